@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
-from lakefs_gc_assets.defs import purging, running
+from lakefs_gc_assets.defs import maintenance, running
 from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import xids
@@ -144,7 +144,7 @@ class ArrowRuns:
         def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
             return LiveCheck(Step(self.log, self.warn, repository, HeldEngine(), plan, lock), from_worker)
 
-        return [*purging.purge_by(repository, None, "purge", check, self.warn)]
+        return [*maintenance.purge_by(repository, None, "purge", check, self.warn)]
 
     def restore(self, run_id: str, *addresses: str) -> list[Restored]:
         """Restores what a run deleted, all of it where no addresses are named; what became of each."""

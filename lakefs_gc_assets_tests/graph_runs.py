@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import opening, running
-from lakefs_gc_assets.defs.opening import OpenedRun
+from lakefs_gc_assets.defs import jobs, running
+from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets_tests.replay.overlay import Deletes
 from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, served
@@ -37,7 +37,7 @@ class GraphRuns(ReplayedRuns):
 
     def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
         """Opens a run over every window that it needs."""
-        return opening.open_run(self.instance, running.opened(self.loaded, self.clock), flow)
+        return jobs.open_run(self.instance, running.opened(self.loaded, self.clock), flow)
 
     def make(
         self,

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -87,7 +87,7 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     swept = next((found for found in reports if found.is_complete and not found.dry_run), None)
     if swept is not None:
         yield "last_sweep_timestamp_seconds", {}, swept.ended_at.timestamp()
-    quarantine = purging.plan_purge(repository, None)
+    quarantine = maintenance.plan_purge(repository, None)
     moved = (*quarantine.due, *quarantine.waiting)
     yield "quarantine_objects", {}, sum(each.copies.num_rows for each in moved)
     yield "quarantine_bytes", {}, sum(each.size for each in moved)

@@ -21,8 +21,8 @@ from lakefs_gc_assets.cli.options import (
     show_progress,
 )
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.defs import purging
-from lakefs_gc_assets.defs.purging import PurgePlan, Totals
+from lakefs_gc_assets.defs import maintenance
+from lakefs_gc_assets.defs.maintenance import PurgePlan, Totals
 
 _SHOWN = 5
 
@@ -46,7 +46,7 @@ def purge(
     """
     collector = open_collector(loaded_configuration(file, repository))
     if dry_run:
-        planned = purging.plan_purge(collector.open(), run_id)
+        planned = maintenance.plan_purge(collector.open(), run_id)
         if as_json:
             answer(planned.described())
             return
@@ -55,7 +55,7 @@ def purge(
         return
     totals = Totals()
     owner = f"purge-{uuid.uuid4().hex}"
-    for each in totals.counted(purging.purge(collector, run_id, owner, progress_unless(quiet), show_progress)):
+    for each in totals.counted(maintenance.purge(collector, run_id, owner, progress_unless(quiet), show_progress)):
         if as_json:
             answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)
         else:

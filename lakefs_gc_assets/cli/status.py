@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.running import one_line
 from lakefs_gc_assets.errors import CorruptFile
 
@@ -41,7 +41,7 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     yield f"{repository.facts.id} at {repository.namespace.uri}{read_only}"
     holder = lock.holder(repository.store)
     yield f"lock: {holder}" if holder else "lock: free"
-    quarantine = purging.plan_purge(repository, None)
+    quarantine = maintenance.plan_purge(repository, None)
     for moved in (*quarantine.due, *quarantine.waiting):
         there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
         yield f"quarantine: {there} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
@@ -63,7 +63,7 @@ def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
         "storage_namespace": repository.namespace.uri,
         "read_only": repository.facts.read_only,
         "lock": lock.holder(repository.store),
-        "quarantine": purging.plan_purge(repository, None).described(),
+        "quarantine": maintenance.plan_purge(repository, None).described(),
         "runs": [
             {"run_id": run_id, "report": json.loads(found.to_json()) if found else None}
             | ({"error": error} if error else {})

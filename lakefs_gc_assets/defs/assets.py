@@ -19,15 +19,12 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step, Turn, step
 from lakefs_gc_assets.defs import launching, pages
-from lakefs_gc_assets.defs.columns import column_lineage, column_schema
 from lakefs_gc_assets.defs.failures import explained, summary, was_interrupted
-from lakefs_gc_assets.defs.garbage import pictures as garbage_pictures
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import asked_flow, chosen, selected
-from lakefs_gc_assets.defs.pictures import bars
+from lakefs_gc_assets.defs.metadata import bars, column_lineage, column_schema
+from lakefs_gc_assets.defs.partitions import Names, asked_flow, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -72,7 +69,7 @@ def candidates(
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
             garbage = pages.keep_counted(collector, this.repository, found, now, context.log.warning)
-            context.add_output_metadata(garbage_pictures(found, garbage, this.plan.slice_window, now))
+            context.add_output_metadata(pages.garbage_charts(found, garbage, this.plan.slice_window, now))
         return found
 
 

@@ -1,6 +1,6 @@
-"""Blocking checks of the stored frames: their shape by pandera, and what no run may get wrong.
+"""Blocking checks of the stored frames: their shape, by pandera models, and rules that no run may break.
 
-A check that fails ends the run before anything later is made, stores the failed run's report and gives the lock back.
+A check that fails ends the run before a later step begins, stores the report of the failed run and gives the lock back.
 
 Checks have no partitions, although their assets have: Dagster notes the partition of an evaluation only where a step
 has a single one, so that a check with partitions which a run over several windows passed would be shown as skipped.
@@ -18,8 +18,9 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 from pandera.config import ValidationDepth, config_context
-from pandera.pyspark import DataFrameSchema
+from pandera.pyspark import DataFrameModel, DataFrameSchema, Field
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.checking import (
     Violation,
@@ -28,6 +29,7 @@ from lakefs_gc_assets.collector.checking import (
     find_losses,
     find_young_candidates,
 )
+from lakefs_gc_assets.collector.frame.columns import Column
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -43,12 +45,43 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
 from lakefs_gc_assets.defs.history import Historian
-from lakefs_gc_assets.defs.models import MODELS, FrameModel
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import chosen, made_last, run_id_of
+from lakefs_gc_assets.defs.partitions import Names, chosen, made_last, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
+
+
+class FrameModel(DataFrameModel):  # type: ignore[type-arg]
+    """Base of the pandera models of all frames."""
+
+    class Config:
+        """Columns that are not described are an error."""
+
+        strict = True
+
+
+def make_model(frame: Frame[Any]) -> type[FrameModel]:
+    """The pandera model of a frame, made of its declared columns: names, types, nullability, values, descriptions."""
+    members = {
+        "__doc__": frame.description,
+        "__module__": __name__,
+        "__annotations__": {column.name: from_arrow_type(column.type) for column in frame.columns},
+        **{column.name: _field(column) for column in frame.columns},
+    }
+    return type(frame.name, (FrameModel,), members)
+
+
+def _field(column: Column) -> Any:
+    return Field(
+        nullable=column.nullable,
+        isin=list(column.allowed) or None,
+        ge=column.least,
+        description=column.description,
+    )
+
+
+MODELS: dict[str, type[FrameModel]] = {name: make_model(FRAMES[name]) for name in STEPS}
+"""The model of each asset's frame."""
 
 _Find = Callable[["Checked"], list[Violation]]
 _BROKEN = pa.schema([pa.field("rule", pa.string(), nullable=False), pa.field("rows", pa.int64(), nullable=False)])

@@ -22,8 +22,7 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
@@ -32,8 +31,8 @@ _OP = "run_on_emr_serverless"
 _ENVIRONMENT, _OF_EXECUTORS = "spark.emr-serverless.driverEnv.", "spark.executorEnv."
 
 
-class Asking(dg.Config):
-    """What kind of run to make."""
+class EmrRunConfig(dg.Config):
+    """The kind of run to make on EMR Serverless."""
 
     flow: FlowName = Field(default="clean", description="As in the job open_run.")
     sweep: bool | None = Field(
@@ -53,7 +52,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
-    def run_on_emr_serverless(context: dg.OpExecutionContext, config: Asking) -> None:
+    def run_on_emr_serverless(context: dg.OpExecutionContext, config: EmrRunConfig) -> None:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             permit = Permit(names.of("collect_on_emr_serverless"), sweep=config.sweep)

@@ -20,11 +20,9 @@ from lakefs_gc_assets.collector.retention import policy
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.markdown import plain
-from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.metadata import bars, plain
 from lakefs_gc_assets.defs.pages import stored_page
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
-from lakefs_gc_assets.defs.pictures import bars
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, StorageError
 from lakefs_gc_assets.saying import Say
@@ -40,8 +38,8 @@ _NAME = 30
 _SHOWN_AGES = (0, 7, 30, 90, 365)
 
 
-class Forecasting(dg.Config):
-    """What is asked beside the rules in force."""
+class ForecastConfig(dg.Config):
+    """Rules to compare with the rules in force, and how finely."""
 
     days: list[int] = Field(
         default=[_UNLIMITED if days is None else days for days in AGES],
@@ -107,7 +105,7 @@ def define(names: Names) -> dg.AssetsDefinition:
         kinds={"pyspark", "parquet"},
         required_resource_keys={names.of("collector")},
     )
-    def retention_forecast(context: dg.AssetExecutionContext, config: Forecasting) -> dg.MaterializeResult[None]:
+    def retention_forecast(context: dg.AssetExecutionContext, config: ForecastConfig) -> dg.MaterializeResult[None]:
         collector: Collector = names.resource(context.resources, "collector")
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():

@@ -23,9 +23,8 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of, freed_in_all
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs.markdown import plain
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, run_id_of
+from lakefs_gc_assets.defs.metadata import plain
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings

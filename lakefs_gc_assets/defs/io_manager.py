@@ -11,9 +11,8 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.defs.columns import column_lineage
 from lakefs_gc_assets.defs.failures import between_steps
-from lakefs_gc_assets.defs.markdown import plain
+from lakefs_gc_assets.defs.metadata import column_lineage, plain
 from lakefs_gc_assets.defs.partitions import asset_of, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
 

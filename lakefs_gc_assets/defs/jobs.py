@@ -1,18 +1,19 @@
-"""The jobs that collect: two open a run or approve one, a third makes it, and a sensor hands on what was opened."""
+"""Opening a run, and the jobs that collect: open_run, approve and collect.
 
-from collections.abc import Iterator, Mapping, Sequence
+Opening a run adds its id and the slice windows that it needs as partitions. The jobs open_run and approve leave tags on
+their own Dagster runs; the sensor launch_opened_runs reads them and launches the job collect.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.metadata import RawMetadataMapping
-from dagster._core.definitions.run_status_sensor_definition import RunStatusSensorCursor
-from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
-from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector import earlier_runs, planning
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -20,19 +21,58 @@ from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.launching import Permit, Relaxing, relaxing
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.opening import open_run
-from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, REPOSITORY_TAG
+from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, WHY_CLEAN_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
-_OPENING_OP = "open_new_run"
-_APPROVING_OP = "approve_dry_run"
-_OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
-_SENSOR_SECONDS = 5
+OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
+"""Of tags on a Dagster run of open_run or approve, with which the sensor launches the run that collects."""
+_OPENING_OP, _APPROVING_OP = "open_new_run", "approve_dry_run"
+_TAG_LENGTH = 500
 _RELAX = "Settings of collection for this run alone, of those that launch.may_relax lists in the configuration file."
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run that is ready to be launched: its id, its windows in order, and the tags of the Dagster run.
+
+    Attributes:
+        why_clean: why an optimized run was asked for and a clean one is to be expected; None where it is what was asked
+            for. The run decides again once it holds the lock.
+    """
+
+    run_id: str
+    windows: tuple[str, ...]
+    tags: dict[str, str]
+    why_clean: str | None = None
+
+
+def open_run(
+    instance: dg.DagsterInstance, collector: Collector, flow: Flow = Flow.CLEAN, permit: Permit | None = None
+) -> OpenedRun:
+    """Adds the partitions of a new run over every window that it needs.
+
+    Args:
+        permit: what the run may do; None where its process decides that, as the command line's does.
+    Raises:
+        ConfigurationError, LakeFSError or StorageError: the repository cannot be looked at, or the file does not allow
+            what a launch asks for.
+    """
+    repository = collector.open() if permit is None else collector.open_for(permit)
+    needed, why_clean = planning.windows_to_collect(repository, flow)
+    run_id = xids.issue_run_id(repository.clock.now())
+    partitions = Names(collector.name).partitions
+    windows = partitions.add(instance, run_id, needed)
+    tags = partitions.tags(run_id, windows, flow.value)
+    if permit is not None:
+        launching.write(instance, collector.name, run_id, permit)
+        tags |= permit.tags
+    if why_clean is not None:
+        tags[WHY_CLEAN_TAG] = why_clean[:_TAG_LENGTH]
+    return OpenedRun(run_id, windows, tags, why_clean)
 
 
 def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
@@ -41,8 +81,8 @@ def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> d
     return {"ops": {names.of(_OPENING_OP): {"config": chosen}}}
 
 
-class Opening(dg.Config):
-    """What kind of run to open."""
+class OpenRunConfig(dg.Config):
+    """The kind of run to open."""
 
     flow: FlowName = Field(
         default="clean",
@@ -57,17 +97,17 @@ class Opening(dg.Config):
         description="Delete at once, or not; only where launch.sweep is any in the configuration file. Left out, that "
         "file decides where it is any, and it is a dry run otherwise.",
     )
-    relax: Relaxing = Field(default=Relaxing(), description=_RELAX)
+    relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
 
-class Approving(dg.Config):
-    """Which dry run to approve."""
+class ApproveConfig(dg.Config):
+    """The dry run to approve."""
 
     run_id: str = Field(
         description="Id of the dry run whose candidates are to be deleted, unless they are live by now: its tag "
         "lakefs/run_id on the page Runs, which is not Dagster's own id."
     )
-    relax: Relaxing = Field(default=Relaxing(), description=_RELAX)
+    relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
 
 def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
@@ -88,12 +128,12 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     @dg.op(
         name=names.of(_OPENING_OP),
         description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
-        config_schema=_schema(Opening, policy),
+        config_schema=_schema(OpenRunConfig, policy),
         required_resource_keys={names.of("collector")},
     )
     def opening(context: dg.OpExecutionContext) -> None:
         collector: Collector = names.resource(context.resources, "collector")
-        config = Opening.model_validate(context.op_config)
+        config = OpenRunConfig.model_validate(context.op_config)
         with readable():
             permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
             if permit is None:
@@ -147,13 +187,13 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     @dg.op(
         name=names.of(_APPROVING_OP),
         description="Says how much the dry run found, approves it, and asks for its last step.",
-        config_schema=_schema(Approving, policy),
+        config_schema=_schema(ApproveConfig, policy),
         required_resource_keys={names.of("collector")},
         pool=names.pool,
     )
     def approving(context: dg.OpExecutionContext) -> None:
         collector: Collector = names.resource(context.resources, "collector")
-        config = Approving.model_validate(context.op_config)
+        config = ApproveConfig.model_validate(context.op_config)
         run_id = config.run_id
         with readable():
             if policy.sweep == "never":
@@ -197,7 +237,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
     """What the launchpad shows of a configuration, with the settings that a launch may change."""
-    kind = relaxing(policy)
+    kind = overrides_of(policy)
     shown = create_model(
         config.__name__,
         __base__=config,
@@ -207,75 +247,6 @@ def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
     return dg.Field(shown.to_config_schema().as_field().config_type)
 
 
-class EndedRunSensor(dg.RunStatusSensorDefinition):
-    """A sensor of runs that succeeded, which begins anew where its cursor lies beyond every event that there is.
-
-    The UI can set any cursor. With such a one Dagster's own sensor would wait for ever, and show nothing.
-    """
-
-    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
-        """See SensorDefinition.evaluate_tick."""
-        if context.cursor and RunStatusSensorCursor.is_valid(context.cursor):
-            cursor = RunStatusSensorCursor.from_json(context.cursor)
-            newest = context.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
-            last = newest[0].storage_id if newest else -1
-            # Dagster writes no times any more, and goes by one that it finds.
-            if cursor.record_id > last or cursor.update_timestamp:
-                context.update_cursor("")  # Dagster makes a new one, of the newest event.
-        return super().evaluate_tick(context)
-
-    def with_attributes(
-        self, *, jobs: Sequence[ExecutableDefinition] | None = None, metadata: RawMetadataMapping | None = None
-    ) -> "EndedRunSensor":
-        """See SensorDefinition.with_attributes."""
-        plain = super().with_attributes(jobs=jobs, metadata=metadata)
-        return EndedRunSensor(
-            name=plain.name,
-            run_status=dg.DagsterRunStatus.SUCCESS,
-            run_status_sensor_fn=plain._run_status_sensor_fn,
-            monitored_jobs=plain._monitored_jobs,
-            request_jobs=plain.jobs,
-            minimum_interval_seconds=plain.minimum_interval_seconds,
-            default_status=plain.default_status,
-            description=plain.description,
-        )
-
-
 def _hand_on(context: dg.OpExecutionContext, tags: Mapping[str, str]) -> None:
     """Leaves tags for the run that the sensor is to launch."""
-    context.instance.add_run_tags(context.run_id, {_OPENED_TAG_PREFIX + name: value for name, value in tags.items()})
-
-
-def launch_opened_runs(
-    names: Names, opening: dg.JobDefinition, approving: dg.JobDefinition, collecting: UnresolvedAssetJobDefinition
-) -> dg.SensorDefinition:
-    """Starts what the job open_run has opened and the job approve has approved, once each."""
-
-    def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        tags = {
-            name.removeprefix(_OPENED_TAG_PREFIX): value
-            for name, value in context.dagster_run.tags.items()
-            if name.startswith(_OPENED_TAG_PREFIX)
-        }
-        if RANGE_START_TAG not in tags:
-            yield dg.SkipReason("nothing was opened")
-            return
-        if context.dagster_run.job_name == approving.name:
-            # Whoever approves again, after a sweep that failed, asks for another run.
-            key = f"{tags[RANGE_START_TAG]}|{context.dagster_run.run_id}"
-            yield dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
-            return
-        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
-
-    return EndedRunSensor(
-        name=names.of("launch_opened_runs"),
-        run_status=dg.DagsterRunStatus.SUCCESS,
-        run_status_sensor_fn=sensor,
-        monitored_jobs=[opening, approving],
-        request_job=collecting,
-        minimum_interval_seconds=_SENSOR_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule, "
-        f"and the deletion of each dry run that the job {names.of('approve')} has approved. It starts nothing of its "
-        "own accord; turned off, what is opened is not launched.",
-    )
+    context.instance.add_run_tags(context.run_id, {OPENED_TAG_PREFIX + name: value for name, value in tags.items()})

@@ -28,24 +28,24 @@ TICKET_TAG = "lakefs/ticket"
 _FILE = "in the configuration file"
 
 
-class Relaxing(dg.PermissiveConfig):
+class Overrides(dg.PermissiveConfig):
     """Settings of `collection` for this run alone; those that the file does not list are refused by name."""
 
 
-def relaxing(policy: LaunchSettings) -> type[Relaxing]:
-    """The settings that a launch may change, as the launchpad shows them."""
+def overrides_of(policy: LaunchSettings) -> type[Overrides]:
+    """The model of the settings that a launch may change, as the launchpad shows them."""
     fields = {}
     for name in policy.may_relax:
         setting = CollectionSettings.model_fields[name]
         kind = setting.annotation or float
         fields[name] = (kind | None, Field(default=None, description=setting.description))
-    made: type[Relaxing] = create_model(  # type: ignore[call-overload]
-        Relaxing.__name__, __base__=Relaxing, __module__=__name__, __doc__=Relaxing.__doc__, **fields
+    made: type[Overrides] = create_model(  # type: ignore[call-overload]
+        Overrides.__name__, __base__=Overrides, __module__=__name__, __doc__=Overrides.__doc__, **fields
     )
     return made
 
 
-def relaxed_by(config: Relaxing, policy: LaunchSettings) -> Relaxed:
+def relaxed_by(config: Overrides, policy: LaunchSettings) -> Relaxed:
     """What a launch changes. Raises ConfigurationError for a setting that the file does not let it change."""
     found: Relaxed = {name: value for name, value in config.model_dump().items() if value is not None}
     require_relaxable(found, policy)

@@ -14,8 +14,7 @@ from urllib3.exceptions import HTTPError
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, run_id_of
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.settings import Loaded
 

@@ -1,24 +1,31 @@
-"""The page of a run that a step has just ended, kept beside its report; see `collector.page`."""
+"""The page of a run that has just ended, stored beside its report, and the charts of its garbage in the UI.
 
-from collections.abc import Callable
-from datetime import datetime
+`collector.page` makes the page.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page import counted, garbage, page
-from lakefs_gc_assets.collector.page.garbage import Garbage
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
 from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs.metadata import bars
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -137,3 +144,30 @@ def _try(make: Callable[[], None], run_id: str, warn: Say) -> bool:
         warn(f"the page of run {run_id} was not made; `lakefs-gc report {run_id}` makes it: {error}")
         return False
     return True
+
+
+_MONTHS = 6
+
+
+def garbage_charts(
+    frame: StoredFrame[CandidateFigures], garbage: Garbage, window_size: WindowSize, now: datetime
+) -> dict[str, Any]:
+    """Charts for the page of the asset `candidates`: garbage by age, by size, and by the month of its slice."""
+    months = count_by_month(frame.manifest, window_size)
+    shown: dict[str, Any] = {
+        "garbage_by_age": _drawn("garbage by age", garbage.by_age, AGES),
+        "garbage_by_size": _drawn("garbage by size", garbage.by_size, SIZES),
+        "garbage_by_month": _drawn("garbage by the month of its slice", months, [*months][-_MONTHS:]),
+    }
+    if garbage.oldest is not None:
+        # As a text: a number of the whole run would be plotted for each of its windows.
+        shown["oldest_garbage_days"] = f"{(now - garbage.oldest) / timedelta(days=1):.1f}"
+    return shown
+
+
+def _drawn(title: str, groups: Mapping[str, Amount], order: Iterable[str]) -> dg.MarkdownMetadataValue:
+    """Bars by bytes, or by objects where all are empty."""
+    by_bytes = any(total for _, total in groups.values())
+    found = [(name, *groups[name]) for name in order if name in groups]
+    rows = [(f"{name}: {objects:,}, {size(total)}", total if by_bytes else objects) for name, objects, total in found]
+    return bars(title, rows)

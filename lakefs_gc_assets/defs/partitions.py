@@ -1,16 +1,20 @@
-"""Run ids by slice windows: the two dimensions in which every asset of the graph is partitioned.
+"""The partitions of a repository's assets, and the names of its definitions in Dagster.
 
-Both are dynamic. A cell is one window of one run; one Dagster run covers all windows of one run id.
+Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is one window of one
+run; one Dagster run covers all windows of one run id.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.settings import Loaded
 
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
@@ -127,3 +131,55 @@ def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
 def asset_of(step_key: str) -> str:
     """The asset that a step makes, by its name without the prefix of its key; of a check's step, just another name."""
     return step_key.rpartition("__")[-1]
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of one repository's definitions in Dagster.
+
+    They are plain where a code location collects one repository; with several, each repository has its own.
+
+    Attributes:
+        repository: the repository, or what the configuration calls it where two servers have one of the same name.
+        apart: whether its names must differ from those of other repositories: assets get it as prefix, all else as
+            suffix.
+    """
+
+    repository: str
+    apart: bool = False
+
+    @classmethod
+    def of_loaded(cls, loaded: Loaded) -> "Names":
+        """The names that a configuration gives its repository."""
+        return cls(loaded.configuration.label, loaded.apart)
+
+    @property
+    def identifier(self) -> str:
+        """The repository in letters that every name in Dagster may have."""
+        return re.sub(r"[^A-Za-z0-9_]", "_", self.repository)
+
+    @property
+    def partitions(self) -> RunPartitions:
+        """The partitions of its assets."""
+        return RunPartitions(self.repository)
+
+    @property
+    def pool(self) -> str:
+        """The concurrency pool of everything that collects it, however it is launched."""
+        return f"lakefs_gc_{self.identifier}"
+
+    def of(self, name: str) -> str:
+        """Name of a job, op, sensor, schedule, group or resource."""
+        return f"{name}_{self.identifier}" if self.apart else name
+
+    def asset(self, name: str) -> dg.AssetKey:
+        """Key of one of the five assets."""
+        return dg.AssetKey([self.identifier, name] if self.apart else [name])
+
+    def resource(self, resources: object, name: str) -> Any:
+        """One of its resources, out of the resources of a context."""
+        return getattr(resources, self.of(name))
+
+    def all_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A mapping whose names are replaced by this repository's own."""
+        return {self.of(name): value for name, value in given.items()}

@@ -18,10 +18,9 @@ from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import opening
+from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.failures import kind_of, summary
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, asset_of
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
@@ -76,7 +75,7 @@ def execute(
     loaded, names = decided_here(loaded, **changes), Names.of_loaded(loaded)
     definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
     collecting = opened(loaded, clock)
-    new = opening.open_run(home, collecting, flow)
+    new = jobs.open_run(home, collecting, flow)
     if level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def(names.of("collect"))

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import dagster as dg
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import expiring, jobs, launching, quarantine
+from lakefs_gc_assets.defs import jobs, launching, maintenance
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.settings import AutomationSettings
 
 
@@ -44,7 +44,7 @@ def define(
         return launching.issue_ticket(context.instance, names.repository, permit)
 
     def by_this_schedule(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.of(quarantine.PURGING_SCHEDULE))
+        permit = Permit(names.of(maintenance.PURGING_SCHEDULE))
         return launching.issue_ticket(context.instance, names.repository, permit)
 
     flow = settings.dry_run_flow
@@ -71,16 +71,16 @@ def define(
             "expire_old_runs",
             settings.expiry_cron,
             expire,
-            expiring.removing_config(names),
+            maintenance.removing_config(names),
             f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}, "
             "and old forecasts; plans, reports and receipts stay. Launch the job "
             f"{names.of('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
         ),
         schedule(
-            quarantine.PURGING_SCHEDULE,
+            maintenance.PURGING_SCHEDULE,
             settings.purge_cron,
             purge,
-            quarantine.purging_config(names),
+            maintenance.purging_config(names),
             f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
             f"brings back what is live again. Launch the job {names.of('purge')} first to see what is there. "
             "Cron: automation.purge_cron.",

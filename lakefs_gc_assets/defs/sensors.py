@@ -1,10 +1,11 @@
-"""The sensor that lets an optimized run follow each run that deleted."""
+"""Sensors that launch runs: those that were opened, and an optimized run after each run that deleted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import dagster as dg
 from dagster._core.definitions.metadata import RawMetadataMapping
+from dagster._core.definitions.run_status_sensor_definition import RunStatusSensorCursor
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
@@ -13,12 +14,83 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from lakefs_gc_assets.collector.following import report_to_follow
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.opening import open_run
-from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, REPOSITORY_TAG
+from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, RANGE_START_TAG, REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import AutomationSettings
+
+_SENSOR_SECONDS = 5
+"""Between two ticks of launch_opened_runs."""
+
+
+class EndedRunSensor(dg.RunStatusSensorDefinition):
+    """A sensor of runs that succeeded, which begins anew where its cursor lies beyond every event that there is.
+
+    The UI can set any cursor. With such a one Dagster's own sensor would wait for ever, and show nothing.
+    """
+
+    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
+        """See SensorDefinition.evaluate_tick."""
+        if context.cursor and RunStatusSensorCursor.is_valid(context.cursor):
+            cursor = RunStatusSensorCursor.from_json(context.cursor)
+            newest = context.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
+            last = newest[0].storage_id if newest else -1
+            # Dagster writes no times any more, and goes by one that it finds.
+            if cursor.record_id > last or cursor.update_timestamp:
+                context.update_cursor("")  # Dagster makes a new one, of the newest event.
+        return super().evaluate_tick(context)
+
+    def with_attributes(
+        self, *, jobs: Sequence[ExecutableDefinition] | None = None, metadata: RawMetadataMapping | None = None
+    ) -> "EndedRunSensor":
+        """See SensorDefinition.with_attributes."""
+        plain = super().with_attributes(jobs=jobs, metadata=metadata)
+        return EndedRunSensor(
+            name=plain.name,
+            run_status=dg.DagsterRunStatus.SUCCESS,
+            run_status_sensor_fn=plain._run_status_sensor_fn,
+            monitored_jobs=plain._monitored_jobs,
+            request_jobs=plain.jobs,
+            minimum_interval_seconds=plain.minimum_interval_seconds,
+            default_status=plain.default_status,
+            description=plain.description,
+        )
+
+
+def launch_opened_runs(
+    names: Names, opening: dg.JobDefinition, approving: dg.JobDefinition, collecting: UnresolvedAssetJobDefinition
+) -> dg.SensorDefinition:
+    """Starts what the job open_run has opened and the job approve has approved, once each."""
+
+    def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        tags = {
+            name.removeprefix(OPENED_TAG_PREFIX): value
+            for name, value in context.dagster_run.tags.items()
+            if name.startswith(OPENED_TAG_PREFIX)
+        }
+        if RANGE_START_TAG not in tags:
+            yield dg.SkipReason("nothing was opened")
+            return
+        if context.dagster_run.job_name == approving.name:
+            # Whoever approves again, after a sweep that failed, asks for another run.
+            key = f"{tags[RANGE_START_TAG]}|{context.dagster_run.run_id}"
+            yield dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
+            return
+        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
+
+    return EndedRunSensor(
+        name=names.of("launch_opened_runs"),
+        run_status=dg.DagsterRunStatus.SUCCESS,
+        run_status_sensor_fn=sensor,
+        monitored_jobs=[opening, approving],
+        request_job=collecting,
+        minimum_interval_seconds=_SENSOR_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule, "
+        f"and the deletion of each dry run that the job {names.of('approve')} has approved. It starts nothing of its "
+        "own accord; turned off, what is opened is not launched.",
+    )
 
 
 class ReportSensor(dg.AssetSensorDefinition):

@@ -10,21 +10,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import (
-    assets,
-    checks,
-    expiring,
-    forecasting,
-    history,
-    jobs,
-    notifying,
-    quarantine,
-    schedules,
-    sensors,
-)
+from lakefs_gc_assets.defs import assets, checks, forecasting, history, jobs, maintenance, notifying, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import resources
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration, Loaded
@@ -65,7 +53,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
     approving = jobs.approve_job(names, launch)
-    expire, purge = expiring.expire_runs_job(names, settings), quarantine.purge_job(names, launch)
+    expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     given = resources(loaded, clock)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:
@@ -75,7 +63,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         opening,
         approving,
         expire,
-        quarantine.restore_job(names),
+        maintenance.restore_job(names),
         purge,
         forecasting.forecast_job(names),
         *elsewhere,
@@ -93,7 +81,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         jobs=every_job,
         schedules=schedules.define(names, settings, opening, expire, purge),
         sensors=[
-            jobs.launch_opened_runs(names, opening, approving, collecting),
+            sensors.launch_opened_runs(names, opening, approving, collecting),
             sensors.follow_deleted_report(names, settings, collecting),
             *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],

@@ -20,9 +20,9 @@ from dagster_graphql.schema import create_schema
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import opening, running
+from lakefs_gc_assets.defs import jobs, running
+from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.opening import OpenedRun
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -65,7 +65,7 @@ class Screens:
     def open(self, flow: Flow = Flow.CLEAN, sweep: bool = False) -> OpenedRun:
         """Opens a run over every window that it needs, as the job open_run does."""
         permit = Permit("open_run", sweep=sweep)
-        return opening.open_run(self.instance, running.opened(self.loaded, SystemClock()), flow, permit)
+        return jobs.open_run(self.instance, running.opened(self.loaded, SystemClock()), flow, permit)
 
     def launch(
         self,

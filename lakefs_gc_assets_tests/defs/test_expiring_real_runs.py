@@ -7,8 +7,8 @@ import pytest
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs.expiring import removing_config
-from lakefs_gc_assets.defs.naming import Names
+from lakefs_gc_assets.defs.maintenance import removing_config
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings, Loaded
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying

@@ -8,9 +8,9 @@ from lakefs_gc_assets.collector.frame.files import FileWriter
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, FRAMES, STEPS, STORE_DF, F, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.defs.columns import column_lineage
+from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
-from lakefs_gc_assets.defs.models import MODELS
+from lakefs_gc_assets.defs.metadata import column_lineage
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying

@@ -118,7 +118,7 @@ def test_a_run_that_opened_nothing_launches_nothing(runs: GraphRuns) -> None:
 
 
 def test_every_flow_can_be_asked_for_and_is_explained(runs: GraphRuns) -> None:
-    field = jobs.Opening.model_fields["flow"]
+    field = jobs.OpenRunConfig.model_fields["flow"]
 
     assert set(get_args(FlowName)) == set(Flow)
     assert all(f"{flow}: " in (field.description or "") for flow in Flow)

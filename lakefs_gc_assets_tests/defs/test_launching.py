@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs import launching, opening, running
+from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
@@ -388,7 +388,7 @@ def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> 
     """Whoever launches it chooses its tags: rules of retention would let other objects go than the schedule does."""
     runs.settings["sweep"] = True
     collector = running.opened(runs.loaded, runs.clock)
-    opened = opening.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True, flow="clean"))
+    opened = jobs.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True, flow="clean"))
     job = definitions(runs).resolve_job_def("collect")
 
     ended = job.execute_in_process(

@@ -11,8 +11,7 @@ import pytest
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.defs import notifying
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.settings import Configuration, Loaded

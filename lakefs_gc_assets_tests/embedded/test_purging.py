@@ -32,8 +32,8 @@ from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.quarantine import purging_config
+from lakefs_gc_assets.defs.maintenance import purging_config
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo, entries, refs_dump

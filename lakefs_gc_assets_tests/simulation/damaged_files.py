@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.records import report, restoration
-from lakefs_gc_assets.defs import purging
+from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
@@ -289,7 +289,7 @@ DAMAGE_BUGS = {
         "purge",
         "/plan.json",
         Damage.FOREIGN,
-        Bug(lambda: ((purging, "require_own_plan", ignored),), (purging._judged,)),
+        Bug(lambda: ((maintenance, "require_own_plan", ignored),), (maintenance._judged,)),
     ),
     "a damaged record of a restoration stops no older run": DamageBug(
         *("approved", "/restored.json", Damage.OTHER_BYTES),

@@ -9,9 +9,8 @@ from lakefs_gc_assets.collector import expiring, lock
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs.expiring import removing_config
-from lakefs_gc_assets.defs.naming import Names
-from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.maintenance import removing_config
+from lakefs_gc_assets.defs.partitions import Names, RunPartitions
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server

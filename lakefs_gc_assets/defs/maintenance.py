@@ -1,0 +1,462 @@
+"""Jobs that undo runs and clean up after them: restore, purge and expire_runs.
+
+Each job shows what it would do unless its configuration lets it go ahead. The command line purges by the same
+functions.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+from pydantic import Field
+
+from lakefs_gc_assets.collector import cutoff, expiring, preparations
+from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.expiring import Expiry
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
+from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purged
+from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.step import Step, locked, require_own_plan
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.metadata import plain
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
+from lakefs_gc_assets.spark.errors import from_worker
+
+PURGING_SCHEDULE = "empty_quarantine"
+_RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"
+_EXPIRY_LOCK = "expire_runs"
+_SHOWN = 20
+"""Maximum objects that the page of a run names."""
+_SET = "Set `confirm: true` in the launchpad to do it."
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """The contents of the quarantine, run by run.
+
+    Attributes:
+        due: runs whose objects have been there for long enough to be purged, the newest run first.
+        waiting: the other runs, in the same order.
+        unreadable: by run, the reason why its copies cannot be judged and therefore stay: its plan is missing, damaged,
+            or of another repository.
+        after: how long objects stay in quarantine.
+    """
+
+    due: tuple[Moved, ...]
+    waiting: tuple[Moved, ...]
+    after: timedelta
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def describe_unreadable(self) -> Iterator[str]:
+        """A line for each run whose copies stay."""
+        for run_id, why in self.unreadable.items():
+            yield (
+                f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore --run-id {run_id}` restores it"
+            )
+
+    def due_at(self, moved: Moved) -> datetime:
+        """When the objects of a run may be purged, UTC."""
+        return moved.since + self.after
+
+    def described(self) -> list[dict[str, object]]:
+        """The contents of the quarantine for programs: runs that are due first, runs that cannot be judged last."""
+        judged: list[dict[str, object]] = [
+            {
+                "run_id": moved.run_id,
+                "objects": moved.copies.num_rows,
+                "bytes": moved.size,
+                "due_at": self.due_at(moved),
+                "due": is_due,
+            }
+            for is_due, group in ((True, self.due), (False, self.waiting))
+            for moved in group
+        ]
+        return [*judged, *({"run_id": run_id, "error": why, "due": False} for run_id, why in self.unreadable.items())]
+
+
+def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
+    """Finds what `purge` would look at.
+
+    Args:
+        run_id: the only run to look at; None for all.
+        lock: the repository's lock, which was just written: its time in the store is one of the clocks that must agree.
+            None to go by this machine's clock alone, to show what is due.
+    Raises:
+        GuardTripped: the clocks disagree.
+        CollectionError: the run has nothing in quarantine, or it is the only one asked for and its plan cannot be read.
+    """
+    now = repository.clock.now()
+    if lock is not None:
+        clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)
+        cutoff.require_agreement(clocks, repository.skew)
+        now = clocks.earliest
+    after = timedelta(days=repository.settings.quarantine_days)
+    unreadable: dict[str, str] = {}
+    due, waiting = quarantine_purge.due(_judged(repository, run_id, unreadable), now, after)
+    if run_id and not due and not waiting:
+        raise CollectionError(unreadable.get(run_id, f"run {run_id} has nothing in quarantine"))
+    return PurgePlan(tuple(due), tuple(waiting), after, unreadable)
+
+
+def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
+    """Yields what runs of this repository have in quarantine; notes in `unreadable` why others are left out."""
+
+    def exclude(excluded: str, error: CollectionError) -> None:
+        unreadable[excluded] = str(error)
+
+    for moved in quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else [], exclude):
+        try:
+            require_own_plan(moved.plan, repository)
+        except OrderViolation as error:
+            exclude(moved.run_id, error)
+        else:
+            yield moved
+
+
+def purge(collector: Collector, run_id: str | None, owner: str, note: Say, warn: Say) -> Iterator[Purged]:
+    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates.
+
+    Yields what became of each copy. Objects that are live by then are restored. Nothing is deleted where it cannot be
+    found out what is live.
+
+    Args:
+        run_id: as for `plan_purge`.
+        owner: who takes the lock.
+        note: is called with each line for the log.
+        warn: is called with each warning, such as that the lock could not be renewed.
+    Raises:
+        LockHeld: another owner holds the lock.
+        CollectionError: see `plan_purge`, `purge_by` and `quarantine.purge.purge`.
+    """
+    repository = collector.open()
+
+    def check(plan: Plan, lock: Lock) -> Check:
+        step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
+        return LiveCheck(step, from_worker)
+
+    yield from purge_by(repository, run_id, owner, check, warn)
+
+
+def purge_by(
+    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Say
+) -> Iterator[Purged]:
+    """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
+
+    Args:
+        check: makes a check of what counts as live in a run of this plan.
+    Raises:
+        CollectionError: the quarantine of the run that is asked for may not be purged yet; or see `purge`.
+    """
+    with locked(repository, "purge", owner, warn) as lock:
+        found = plan_purge(repository, run_id, lock)
+        if run_id and not found.due:
+            (waiting,) = found.waiting
+            raise CollectionError(
+                f"what run {run_id} moved to quarantine may go at {found.due_at(waiting):%F %T}Z: lower "
+                "collection.quarantine_days for an earlier time"
+            )
+        for excluded, why in found.unreadable.items():
+            yield quarantine_purge.left_out(excluded, why)
+        for by_retention in (False, True):
+            group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
+            if not group:
+                continue
+            # Retention counts ages back from the moment of the newest of these runs.
+            live = check(group[0].plan, lock)
+            valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
+            yield from quarantine_purge.purge(repository.store, group, live, lock.token, repository.clock, valid)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Totals of a purge."""
+
+    counts: Counter[Fate] = field(default_factory=Counter)
+    freed: int = 0
+
+    @property
+    def well(self) -> bool:
+        """True if everything that was due is purged or restored."""
+        return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
+
+    def counted(self, each: Iterable[Purged]) -> Iterator[Purged]:
+        """Counts copies, and yields those that were not purged: each is worth a line."""
+        for purged in each:
+            self.counts[purged.fate] += 1
+            if purged.fate is Fate.PURGED:
+                self.freed += purged.size
+            else:
+                yield purged
+
+    def __str__(self) -> str:
+        others = (f", {count:,} {fate.value}" for fate, count in sorted(self.counts.items()) if fate is not Fate.PURGED)
+        return f"{self.counts[Fate.PURGED]:,} purged, {size(self.freed)} freed{''.join(others)}"
+
+
+class RestoreConfig(dg.Config):
+    """Objects to bring back; by default they are only shown."""
+
+    run_id: str = Field(
+        description="The run whose deletions are undone: its tag lakefs/run_id on the page Runs, which is not "
+        "Dagster's own id."
+    )
+    addresses: list[str] = Field(
+        default=[],
+        description="Only these objects, relative to the storage namespace (data/…) or in full; empty for all.",
+    )
+    confirm: bool = Field(default=False, description="Bring it back. Otherwise the job shows what it would bring back.")
+
+
+class PurgeConfig(dg.Config):
+    """Objects to purge; by default they are only shown."""
+
+    run_id: str = Field(default="", description="Only what this run moved to quarantine; empty for every run.")
+    confirm: bool = Field(default=False, description="Purge what is due. Otherwise the job shows what is there.")
+
+
+def purging_config(names: Names) -> dict[str, Any]:
+    """Run configuration of the job purge that lets it purge."""
+    return {"ops": {names.of(_PURGE_OP): {"config": {"confirm": True}}}}
+
+
+def restore_job(names: Names) -> dg.JobDefinition:
+    """The job restore: one op, which takes the repository's lock if it changes anything."""
+
+    @dg.op(
+        name=names.of(_RESTORE_OP),
+        description="Brings back objects that a run deleted, or shows which.",
+        required_resource_keys={names.of("collector")},
+        pool=names.pool,
+    )
+    def restore_objects(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
+        collector: Collector = names.resource(context.resources, "collector")
+        with readable():
+            repository = collector.open()
+            found = restore_run.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
+            shown = {"run_id": config.run_id, "confirmed": config.confirm, **_describe_objects(found)}
+            if not config.confirm:
+                context.add_output_metadata({**shown, "next": _SET})
+                context.log.info(f"{found.num_rows:,} objects would be brought back. {_SET}")
+                return
+            given = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
+            context.add_output_metadata({**shown, **_count_restored(context, restore_run.restore(*given))})
+
+    @dg.job(
+        name=names.of("restore"),
+        description=f"Brings back what a run of {names.repository} deleted, out of quarantine or, in a bucket that "
+        "keeps versions, from below its delete markers. Give the run's id; it shows what it would do unless `confirm` "
+        "is true. The next run is a clean one.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+    def job() -> None:
+        restore_objects()
+
+    return job
+
+
+def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
+    """The job purge: one op, which takes the repository's lock if it changes anything."""
+
+    @dg.op(
+        name=names.of(_PURGE_OP),
+        description="Deletes for good what is due, brings back what is live again, or shows what is there.",
+        required_resource_keys={names.of("collector")},
+        pool=names.pool,
+    )
+    def purge_quarantine(context: dg.OpExecutionContext, config: PurgeConfig) -> None:
+        collector: Collector = names.resource(context.resources, "collector")
+        with readable():
+            if not config.confirm:
+                found = plan_purge(collector.open(), config.run_id or None)
+                context.add_output_metadata({"confirmed": False, **_describe_purge(found), "next": _SET})
+                due = sum(each.copies.num_rows for each in found.due)
+                context.log.info(f"{due:,} objects would go, unless they are live again. {_SET}")
+                return
+            ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
+            launching.require_purging(policy, ticket, names.of(PURGING_SCHEDULE))
+            launching.use_ticket(context.instance, collector.name, context.run_tags)
+            totals = Totals()
+            purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
+            for each in totals.counted(purged):
+                context.log.warning(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+            context.log.info(str(totals))
+            counts = {fate.value: count for fate, count in totals.counts.items()}
+            context.add_output_metadata({"confirmed": True, "bytes_freed": totals.freed, **counts})
+            if not totals.well:
+                raise dg.Failure(description=str(totals), allow_retries=False)
+
+    @dg.job(
+        name=names.of("purge"),
+        description=f"Deletes for good what runs of {names.repository} moved to quarantine "
+        "collection.quarantine_days ago. What is live is looked at anew: what became live again is brought back, and "
+        "where it cannot be known nothing goes. Shows what is there unless `confirm` is true.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+    def job() -> None:
+        purge_quarantine()
+
+    return job
+
+
+def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
+    """Counts and logs what became of each object. Raises dagster.Failure if some are not there again."""
+    counts: dict[str, int] = {}
+    missing = 0
+    for each in restored:
+        counts[each.fate.value] = counts.get(each.fate.value, 0) + 1
+        missing += not each.fate.is_well
+        log = context.log.info if each.fate.is_well and each.why is None else context.log.warning
+        log(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+    if missing:
+        raise dg.Failure(
+            description=f"{missing:,} objects are not there again: {counts}. The log says why", allow_retries=False
+        )
+    return counts
+
+
+def _describe_objects(found: pa.Table) -> dict[str, Any]:
+    """Number and bytes of objects, with a few examples, for the page of a Dagster run."""
+    lines = [f"- {plain(row['address'])}, {row['size']:,} bytes" for row in islice(found.to_pylist(), _SHOWN)]
+    return {
+        "objects": found.num_rows,
+        "bytes": sum(found.column("size").to_pylist()),
+        "for_example": dg.MetadataValue.md("\n".join(lines) or "none"),
+    }
+
+
+def _describe_purge(found: PurgePlan) -> dict[str, Any]:
+    """Objects that are due, and a table of all runs with objects in quarantine."""
+    records = [
+        dg.TableRecord(
+            {
+                "run_id": each.run_id,
+                "objects": each.copies.num_rows,
+                "bytes": each.size,
+                "due": f"{found.due_at(each):%F %T}Z",
+            }
+        )
+        for each in (*found.due, *found.waiting)
+    ]
+    columns = [dg.TableColumn("run_id"), dg.TableColumn("objects", "int"), dg.TableColumn("bytes", "int")]
+    schema = dg.TableSchema([*columns, dg.TableColumn("due")])
+    tables = [each.copies.select(["address", "size"]) for each in found.due]
+    due = pa.concat_tables(tables) if tables else pa.table({"address": pa.array([], pa.string()), "size": []})
+    return {**_describe_objects(due), "runs": dg.MetadataValue.table(records, schema=schema)}
+
+
+class ExpireRunsConfig(dg.Config):
+    """Frames are only shown by default, and not removed."""
+
+    dry: bool = Field(default=True, description="Show what would be removed and what stays, and remove nothing.")
+
+
+def removing_config(names: Names) -> dict[str, Any]:
+    """Run configuration of the job that lets it remove."""
+    return {"ops": {names.of(_EXPIRE_OP): {"config": {"dry": False}}}}
+
+
+def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinition:
+    """The job expire_runs: one op, which takes the repository's lock if it removes anything."""
+
+    @dg.op(
+        name=names.of(_EXPIRE_OP),
+        description="Decides which runs are old, says why others stay, and removes frames and partitions.",
+        required_resource_keys={names.of("collector")},
+        pool=names.pool,
+    )
+    def remove_frames(context: dg.OpExecutionContext, config: ExpireRunsConfig) -> None:
+        collector: Collector = names.resource(context.resources, "collector")
+        with readable():
+            repository = collector.open()
+            if config.dry:
+                decided = expiring.decide(repository.store, settings.keep_runs)
+                context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
+                context.log.info(
+                    f"a dry run: {_count(decided)} runs would lose their frames, {len(decided.forecasts)} forecasts "
+                    "would go"
+                )
+                return
+            with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
+                decided = expiring.decide(repository.store, settings.keep_runs)
+                removed = _remove(context.instance, names, repository, decided, lock)
+            context.add_output_metadata({"dry": False, "objects_removed": removed, **_describe_expiry(decided)})
+            context.log.info(
+                f"{_count(decided)} runs lost their frames, {len(decided.forecasts)} forecasts went, {removed} objects "
+                "were removed"
+            )
+
+    @dg.job(
+        name=names.of("expire_runs"),
+        description=f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
+        f"those of the newest {settings.keep_runs} (automation.keep_runs), and what `explain` made the server prepare. "
+        "Plans, reports and receipts stay for ever. "
+        "A run stays whole while the next optimized run builds on it, its sweep has not come to its end, or its "
+        "approved mark is to be deleted yet. Shows what it would do unless `dry` is false.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+    def job() -> None:
+        remove_frames()
+
+    return job
+
+
+def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock) -> int:
+    """Removes frames first: a run whose partition is gone could not be found by it again."""
+    known = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
+    removed = 0
+    for run in decided.expired:
+        lock.check()
+        removed += expiring.remove_frames(repository.store, run)
+        if run.run_id in known:
+            instance.delete_dynamic_partition(names.partitions.run_ids.name or "", run.run_id)
+    for forecast in decided.forecasts:
+        lock.check()
+        removed += expiring.remove_forecast(repository.store, forecast)
+    for server_run_id in decided.explained:
+        lock.check()
+        removed += preparations.remove_without_run(repository.store, server_run_id)
+    return removed
+
+
+def _count(decided: Expiry) -> int:
+    return sum(1 for run in decided.expired if run.frames)
+
+
+def _describe_expiry(decided: Expiry) -> dict[str, Any]:
+    """Every run that still has frames, and what becomes of it, for the page of a Dagster run."""
+    going = [(run.run_id, f"expired: {', '.join(run.frames)}") for run in decided.expired if run.frames]
+    rows = sorted([*going, *((run_id, f"kept: {reason}") for run_id, reason in decided.kept.items())])
+    records = [
+        dg.TableRecord(
+            {"run_id": run_id, "opened": f"{xids.as_datetime(xids.created_at(run_id)):%F %T}Z", "frames": fate}
+        )
+        for run_id, fate in rows
+    ]
+    schema = dg.TableSchema([dg.TableColumn("run_id"), dg.TableColumn("opened"), dg.TableColumn("frames")])
+    return {
+        "runs_expired": len(going),
+        "runs": dg.MetadataValue.table(records, schema=schema),
+        "forecasts_expired": len(decided.forecasts),
+        "forecasts_kept": len(decided.kept_forecasts),
+        "explanations_expired": len(decided.explained),
+    }
