@@ -19,7 +19,7 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Configuration, LakeFSSettings, StoreSettings, loaded_from
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
@@ -120,7 +120,7 @@ def test_no_server_at_all() -> None:
 )
 def test_a_store_that_refuses(code: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is sent again is what was sent. The client of a busy store waits by the clock where nothing makes it sleep.
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 2)
     service = Service(STORE)
     service.status = 403
     details = f"<StringToSign>{TOKEN} {STORE_SECRET}</StringToSign><AWSAccessKeyId>{STORE_KEY}</AWSAccessKeyId>"

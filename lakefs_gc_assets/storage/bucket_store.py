@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage.cloud_errors import CloudErrors, ObstoreError
+from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,

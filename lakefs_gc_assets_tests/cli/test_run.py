@@ -18,7 +18,7 @@ from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.defs import checks
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.cli.invoked import (
     LAKEFS_SECRET,
     SECRET,
@@ -226,7 +226,7 @@ def test_a_run_that_is_interrupted_releases_its_lock(runs: PlainRuns, invoke: In
 
 
 def test_a_store_that_is_down(runs: PlainRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 2)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         content = content_of(runs.server)

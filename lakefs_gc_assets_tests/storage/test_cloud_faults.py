@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage import busy_keys, http_service
+from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets_tests.emulators import Response
 from lakefs_gc_assets_tests.s3_server import Request
@@ -27,10 +27,10 @@ Change = Callable[[Request, Response], Response]
 @pytest.fixture(autouse=True)
 def few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts, and no more for single keys of a batch."""
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
-    monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=0.1))
-    monkeypatch.setattr(http_service, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(busy_keys, "ATTEMPTS", 1)
+    monkeypatch.setattr(cloud_module, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud_module, "RETRY_FOR", timedelta(seconds=0.1))
+    monkeypatch.setattr(cloud_module, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(cloud_module, "DELETE_ATTEMPTS", 1)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_copy_through_faults_is_there_or_an_error(cloud: Cloud, stored: Object
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """What a silent server waits for: the end of the test."""
-    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(cloud_module, "READ_TIMEOUT", timedelta(seconds=1))
     ended = Event()
     yield ended
     ended.set()

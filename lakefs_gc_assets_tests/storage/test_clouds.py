@@ -16,7 +16,7 @@ import pytest
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage import busy_keys, http_service
+from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore
@@ -54,8 +54,8 @@ def cloud(request: pytest.FixtureRequest) -> Cloud:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts and short waits, where a test wants the failure itself."""
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
-    monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=0.1))
+    monkeypatch.setattr(cloud_module, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud_module, "RETRY_FOR", timedelta(seconds=0.1))
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
@@ -193,7 +193,7 @@ def test_a_thousand_keys_go_in_batches_of_what_the_service_takes(cloud: Cloud) -
 
 
 def test_each_key_has_an_outcome_of_its_own(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy_keys, "ATTEMPTS", 1)
+    monkeypatch.setattr(cloud_module, "DELETE_ATTEMPTS", 1)
     store = cloud.store()
     said = {0: (200, ""), 1: (403, ""), 2: (404, ""), 4: (503, ""), 5: (409, "")}
     with cloud.server.failing(lambda request: answers(cloud, said) if is_batch(request) else None):
@@ -217,7 +217,7 @@ def test_each_key_has_an_outcome_of_its_own(cloud: Cloud, monkeypatch: pytest.Mo
 
 
 def test_keys_that_the_service_was_too_busy_for_are_asked_again(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_service, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(cloud_module, "FIRST_PAUSE", 0.01)
     store = cloud.store()
     store.put("a", b"")
     store.put("b", b"")
@@ -379,7 +379,7 @@ def test_a_storm_that_does_not_pass_is_an_error(
 
 def test_a_silent_server_is_given_another_try(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried as often as usual: on a machine that does much else, good answers come late as well."""
-    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(cloud_module, "READ_TIMEOUT", timedelta(seconds=0.5))
     store = cloud.store()
     store.put("key", b"content")
     for call, expected in ((lambda: keys(store), ["key"]), (lambda: store.head("key").size, 7)):

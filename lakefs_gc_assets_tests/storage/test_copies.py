@@ -15,7 +15,7 @@ from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets.storage.s3 import copies as s3_copies
+from lakefs_gc_assets.storage.s3 import store as s3_module
 from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 
@@ -86,8 +86,8 @@ class TestInParts:
     @pytest.fixture
     def large(self, s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> CopiesObjects:
         """An object that is larger than one request may copy."""
-        monkeypatch.setattr(s3_copies, "WHOLE", 6 * MEBIBYTE)
-        monkeypatch.setattr(s3_copies, "PART", 5 * MEBIBYTE)
+        monkeypatch.setattr(s3_module, "WHOLE", 6 * MEBIBYTE)
+        monkeypatch.setattr(s3_module, "PART", 5 * MEBIBYTE)
         s3_store.put(SOURCE, b"".join(bytes([number]) * MEBIBYTE for number in range(11)))
         return cast(CopiesObjects, s3_store)
 
@@ -143,7 +143,7 @@ class TestInParts:
 def test_etags_are_compared_where_they_are_digests(
     one: dict[str, object], other: dict[str, object], alike: bool
 ) -> None:
-    alike_of: Callable[[dict[str, object], dict[str, object]], bool] = s3_copies.alike
+    alike_of: Callable[[dict[str, object], dict[str, object]], bool] = s3_module.same_content
     assert alike_of(one, other) is alike
 
 

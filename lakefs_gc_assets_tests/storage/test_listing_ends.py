@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
@@ -169,9 +169,9 @@ class Service:
 @pytest.fixture
 def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Service:
     kind = request.param
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
-    monkeypatch.setattr(http_service, "RETRY_FOR", timedelta(seconds=0.1))
-    monkeypatch.setattr(http_service, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud, "RETRY_FOR", timedelta(seconds=0.1))
+    monkeypatch.setattr(cloud, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(PAGE))
     monkeypatch.setattr(gcs, "PAGE", PAGE)

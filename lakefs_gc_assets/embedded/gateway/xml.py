@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from lakefs_gc_assets.embedded.http import Response
-from lakefs_gc_assets.storage import safe_xml
+from lakefs_gc_assets.storage import cloud
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -42,7 +42,7 @@ def parse(body: bytes) -> ElementTree.Element:
 
     Raises ElementTree.ParseError, also for a document with a DOCTYPE.
     """
-    root = safe_xml.parse(body)
+    root = cloud.parse_xml(body)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
     return root

@@ -27,13 +27,18 @@ from obstore.store import AzureStore as Files
 from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import http_service, multipart, safe_xml
-from lakefs_gc_assets.storage.azure.client import Client, answer_of
-from lakefs_gc_assets.storage.azure.credentials import authorization
+from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage.azure.client import Client, answer_of, authorization
 from lakefs_gc_assets.storage.bucket_store import BucketStore, Expected, obstore_can_name
-from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
-from lakefs_gc_assets.storage.cloud_errors import CloudErrors, Meaning, ObstoreError, said
-from lakefs_gc_assets.storage.http_service import Answer
+from lakefs_gc_assets.storage.cloud import (
+    Answer,
+    CloudErrors,
+    Meaning,
+    ObstoreError,
+    code_and_message,
+    delete_in_batches,
+    outcome_of,
+)
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -80,8 +85,8 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
                 account_name=account,
                 endpoint=endpoint,
                 credential_provider=self._authorization.for_obstore,
-                client_options=http_service.obstore_options(settings.ca_bundle),
-                retry_config=http_service.obstore_retries(),
+                client_options=cloud.obstore_options(settings.ca_bundle),
+                retry_config=cloud.obstore_retries(),
             )
             self._client = Client(endpoint, container, self._authorization, settings.ca_bundle)
         except (BaseError, ValueError, OSError) as error:
@@ -141,7 +146,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         parts = self._batch(action, named) if named else {}
         for full in set(full_keys).difference(named):
             parts[full] = self._delete_one(full)
-        if any(said(part)[0] in _NO_CONTAINER for part in parts.values()):
+        if any(code_and_message(part)[0] in _NO_CONTAINER for part in parts.values()):
             raise self._errors.no_bucket(action)
         return {full: outcome_of(full, parts.get(full), _soft_deleted(parts.get(full))) for full in full_keys}
 
@@ -149,7 +154,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         """The answer of the blob service itself, that the blob is deleted or why it is not."""
         action = f"delete {full!r}"
         answer = self._ask(action, self._blob(full).delete_blob)
-        if answer.status == 202 or (answer.status >= 400 and said(answer)[0]):
+        if answer.status == 202 or (answer.status >= 400 and code_and_message(answer)[0]):
             return answer
         raise self._refused(action, answer)
 
@@ -165,7 +170,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         answer = self._ask(action, send)
         if answer.status != 202:
             raise self._refused_container(action, answer)
-        parts = multipart.answers(answer)
+        parts = cloud.batch_answers(answer)
         return {full: parts[number] for number, full in enumerate(full_keys) if number in parts}
 
     def _content(self, full: str) -> BlobProperties | None:
@@ -229,7 +234,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     def _refused(self, action: str, answer: Answer) -> StorageError:
         """The error for an answer about a blob."""
-        return self._if_about_blob(action, self._errors.answered(action, answer), said(answer)[0])
+        return self._if_about_blob(action, self._errors.answered(action, answer), code_and_message(answer)[0])
 
     def _refused_container(self, action: str, answer: Answer) -> StorageError:
         return self._errors.no_bucket(action) if answer.status == 404 else self._errors.answered(action, answer)
@@ -288,7 +293,7 @@ def _listing_page(body: bytes, prefix: str) -> tuple[Page, str]:
     The marker is empty on the last page. Raises ValueError where it is no page of this listing, or does not say whether
     there is more.
     """
-    page = safe_xml.parse(body)
+    page = cloud.parse_xml(body)
     if page.tag != "EnumerationResults" or len(page.findall("Blobs")) != 1 or len(page.findall("NextMarker")) != 1:
         raise ValueError("no page of a listing, or one that does not say whether there is more")
     shown = page.find("Prefix")

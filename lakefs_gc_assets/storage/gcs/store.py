@@ -1,41 +1,200 @@
 """A storage namespace in a bucket of Google Cloud Storage.
 
-obstore reads; everything else Google's own client asks, by the same credentials. A version is told by its
-generation, which no two versions of an object share, not even with the same content: that is the ETag of everything but
-listings, whose ETags are what the service gives there, usually the MD5 of the content.
+obstore reads. Everything else goes through Google's own client, which knows generations and retries by its own policy.
+Both get the same access tokens from google-auth: application default credentials, or a service account's key. The ETag
+is the generation, which no two versions of an object share, not even with the same content. Only in listings it is what
+the service gives there, usually the MD5 of the content.
 API: https://cloud.google.com/storage/docs/json_api/v1
 """
 
 import base64
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import urlencode
 
+import google.auth
 import pyarrow as pa
-from google.api_core.exceptions import Forbidden, GoogleAPICallError, RetryError, Unauthorized
-from google.auth.exceptions import GoogleAuthError
-from google.cloud.storage import Blob
+from google.api_core.exceptions import Forbidden, GoogleAPICallError, RetryError, Unauthorized, from_http_response
+from google.auth.credentials import Credentials
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession, Request
+from google.cloud.storage import Blob, Bucket, Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.retry import DEFAULT_RETRY
+from google.oauth2.service_account import Credentials as ServiceAccount
+from obstore.exceptions import BaseError
+from obstore.store import GCSStore as Files
 from requests import JSONDecodeError, RequestException, Response
+from requests.adapters import HTTPAdapter
 
-from lakefs_gc_assets.errors import ObjectNotFound, StorageError
+from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import multipart
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
-from lakefs_gc_assets.storage.cloud_deletes import delete_in_batches, outcome_of
-from lakefs_gc_assets.storage.cloud_errors import CloudErrors, ObstoreError
-from lakefs_gc_assets.storage.gcs.connection import connect, no_token, patient
-from lakefs_gc_assets.storage.http_service import Answer
+from lakefs_gc_assets.storage.cloud import Answer, CloudErrors, Meaning, ObstoreError, delete_in_batches, outcome_of
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
     ObjectFacts,
     Page,
 )
+
+if TYPE_CHECKING:
+    from google.api_core.retry import Retry
+    from obstore.store import GCSCredential
+
+ENDPOINT = "https://storage.googleapis.com"
+# Otherwise the library looks at the bucket, in a thread of its own, for traces that nobody makes: that takes a right.
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+_MEANINGS = {"404": Meaning.NO_OBJECT, "410": Meaning.NO_OBJECT}
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+
+class Tokens(Credentials):
+    """Access tokens of google-auth for both clients, each used until it is about to expire, renewed by one thread.
+
+    The library is handed these and not the credentials themselves: with a service account it would ask
+    iamcredentials.googleapis.com, in a thread of its own, where its tokens may be used.
+    """
+
+    def __init__(self, source: Any) -> None:
+        """Takes credentials of google-auth, whose methods have no types."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._source = source
+        self._universe_domain = source.universe_domain
+        self._renewing = threading.Lock()
+
+    def refresh(self, request: Request) -> None:
+        """See Credentials.refresh."""
+        with self._renewing:
+            if not self._source.valid:
+                self._source.refresh(request)
+            self.token, self.expiry = self._source.token, self._source.expiry
+
+    def for_obstore(self) -> "GCSCredential":
+        """The access token, in the form that obstore asks for."""
+        try:
+            if not self.valid:
+                self.refresh(Request())
+        except GoogleAuthError as error:
+            raise no_token(error) from None
+        return {"token": str(self.token), "expires_at": self.expiry.replace(tzinfo=UTC) if self.expiry else None}
+
+
+class Patience(TypedDict):
+    """How long a call of the library waits for an answer (connection and answer, seconds), and how it tries again."""
+
+    retry: "Retry"
+    timeout: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Both clients of one bucket; safe to use from several threads.
+
+    Attributes:
+        bucket: of the library; it was asked nothing.
+        session: the library's connections, which sign what is asked.
+    """
+
+    endpoint: str
+    bucket: Bucket
+    session: AuthorizedSession
+    files: Files
+    errors: CloudErrors
+
+    def post(self, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Response:
+        """The answer 200 to what the library has no method for, asked as patiently. Raises what the library raises."""
+        patience = patient()
+
+        def send() -> Response:
+            response = self.session.post(
+                self.endpoint + target, data=body, headers=headers, timeout=patience["timeout"]
+            )
+            if response.status_code != 200:
+                raise from_http_response(response)  # type: ignore[no-untyped-call]
+            return response
+
+        answered: Response = patience["retry"](send)()
+        return answered
+
+
+def patient() -> Patience:
+    """The library's policy, with the pauses and timeouts of requests to every other cloud.
+
+    It is handed to every call: a repeat of a conditional put has the same condition, so it cannot replace what somebody
+    else wrote in between; at most it finds what it wrote itself, as ObjectStore says.
+    """
+    retry = DEFAULT_RETRY.with_delay(initial=cloud.FIRST_PAUSE, maximum=cloud.LONGEST_PAUSE, multiplier=2)
+    return {
+        "retry": retry.with_timeout(cloud.RETRY_FOR.total_seconds()),
+        "timeout": (cloud.CONNECT_TIMEOUT.total_seconds(), cloud.READ_TIMEOUT.total_seconds()),
+    }
+
+
+def connect(settings: StoreSettings, bucket: str) -> Connection:
+    """Opens a bucket; asks it nothing. Raises ConfigurationError, or StorageError where there are no credentials."""
+    endpoint = settings.endpoint_url.rstrip("/") or ENDPOINT
+    errors = CloudErrors(f"gs://{bucket} at {endpoint}", _MEANINGS)
+    try:
+        tokens = Tokens(_credentials(settings))
+        session = _session(tokens, settings.ca_bundle)
+        client = Client(project=None, credentials=tokens, _http=session, client_options={"api_endpoint": endpoint})
+        files = Files(
+            bucket,
+            base_url=endpoint,
+            credential_provider=tokens.for_obstore,
+            client_options=cloud.obstore_options(settings.ca_bundle),
+            retry_config=cloud.obstore_retries(),
+        )
+    except DefaultCredentialsError:
+        raise StorageError(
+            f"cannot open gs://{bucket}: no credentials were found; set store.service_account_file, or the application "
+            "default credentials of Google Cloud"
+        ) from None
+    except GoogleAuthError as error:
+        raise StorageError(
+            f"cannot open gs://{bucket}: Google's credentials cannot be used ({type(error).__name__})"
+        ) from None
+    except (BaseError, ValueError, OSError) as error:
+        raise ConfigurationError(f"cannot open gs://{bucket} with the settings of `store`: {error}") from None
+    return Connection(endpoint, client.bucket(bucket), session, files, errors)
+
+
+def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
+    """Connections that all threads share; an address that sends elsewhere is not followed."""
+    session = AuthorizedSession(tokens, refresh_status_codes=())  # type: ignore[no-untyped-call]
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=cloud.CONNECTIONS))
+    session.verify = ca_bundle or True
+    session.max_redirects = 0
+    return session
+
+
+def no_token(error: GoogleAuthError) -> StorageError:
+    """The error where Google does not say who we are; what it said may repeat the request."""
+    return StorageError(f"Google hands out no access token ({type(error).__name__}): see to the credentials of `store`")
+
+
+def _credentials(settings: StoreSettings) -> Any:
+    file = settings.service_account_file
+    if not file:
+        return google.auth.default(scopes=[_SCOPE])[0]
+    read: Any = ServiceAccount.from_service_account_file
+    try:
+        return read(str(Path(file).expanduser()), scopes=[_SCOPE])
+    except (ValueError, KeyError):
+        # The parser's own words may repeat the key.
+        raise ConfigurationError(f"store.service_account_file {file} is not the key of a service account") from None
+
 
 BATCH = 100
 """Keys in one batch request, the service's limit."""
@@ -120,10 +279,10 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return delete_in_batches(full_keys, BATCH, lambda batch: self._delete_batch(batch, kept))
 
     def _delete_batch(self, full_keys: Sequence[str], kept: bool | None) -> dict[str, DeleteOutcome]:
-        content_type, body = multipart.composed([_API + self._bucket.blob(full).path for full in full_keys])
+        content_type, body = cloud.batch_of_deletes([_API + self._bucket.blob(full).path for full in full_keys])
         with self._asking(f"delete {len(full_keys)} objects such as {full_keys[0]!r}"):
             answer = self._connection.post(f"/batch{_API}", body, {"Content-Type": content_type})
-        parts = multipart.answers(_answer(answer))
+        parts = cloud.batch_answers(_answer(answer))
         return {full: outcome_of(full, parts.get(number), kept) for number, full in enumerate(full_keys)}
 
     @cached_property

@@ -19,7 +19,7 @@ from xml.etree.ElementTree import Element, ParseError
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.storage import safe_xml
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 
 EVENT = "before-parse.*.ListObjectsV2"
@@ -80,7 +80,7 @@ def parsed(body: bytes) -> ListedPage:
     KeyCount is not compared: Ceph counts objects alone, others leave it out or count the whole bucket.
     """
     fast = _fast(body)
-    root = fast[0] if fast else safe_xml.parse(body)
+    root = fast[0] if fast else cloud.parse_xml(body)
     if _local(root) != "ListBucketResult":
         raise _AnotherDocument("it is no page of a listing")
     truncated = _only(root, "IsTruncated")
@@ -126,7 +126,7 @@ def _fast(body: bytes) -> tuple[Element, _Rows] | None:
     parts, width = row.split(text), row.groups + 1
     if len(parts) == 1 or any(parts[width:-1:width]):
         return None
-    root = safe_xml.parse(f"{parts[0]}<R/>{parts[-1]}".encode())
+    root = cloud.parse_xml(f"{parts[0]}<R/>{parts[-1]}".encode())
     if len(_all(root, "R")) != 1 or _all(root, "Contents"):
         return None
     return root, [parts[row.groupindex[name] :: width] for name in _COLUMNS]

@@ -1,11 +1,16 @@
-"""A storage namespace in an S3 bucket, on AWS or on any service that speaks S3."""
+"""A storage namespace in an S3 bucket, on AWS or on any service that speaks S3.
+
+boto3's client lists, reads, writes and deletes. Every page of a listing is checked to be what was asked for. Copies are
+made by S3 itself within the bucket, in parts above the size that one request may copy.
+"""
 
 import logging
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
@@ -14,7 +19,7 @@ from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
-from lakefs_gc_assets.storage.busy_keys import insisting
+from lakefs_gc_assets.storage.cloud import retry_throttled
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     DeleteOutcome,
@@ -22,9 +27,17 @@ from lakefs_gc_assets.storage.interface import (
     ObjectFacts,
     Page,
 )
-from lakefs_gc_assets.storage.s3 import copies, listing
-from lakefs_gc_assets.storage.s3.connection import DIRECTORY_BUCKET, connect
-from lakefs_gc_assets.storage.s3.errors import BUSY, CONFLICT, FAILURES, S3Errors, code_of
+from lakefs_gc_assets.storage.s3.client import (
+    BUSY,
+    CONFLICT,
+    DIRECTORY_BUCKET,
+    FAILURES,
+    Connection,
+    S3Errors,
+    code_of,
+    connect,
+)
+from lakefs_gc_assets.storage.s3.pages import PAGE, ListedPage, is_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
@@ -54,7 +67,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         super().__init__(f"s3://{self._bucket}", location.key, self._connection.files, self._connection.errors)
 
     def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
-        return listing.pages(self._connection, action, prefix, behind, delimiter)
+        return list_pages(self._connection, action, prefix, behind, delimiter)
 
     def _read(self, action: str, full: str) -> bytes:
         return self._ask(action, lambda: self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read())
@@ -70,7 +83,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             raise self._errors.explain(f"look at {full!r}", error) from None
         except BotoCoreError as error:
             raise self._errors.explain(f"look at {full!r}", error) from None
-        facts = listing.object_facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
+        facts = object_facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
         return replace(facts, md5=self._md5(facts.etag or "", found))
 
     def _md5(self, etag: str, found: "HeadObjectOutputTypeDef") -> str | None:
@@ -83,7 +96,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         own_keys = found.get("ServerSideEncryption", "AES256") == "AES256"
         other_keys = "SSEKMSKeyId" in found or "SSECustomerAlgorithm" in found or "SSECustomerKeyMD5" in found
         plain = own_keys and not other_keys and not self._bucket.endswith(DIRECTORY_BUCKET)
-        return etag if plain and copies.MD5.fullmatch(etag) else None
+        return etag if plain and MD5.fullmatch(etag) else None
 
     def _bucket_exists(self) -> bool:
         """An answer to HEAD does not say whether the object is missing or the bucket."""
@@ -119,7 +132,9 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             return dict(zip(full_keys, threads.map(self._delete_alone, full_keys), strict=True))
 
     def _delete_in_bulk(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        outcomes = insisting(self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy)
+        outcomes = retry_throttled(
+            self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy
+        )
         return outcomes | {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
 
     def _delete_once(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
@@ -157,7 +172,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             raise self._errors.explain(f"look at {full!r}", error) from None
 
     def _alike(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        return copies.alike(one, other)
+        return same_content(one, other)
 
     def _copy_content(
         self,
@@ -169,7 +184,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         only_if_absent: bool,
     ) -> Mapping[str, Any] | None:
         try:
-            copies.copy(self._connection, source, target, content, only_if_absent)
+            copy_object(self._connection, source, target, content, only_if_absent)
         except FAILURES as error:
             raise self._errors.explain(action, error) from None
         return self._content(target)
@@ -227,3 +242,119 @@ def _failed(full: str, error: str) -> DeleteOutcome:
 
 def _was_busy(outcome: DeleteOutcome) -> bool:
     return (outcome.error or "").partition(":")[0] in BUSY
+
+
+def list_pages(connection: Connection, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
+    """All pages of what lies below a prefix, with full keys, behind a key; `action` names the listing in errors.
+
+    S3 lists in the order of UTF-8 bytes, but for directory buckets (S3 Express). Raises StorageError, also where an
+    answer is no page of this listing, or does not say whether there is more.
+    """
+    arguments = {name: given for name, given in (("StartAfter", behind), ("Delimiter", delimiter)) if given}
+    tokens: set[str] = set()
+    while True:
+        page = _page(connection, action, prefix, arguments)
+        yield Page(page.rows, page.prefixes)
+        if page.token is None:
+            return
+        if page.token in tokens:
+            raise connection.errors.nonsense(action, "it would go on where it was before")
+        tokens.add(page.token)
+        arguments["ContinuationToken"] = page.token
+
+
+def _page(connection: Connection, action: str, prefix: str, arguments: dict[str, str]) -> ListedPage:
+    asked = cast("dict[str, object]", arguments)
+    try:
+        answer = connection.client.list_objects_v2(Bucket=connection.bucket, Prefix=prefix, **asked)  # type: ignore[arg-type]
+    except FAILURES as error:
+        raise connection.errors.explain(action, error) from None
+    page = answer.get(PAGE)
+    if not isinstance(page, ListedPage):
+        raise connection.errors.nonsense(action, str(page or "it is no page of a listing"))
+    if not is_of(page, prefix):
+        raise connection.errors.nonsense(action, f"it is a page of another listing, below {page.prefix!r}")
+    return page
+
+
+def object_facts(key: str, size: int, last_modified: datetime, etag: str | None) -> ObjectFacts:
+    """Facts as boto3 gives them."""
+    return ObjectFacts(key, size, last_modified.astimezone(UTC), etag.strip('"') if etag else None)
+
+
+WHOLE = 5 * 1024**3
+"""Bytes that one CopyObject may copy. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
+PART = 1024**3
+"""Bytes of each part of a larger object."""
+MD5 = re.compile("[0-9a-f]{32}")
+_KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
+
+
+def copy_object(
+    connection: Connection, source: str, target: str, facts: Mapping[str, Any], only_if_absent: bool
+) -> None:
+    """Copies this version of an object to another key of its bucket, where one may be unless `only_if_absent`.
+
+    Raises what boto3 raises.
+    """
+    condition = {"IfNoneMatch": "*"} if only_if_absent else {}
+    if facts["ContentLength"] <= WHOLE:
+        _copy_whole(connection, source, target, facts, condition)
+    else:
+        _copy_in_parts(connection, source, target, facts, condition)
+
+
+def same_content(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Same size and, where both ETags are digests of the content, the same ETag."""
+    etags = [str(facts.get("ETag", "")).strip('"') for facts in (one, other)]
+    digests = all(MD5.fullmatch(etag) for etag in etags) and not (_has_own_key(one) or _has_own_key(other))
+    return one["ContentLength"] == other["ContentLength"] and (not digests or etags[0] == etags[1])
+
+
+def _has_own_key(facts: Mapping[str, Any]) -> bool:
+    """Whether the ETag depends on an encryption that is new for each write."""
+    return str(facts.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in facts
+
+
+def _copy_whole(
+    connection: Connection, source: str, target: str, facts: Mapping[str, Any], condition: dict[str, Any]
+) -> None:
+    connection.client.copy_object(
+        Bucket=connection.bucket,
+        Key=target,
+        CopySource={"Bucket": connection.bucket, "Key": source},
+        CopySourceIfMatch=facts["ETag"],
+        **condition,
+    )
+
+
+def _copy_in_parts(
+    connection: Connection, source: str, target: str, facts: Mapping[str, Any], condition: dict[str, Any]
+) -> None:
+    client, bucket = connection.client, connection.bucket
+    kept = {name: facts[name] for name in _KEPT if name in facts}
+    upload = client.create_multipart_upload(Bucket=bucket, Key=target, **kept)["UploadId"]
+    try:
+        parts = []
+        for number, start in enumerate(range(0, facts["ContentLength"], PART), 1):
+            end = min(start + PART, facts["ContentLength"]) - 1
+            answer = client.upload_part_copy(
+                Bucket=bucket,
+                Key=target,
+                UploadId=upload,
+                PartNumber=number,
+                CopySource={"Bucket": bucket, "Key": source},
+                CopySourceRange=f"bytes={start}-{end}",
+                CopySourceIfMatch=facts["ETag"],
+            )
+            parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
+        client.complete_multipart_upload(
+            Bucket=bucket,
+            Key=target,
+            UploadId=upload,
+            MultipartUpload={"Parts": parts},  # type: ignore[typeddict-item]
+            **condition,
+        )
+    except BaseException:
+        client.abort_multipart_upload(Bucket=bucket, Key=target, UploadId=upload)
+        raise

@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError, UnlistableKey
 from lakefs_gc_assets.storage.interface import DeleteResult
-from lakefs_gc_assets.storage.local import listing
+from lakefs_gc_assets.storage.local import store as local_store
 from lakefs_gc_assets.storage.local.store import HIDDEN, LocalStore
 
 spawn = multiprocessing.get_context("spawn")
@@ -55,7 +55,7 @@ def test_times_are_kept_to_the_microsecond(root: Path, store: LocalStore) -> Non
 
 
 def test_listing_comes_in_batches(root: Path, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "BATCH_ROWS", 10)
+    monkeypatch.setattr(local_store, "BATCH_ROWS", 10)
     names = {f"data/{number % 4}/{number}" for number in range(35)}
     for name in names:
         store.put(name, b"")

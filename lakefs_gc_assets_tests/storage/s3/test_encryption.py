@@ -8,7 +8,7 @@ from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets.storage.s3 import copies
+from lakefs_gc_assets.storage.s3 import store as s3_module
 from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -46,7 +46,7 @@ def write_in_every_way(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.copy("a", "whole")
     store.copy_if_absent("a", "new")
     with monkeypatch.context() as small:
-        small.setattr(copies, "WHOLE", 0)
+        small.setattr(s3_module, "WHOLE", 0)
         store.copy("b", "in-parts")
 
 

@@ -9,7 +9,7 @@ import pytest
 from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
@@ -114,7 +114,7 @@ def test_a_forgotten_path_style_is_named_where_the_endpoint_answers(
         raise socket.gaierror(f"no address of {host}")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(http_service, "ATTEMPTS", 1)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 1)
     settings = StoreSettings(
         endpoint_url=f"http://store.example:{port}", region="us-east-1", access_key_id="k", secret_access_key="s"
     )

@@ -20,7 +20,7 @@ from moto.core.authorization import ActionAuthenticatorMixin
 from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import bucket_store, http_service
+from lakefs_gc_assets.storage import bucket_store, cloud
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
@@ -42,7 +42,7 @@ def store(s3_server: S3Server, bucket: str, prefix: str) -> ObjectStore:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts and short waits, where a test wants the failure itself."""
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 2)
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
@@ -338,7 +338,7 @@ def test_a_silent_server_is_given_another_try(
     s3_server: S3Server, bucket: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried as often as usual: on a machine that does much else, good answers come late as well."""
-    monkeypatch.setattr(http_service, "READ_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(cloud, "READ_TIMEOUT", timedelta(seconds=0.5))
     store = open_store(s3_server.settings(), Namespace.parse(f"s3://{bucket}/{prefix}"))
     store.put("key", b"content")
     for call, expected in ((lambda: keys(store), ["key"]), (lambda: store.get("key"), b"content")):

@@ -13,10 +13,10 @@ from botocore.loaders import JSONFileLoader
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets.storage.s3.connection import address, connect
+from lakefs_gc_assets.storage.s3.client import address, connect
 from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, S3Server
 
@@ -189,7 +189,7 @@ def test_both_clients_trust_a_private_authority(
 
 
 def test_an_unknown_authority_is_not_trusted(private_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 2)
     store = open_store(private_server.settings(), Namespace.parse("s3://bucket/x"))
     for call in (lambda: store.get("key"), lambda: store.head("key")):
         with pytest.raises(StorageError, match="no connection"):

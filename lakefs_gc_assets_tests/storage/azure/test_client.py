@@ -23,7 +23,7 @@ from obstore.store import AzureStore as Files
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
@@ -46,7 +46,7 @@ def nothing_from_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         "IDENTITY_ENDPOINT",
     ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(http_service, "ATTEMPTS", 2)
+    monkeypatch.setattr(cloud, "ATTEMPTS", 2)
     # Nobody listens there, and there is no command line of Azure.
     monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:9")
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.storage import multipart
-from lakefs_gc_assets.storage.http_service import Answer
+from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage.cloud import Answer
 
 TARGETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
 BODIES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40)
@@ -20,7 +20,7 @@ def answered(parts: dict[int, tuple[int, str]], identity: str, newline: str) -> 
 
 @given(PARTS, st.sampled_from(["{}", "<{}>", "<response-{}>", "<a-1+{}>"]), st.sampled_from(["\r\n", "\n"]))
 def test_each_part_is_found_by_its_number(parts: dict[int, tuple[int, str]], identity: str, newline: str) -> None:
-    found = multipart.answers(answered(parts, identity, newline))
+    found = cloud.batch_answers(answered(parts, identity, newline))
     assert {number: answer.status for number, answer in found.items()} == {
         n: status for n, (status, _) in parts.items()
     }
@@ -31,7 +31,7 @@ def test_each_part_is_found_by_its_number(parts: dict[int, tuple[int, str]], ide
 
 @given(st.lists(TARGETS, max_size=5))
 def test_a_batch_holds_each_target_once_and_in_order(targets: list[str]) -> None:
-    content_type, body = multipart.composed(targets)
+    content_type, body = cloud.batch_of_deletes(targets)
     boundary = content_type.partition("boundary=")[2]
     parts = body.decode().split(f"--{boundary}")
     assert parts[0] == "" and parts[-1].strip() == "--"
@@ -45,4 +45,4 @@ def test_a_batch_holds_each_target_once_and_in_order(targets: list[str]) -> None
 @given(st.binary(max_size=60))
 def test_nonsense_answers_nothing(body: bytes) -> None:
     for content_type in ("multipart/mixed; boundary=limit", "text/html", ""):
-        assert multipart.answers(Answer(200, {"content-type": content_type}, body)) == {}
+        assert cloud.batch_answers(Answer(200, {"content-type": content_type}, body)) == {}

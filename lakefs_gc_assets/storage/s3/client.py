@@ -1,11 +1,12 @@
-"""One set of credentials and one address for the two S3 clients: obstore lists and reads, boto3 does the rest.
+"""The two clients of an S3 bucket, with one set of credentials and one address, and the errors that they raise.
 
 boto3 decides where requests go (settings, environment, profile, rules of the service) and holds the credentials;
-obstore is told both, so that the two can never talk to different stores.
+obstore gets both from it, so that the two can never talk to different stores.
 """
 
 import base64
 import hashlib
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,20 +24,164 @@ from botocore.credentials import (
     CredentialResolver,
     DeferredRefreshableCredentials,
 )
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ProfileNotFound
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    NoCredentialsError,
+    ProfileNotFound,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.loaders import Loader
+from botocore.parsers import ResponseParserError
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as Files
 
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, NotOffered, StorageError
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage import http_service
+from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage.cloud import CloudErrors, Meaning
 from lakefs_gc_assets.storage.s3 import pages
-from lakefs_gc_assets.storage.s3.errors import S3Errors
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+BUSY = frozenset({"500", "502", "503", "504", "InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown"})
+"""Codes of a service that could not answer now, and may be asked again."""
+CONFLICT = frozenset({"409", "ConditionalRequestConflict", "OperationAborted"})
+"""Codes of a write that collided with another one, and may be repeated."""
+_CODES = {
+    # Of a 404 without this code nobody knows what is missing.
+    Meaning.NO_OBJECT: {"NoSuchKey"},
+    Meaning.NO_BUCKET: {"NoSuchBucket"},
+    Meaning.OTHER_VERSION: {"PreconditionFailed"},
+    Meaning.OTHER_REGION: {
+        "301",
+        "AuthorizationHeaderMalformed",
+        "IllegalLocationConstraintException",
+        "PermanentRedirect",
+    },
+    Meaning.BAD_CREDENTIALS: {
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    },
+    Meaning.ARCHIVED: {"InvalidObjectState", "ObjectNotInActiveTierError"},
+    Meaning.DENIED: {"AccessDenied", "Forbidden", "AllAccessDisabled"},
+    Meaning.CONFLICT: CONFLICT,
+    Meaning.BUSY: BUSY,
+}
+NOT_OFFERED = frozenset({"405", "501", "MethodNotAllowed", "NotImplemented"})
+"""Codes of a service that lacks what it was asked for."""
+_FEATURES = {
+    "CompleteMultipartUpload": "uploads in parts",
+    "CopyObject": "copies (CopyObject), which quarantine and restore take",
+    "DeleteObjects": "bulk deletes (DeleteObjects)",
+    "ListObjectVersions": "versions of objects (ListObjectVersions)",
+    "ListObjectsV2": "listings by ListObjectsV2",
+    "UploadPartCopy": "copies in parts (UploadPartCopy), which quarantine and restore take",
+}
+_MEANINGS = {code: meaning for meaning, codes in _CODES.items() for code in codes}
+FAILURES = (
+    ClientError,
+    BotoCoreError,
+    ResponseParserError,
+    ValueError,
+    LookupError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+)
+"""What boto3 raises, from the third on where an answer cannot be read."""
+
+
+@dataclass(frozen=True)
+class S3Errors(CloudErrors):
+    """Turns what boto3 and obstore raise into StorageError and its subclasses.
+
+    Attributes:
+        bucket_host: the host that requests go to, where the bucket's name is part of it and the endpoint was given; not
+            every service has such hosts.
+        endpoint: that endpoint.
+    """
+
+    bucket_host: str = ""
+    endpoint: str = ""
+
+    @classmethod
+    def of_bucket(cls, bucket: str, endpoint: str, *, bucket_in_host: bool = False) -> "S3Errors":
+        """Of a bucket at an endpoint."""
+        place = f"s3://{bucket} at {endpoint}"
+        if not bucket_in_host:
+            return cls(place, _MEANINGS)
+        return cls(place, _MEANINGS, f"{bucket}.{urlsplit(endpoint).netloc}", endpoint)
+
+    def explain(self, action: str, error: Exception) -> StorageError:
+        """The error to raise for a failed action, such as `read 'data/…'`."""
+        match error:
+            case ClientError():
+                status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+                code, message = code_of(error), error.response.get("Error", {}).get("Message", "")
+                if NOT_OFFERED.intersection((code, status)):
+                    return self.not_offered(action, _FEATURES.get(error.operation_name, error.operation_name))
+                return self.refused(action, status, code, message)
+            case NoCredentialsError() | CredentialRetrievalError():
+                remedy = "set those of `store`, or the service's usual chain"
+                return self.failed(action, "no credentials were found", remedy)
+            case NoConnectionError() | HTTPClientError():
+                return self.unreachable(action)
+            case BaseError() | FileNotFoundError():
+                return self.raised(action, error)
+            case BotoCoreError():
+                return self.failed(action, str(error), "see to the settings of `store`")
+        return self.failed(action, type(error).__name__, "this is not expected of a store")
+
+    def not_offered(self, action: str, feature: str) -> NotOffered:
+        """The error where the service lacks a feature."""
+        return NotOffered(f"cannot {action} in {self.place}: the service does not offer {feature}; no right gives it")
+
+    def unreachable(self, action: str) -> StorageError:
+        """See CloudErrors.unreachable; names `store.path_style` where only the bucket's own host does not answer."""
+        if self.endpoint and _answers(self.endpoint):
+            return self.failed(
+                action,
+                f"nothing answers at {self.bucket_host}, where requests go, but the endpoint itself does",
+                "set `store.path_style: true`",
+            )
+        return super().unreachable(action)
+
+    def no_bucket(self, action: str) -> StorageError:
+        """See CloudErrors.no_bucket."""
+        if self.endpoint:
+            return self.failed(
+                action,
+                "there is no such bucket",
+                "see to the storage namespace and the endpoint, and whether it needs `store.path_style: true`",
+            )
+        return super().no_bucket(action)
+
+
+def _answers(endpoint: str) -> bool:
+    """Whether something listens at an endpoint."""
+    url = urlsplit(endpoint)
+    try:
+        socket.create_connection((url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), 5).close()
+    except OSError:
+        return False
+    return True
+
+
+def code_of(error: ClientError) -> str:
+    """The code of S3, or the status where the answer has no code."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
 
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
@@ -143,10 +288,10 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
         verify=settings.ca_bundle or None,
         config=Config(
             signature_version="s3v4",
-            connect_timeout=http_service.CONNECT_TIMEOUT.total_seconds(),
-            read_timeout=http_service.READ_TIMEOUT.total_seconds(),
-            max_pool_connections=http_service.CONNECTIONS,
-            retries={"mode": "adaptive", "total_max_attempts": http_service.ATTEMPTS},
+            connect_timeout=cloud.CONNECT_TIMEOUT.total_seconds(),
+            read_timeout=cloud.READ_TIMEOUT.total_seconds(),
+            max_pool_connections=cloud.CONNECTIONS,
+            retries={"mode": "adaptive", "total_max_attempts": cloud.ATTEMPTS},
             s3={"addressing_style": "path" if settings.path_style else "virtual"},
             # Services other than AWS may refuse the newer checksums where none is required.
             request_checksum_calculation="when_required",
@@ -213,8 +358,8 @@ def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str,
         aws_endpoint_url_s3=endpoint,
         virtual_hosted_style_request=virtual,
         credential_provider=Boto3CredentialProvider(session, ttl=_HANDED_ON_FOR),
-        client_options=http_service.obstore_options(bundle),
-        retry_config=http_service.obstore_retries(),
+        client_options=cloud.obstore_options(bundle),
+        retry_config=cloud.obstore_retries(),
     )
 
 

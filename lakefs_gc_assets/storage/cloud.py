@@ -1,0 +1,377 @@
+"""What the clients of every cloud have in common: timeouts and retries, answers, errors, and deletes in batches.
+
+Clients retry with growing pauses while the service is busy or out of reach. A bulk delete is repeated, a few times, for
+the keys that the service was too busy for. An error is one line: what was asked, of which bucket, and what to do. It
+quotes only the service's code and message, because the rest of an answer may hold parts of the request.
+
+Entities of XML can grow without bound and name files and hosts. They are declared in a DOCTYPE, which neither the S3
+API nor Azure's ever sends, so a document with one is refused before anything of it is read.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from email.parser import BytesParser
+from email.policy import HTTP
+from enum import Enum, auto
+from pathlib import Path
+from random import uniform
+from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
+
+from obstore.exceptions import BaseError
+from tenacity import Retrying, retry_if_result, stop_after_attempt
+
+from lakefs_gc_assets.errors import AlreadyExists, ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
+
+if TYPE_CHECKING:
+    from obstore.store import BackoffConfig, ClientConfig, RetryConfig
+
+ATTEMPTS = 10
+"""How often a request is tried where it is answered 408, 429 or 5xx, times out or loses its connection."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 20.0
+"""Seconds; a pause doubles from attempt to attempt, and a random part of it is waited."""
+RETRY_FOR = timedelta(minutes=3)
+"""How long Google's client and obstore begin attempts."""
+CONNECT_TIMEOUT = timedelta(seconds=10)
+READ_TIMEOUT = timedelta(minutes=1)
+"""How long nothing may arrive."""
+REQUEST_TIMEOUT = timedelta(minutes=10)
+"""How long one answer may take that obstore reads."""
+CONNECTIONS = 32
+BUSY = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of a service that could not answer now, and may be asked again."""
+_OBSTORE_BACKOFF: "BackoffConfig" = {
+    "init_backoff": timedelta(seconds=0.1),
+    "max_backoff": timedelta(seconds=15),
+    # A pause is drawn between the first one and this many times the last: with 2 they would shrink, not grow.
+    "base": 8,
+}
+"""Pauses between attempts: in all 8 seconds or more in 999 of 1,000 cases, a minute and a half usually."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the service answered; header names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def pause_after(failed: int) -> float:
+    """Seconds to wait after so many attempts, one at least, have failed."""
+    longest: float = min(FIRST_PAUSE * 2.0 ** (failed - 1), LONGEST_PAUSE)
+    return uniform(longest / 2, longest)  # noqa: S311
+
+
+def obstore_options(ca_bundle: str) -> "ClientConfig":
+    """Timeouts, and a PEM file of certificates to trust, if any. Raises OSError where it cannot be read."""
+    options: ClientConfig = {
+        "allow_http": True,
+        "connect_timeout": CONNECT_TIMEOUT,
+        "read_timeout": READ_TIMEOUT,
+        "timeout": REQUEST_TIMEOUT,
+    }
+    return {**options, "root_certificate": Path(ca_bundle).read_bytes()} if ca_bundle else options
+
+
+def obstore_retries() -> "RetryConfig":
+    """Attempts and the pauses between them."""
+    return {"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR, "backoff": _OBSTORE_BACKOFF}
+
+
+class _WithoutDoctype(TreeBuilder):
+    def doctype(self, *_: object) -> None:
+        raise ParseError("the document has a DOCTYPE, which may declare entities: it is not read")
+
+
+def parse_xml(body: bytes) -> Element:
+    """The root of a document. Raises ParseError where it is no XML, or has a DOCTYPE."""
+    # What the rule warns of takes a DOCTYPE.
+    parser = XMLParser(target=_WithoutDoctype())  # noqa: S314
+    parser.feed(body)
+    return parser.close()
+
+
+_PART_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+_PART_NUMBER = re.compile(r"(\d+)\D*$")
+
+
+def batch_of_deletes(targets: Sequence[str]) -> tuple[str, bytes]:
+    """Content type and body of a batch that deletes targets; the first part has the Content-ID 0."""
+    boundary = f"batch_{uuid.uuid4()}"
+    lines = []
+    for number, target in enumerate(targets):
+        lines += [f"--{boundary}", "Content-Type: application/http", "Content-Transfer-Encoding: binary"]
+        lines += [f"Content-ID: {number}", "", f"DELETE {target} HTTP/1.1"]
+        lines += ["Content-Length: 0", "", ""]
+    lines += [f"--{boundary}--", ""]
+    return f"multipart/mixed; boundary={boundary}", "\r\n".join(lines).encode()
+
+
+def batch_answers(batch: Answer) -> dict[int, Answer]:
+    """The answer of each part, by the number of its request. What cannot be read is left out."""
+    head = f"Content-Type: {batch.headers.get('content-type', '')}\r\n\r\n".encode()
+    message = BytesParser(policy=HTTP).parsebytes(head + batch.body)
+    found = {}
+    for part in message.iter_parts() if message.is_multipart() else ():
+        number = _PART_NUMBER.search(part.get("Content-ID", "").strip("<> "))
+        content = part.get_payload(decode=True)
+        if number and isinstance(content, bytes) and (status := _PART_STATUS.match(content)):
+            _, _, rest = content.partition(b"\n")
+            inner = BytesParser(policy=HTTP).parsebytes(rest)
+            body = inner.get_payload(decode=True)
+            fields = {name.lower(): str(value) for name, value in inner.items()}
+            found[int(number[1])] = Answer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
+    return found
+
+
+ObstoreError = BaseError | FileNotFoundError
+"""What obstore raises."""
+_CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
+_STATUS = re.compile(r"status code: (\d{3})")
+
+
+class Meaning(Enum):
+    """What the code or the status of a refusal means."""
+
+    NO_OBJECT = auto()
+    NO_BUCKET = auto()
+    OTHER_VERSION = auto()
+    OTHER_REGION = auto()
+    BAD_CREDENTIALS = auto()
+    DENIED = auto()
+    ARCHIVED = auto()
+    CONFLICT = auto()
+    BUSY = auto()
+
+
+_STATUSES = {
+    "401": Meaning.BAD_CREDENTIALS,
+    "403": Meaning.DENIED,
+    "409": Meaning.CONFLICT,
+    "412": Meaning.OTHER_VERSION,
+    **{str(status): Meaning.BUSY for status in BUSY},
+}
+_SENTENCES = {
+    Meaning.OTHER_REGION: ("the bucket lies in another region", "set `store.region`"),
+    Meaning.BAD_CREDENTIALS: ("the credentials were refused", "set the right ones of `store`"),
+    Meaning.DENIED: ("access denied", "the credentials of `store` need this permission"),
+    Meaning.CONFLICT: ("something is in the way, such as other writers", "run again"),
+    Meaning.BUSY: ("the service kept failing or throttling", "run again, or with less load"),
+}
+"""What happened, and what to do."""
+
+
+@dataclass(frozen=True)
+class CloudErrors:
+    """Turns answers and what obstore raises into StorageError and its subclasses.
+
+    Attributes:
+        place: such as `gs://bucket at https://storage.googleapis.com`.
+        meanings: of the service's own codes, and of statuses that mean something there and not everywhere.
+    """
+
+    place: str
+    meanings: Mapping[str, Meaning]
+
+    def answered(self, action: str, answer: Answer) -> StorageError:
+        """The error for an answer that is none of those which were hoped for."""
+        return self.refused(action, str(answer.status), *code_and_message(answer))
+
+    def refused(self, action: str, status: str, code: str = "", message: str = "") -> StorageError:
+        """The error for a status, with the service's code and message where it gave any; the code counts first."""
+        known = {**_STATUSES, **self.meanings}
+        quoted = " ".join(filter(None, dict.fromkeys((status, code, message))))
+        match known.get(code) or known.get(status):
+            case Meaning.NO_OBJECT:
+                return self.not_found(action)
+            case Meaning.NO_BUCKET:
+                return self.no_bucket(action)
+            case Meaning.OTHER_VERSION:
+                return self.other_version(action)
+            case Meaning.ARCHIVED:
+                return self.archived(action, quoted)
+            case None:
+                return self.failed(action, f"the service answered {quoted}", "see to the settings of `store`")
+            case meaning:
+                what, remedy = _SENTENCES[meaning]
+                return self.failed(action, f"{what} ({quoted})", remedy)
+
+    def raised(self, action: str, error: ObstoreError) -> StorageError:
+        """The error for what obstore raised."""
+        text = str(error)
+        status, code, message = (
+            match[1].strip() if (match := each.search(text)) else "" for each in (_STATUS, _CODE, _MESSAGE)
+        )
+        if status or code:
+            return self.refused(action, status, code, message)
+        if isinstance(error, FileNotFoundError):
+            return self.refused(action, "404")
+        if "HTTP error" in text:
+            return self.unreachable(action)
+        return self.failed(action, text.partition("\n")[0], "see to the settings of `store`")
+
+    @contextmanager
+    def reading(self, action: str) -> Iterator[None]:
+        """Around the reading of an answer: what is missing or malformed becomes a StorageError."""
+        # XML that is none is a SyntaxError.
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
+            raise self.failed(
+                action, f"the answer cannot be read ({error!r})", "see to the service and what lies between"
+            ) from None
+
+    def not_found(self, action: str) -> ObjectNotFound:
+        """The error where there is no such object."""
+        return ObjectNotFound(f"cannot {action}: there is no such object in {self.place}")
+
+    def archived(self, action: str, quoted: str) -> ObjectArchived:
+        """The error where an object is in an archive tier, such as Glacier, Deep Archive or Azure's archive."""
+        return ObjectArchived(
+            f"cannot {action} in {self.place}: it is in an archive tier ({quoted}); bring it back from there first. To "
+            "delete such objects without a copy, sweep with `collection.sweep_mode: delete`"
+        )
+
+    def no_bucket(self, action: str) -> StorageError:
+        """The error where the bucket or container itself is missing."""
+        return self.failed(
+            action, "there is no such bucket or container", "see to the storage namespace and the endpoint"
+        )
+
+    def other_version(self, action: str) -> PreconditionFailed:
+        """The error where there is another version than the expected one."""
+        return PreconditionFailed(f"cannot {action}: another version is there; read it again")
+
+    def already_exists(self, action: str) -> AlreadyExists:
+        """The error where a put found an object that was not to be there."""
+        return AlreadyExists(f"cannot {action}: there is an object already, left as it is")
+
+    def unreachable(self, action: str) -> StorageError:
+        """The error where no answer came."""
+        return self.failed(
+            action, "no connection, or it broke or timed out", "see to `store.endpoint_url` and the network"
+        )
+
+    def nonsense(self, action: str, what: str) -> StorageError:
+        """The error where an answer cannot be what the service means."""
+        return self.failed(
+            action, f"the service's answer makes no sense: {what}", "see to the service and what lies between"
+        )
+
+    def failed(self, action: str, what: str, remedy: str) -> StorageError:
+        """The error for whatever else happened."""
+        return StorageError(f"cannot {action} in {self.place}: {what}; {remedy}")
+
+
+def code_and_message(answer: Answer) -> tuple[str, str]:
+    """The service's code and message, empty where it gave none: JSON of Google, XML or a header of Azure."""
+    text = answer.body.decode(errors="replace")
+    if answer.headers.get("content-type", "").startswith("application/json") or text.startswith("{"):
+        return _json(text)
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    return code[1] if code else answer.headers.get("x-ms-error-code", ""), message[1].strip() if message else ""
+
+
+def _json(text: str) -> tuple[str, str]:
+    try:
+        error = json.loads(text)["error"]
+        reasons = [str(found.get("reason", "")) for found in error.get("errors", ())]
+        return reasons[0] if reasons else "", str(error.get("message", ""))[:300]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", ""
+
+
+DELETE_ATTEMPTS = 5
+"""How often a key is asked for at most."""
+
+
+def retry_throttled(
+    delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]],
+    keys: Sequence[str],
+    was_busy: Callable[[DeleteOutcome], bool],
+) -> dict[str, DeleteOutcome]:
+    """Deletes keys, those that the service was too busy for again; returns the last outcome of each.
+
+    Raises what `delete` raises.
+    """
+    said: dict[str, DeleteOutcome] = {}
+    left = list(keys)
+
+    def delete_left() -> list[str]:
+        if left:
+            said.update(delete(left))
+        left[:] = [key for key in left if was_busy(said[key])]
+        return left
+
+    attempts = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_attempt(DELETE_ATTEMPTS),
+        wait=lambda state: pause_after(state.attempt_number),
+        retry_error_callback=lambda state: None,
+    )
+    attempts(delete_left)
+    return said
+
+
+_AT_ONCE = 4
+"""Batches of one call that are under way at the same time."""
+
+
+def delete_in_batches(
+    keys: Sequence[str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
+) -> dict[str, DeleteOutcome]:
+    """Deletes keys in batches, and says what became of each. Where a batch fails as a whole, all its keys fail.
+
+    Args:
+        size: how many keys `delete` takes.
+    Raises:
+        StorageError: where every batch failed as a whole.
+    """
+    batches = [keys[start : start + size] for start in range(0, len(keys), size)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(lambda batch: _batch_outcomes(batch, delete), batches))
+    outcomes: dict[str, DeleteOutcome] = {}
+    for batch, result in zip(batches, results, strict=True):
+        if not isinstance(result, StorageError):
+            outcomes |= result
+        elif all(isinstance(other, StorageError) for other in results):
+            raise result
+        else:
+            outcomes |= {key: DeleteOutcome(key, DeleteResult.FAILED, str(result)) for key in batch}
+    return outcomes
+
+
+def _batch_outcomes(
+    batch: Sequence[str], delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
+) -> dict[str, DeleteOutcome] | StorageError:
+    try:
+        return retry_throttled(delete, batch, _was_busy)
+    except StorageError as error:
+        return error
+
+
+def outcome_of(full: str, part: Answer | None, kept: bool | None) -> DeleteOutcome:
+    """The outcome that the answer to one part states; `kept`: whether the service keeps what it deleted."""
+    if part is None:
+        return DeleteOutcome(full, DeleteResult.FAILED, "the service's answer does not mention this key")
+    if part.status == 404:
+        return DeleteOutcome(full, DeleteResult.ACCEPTED)
+    if 200 <= part.status < 300:
+        return DeleteOutcome(full, DeleteResult.ACCEPTED, soft_deleted=kept)
+    code, message = code_and_message(part)
+    return DeleteOutcome(full, DeleteResult.FAILED, f"{part.status} {code}: {message}")
+
+
+def _was_busy(outcome: DeleteOutcome) -> bool:
+    status = (outcome.error or "").partition(" ")[0]
+    return status.isdecimal() and int(status) in BUSY
