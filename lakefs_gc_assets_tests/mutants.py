@@ -43,7 +43,7 @@ WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": (
-        "arrow_engine branch_baseline cutoff earlier_runs expiring failing gap_check guards lock order preparations "
+        "arrow_engine branch_baseline clock earlier_runs expiring failing gap_check guards lock order preparations "
         "recheck restored run sightings step subtraction"
     ),
     "collector/frame": "receipts",

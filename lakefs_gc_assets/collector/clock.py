@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
+from lakefs_gc_assets.lakefs.api.models import ServerClocks
+
 
 class Clock(Protocol):
     """Tells the time and waits."""
@@ -71,3 +73,42 @@ class SystemClock:
     def monotonic(self) -> float:
         """See Stopwatch.monotonic."""
         return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Readings of three clocks at one moment, UTC; the server's two are of the extreme `Date` headers seen.
+
+    Each of them can be wrong: our own, the lakeFS server's (`Date` headers) and the store's (LastModified of an object
+    that was just written).
+    """
+
+    own: datetime
+    server_earliest: datetime
+    server_latest: datetime
+    store: datetime
+
+    @classmethod
+    def read(cls, own: datetime, server: ServerClocks, store: datetime) -> "Clocks":
+        """Combines our clock's time, the differences of the server's clock from it, and the store's time; all UTC."""
+        none = timedelta()
+        return cls(own, own + (server.earliest or none), own + (server.latest or none), store)
+
+    @property
+    def earliest(self) -> datetime:
+        """For the cutoff: what is young by any clock is young."""
+        return min(self.own, self.server_earliest, self.store)
+
+    @property
+    def latest(self) -> datetime:
+        """For expiries: what is too old by any clock is too old."""
+        return max(self.own, self.server_latest, self.store)
+
+    def cutoff(self, min_age: timedelta, grace_period: timedelta, skew: timedelta) -> datetime:
+        """The moment before which an object must have been written and named to be collected.
+
+        It is the earliest clock minus the longer of minimum age and the server's grace period, minus the skew: an early
+        cutoff only keeps more. The result is cut down to a whole second: names and many stores keep whole seconds, so
+        what they show as earlier than the cutoff is earlier.
+        """
+        return (self.earliest - max(min_age, grace_period) - skew).replace(microsecond=0)

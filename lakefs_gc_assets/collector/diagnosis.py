@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from lakefs_gc_assets.collector import cutoff, preparations
-from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector import guards, preparations
+from lakefs_gc_assets.collector.clock import Clock, Clocks
 from lakefs_gc_assets.collector.live import commits, other_repositories, ownership
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.repository import require_writable
@@ -431,7 +430,7 @@ class _Examination:
         store, own = self._store.head(KEY).last_modified, self.clock.now()
         clocks = Clocks.read(own, self.api.server_clocks, store)
         skew = self.settings.clock_skew_minutes
-        cutoff.require_agreement(clocks, timedelta(minutes=skew))
+        guards.require_clocks_agree(clocks, timedelta(minutes=skew))
         apart = (clocks.latest - clocks.earliest).total_seconds()
         return f"ours, the server's and the store's are {apart:.0f} s apart, of {skew * 30:.0f} s that are allowed"
 

@@ -1,4 +1,4 @@
-"""Guards: checks of figures that look like a mistake rather than like garbage.
+"""Guards: checks of figures that look like a mistake rather than like garbage. All of them are raised here.
 
 A guard of amount stops the sweep and leaves the mark: a dry run ends well and shows it as a warning. A guard on the
 live set stops the run.
@@ -12,8 +12,11 @@ holds.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NoReturn
 
+from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings
 
 _FEW_CANDIDATES = 10
@@ -23,6 +26,8 @@ _FEW_UNCOMMITTED = 10
 _FEW_BRANCHES = 5
 """So many branches may go whatever their share, as long as one is left: they were merged. Each may stand for many
 staged objects, so the number is lower than those of objects."""
+_ADDRESS_FORM = "address form"
+_MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,72 @@ class Mark:
     noted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A figure beside the limit of the guard that looks at it.
+
+    Attributes:
+        setting: of `collection`, which is the limit.
+        is_share: True if figure and limit are shares, from 0 to 1; otherwise they are counts.
+        floor: a count up to which the share is not looked at; None where it always is.
+        count: the number that the figure is, or the share of which it is.
+    """
+
+    guard: str
+    setting: str
+    figure: float
+    limit: float
+    is_share: bool = False
+    floor: int | None = None
+    count: int = 0
+
+    @classmethod
+    def of_share(
+        cls, guard: str, setting: str, count: int, whole: int, settings: CollectionSettings, floor: int | None = None
+    ) -> "Gauge":
+        """The gauge of a part of a whole."""
+        return cls(guard, setting, count / max(whole, 1), getattr(settings, setting), True, floor, count)
+
+    @classmethod
+    def of_count(cls, guard: str, setting: str, count: int, settings: CollectionSettings) -> "Gauge":
+        """The gauge of a number."""
+        return cls(guard, setting, count, getattr(settings, setting), count=count)
+
+    @property
+    def is_exceeded(self) -> bool:
+        """True if the figure is larger than allowed, and the count larger than the few that always pass.
+
+        A share of 0 lets none pass.
+        """
+        return self.figure > self.limit and (self.floor is None or self.count > self.floor or not self.limit)
+
+
+def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
+    """How near the figures of a mark are to the limits of the guards of amount.
+
+    These are four gauges, of candidates and of the gap in the listing, by share and by number, and the one of branches
+    where an earlier run counted them.
+    """
+    # More candidates than objects is a contradiction, however few they are.
+    few = _FEW_CANDIDATES if mark.candidates <= mark.stored else 0
+    gap = "gap in the listing"
+    before = mark.branches_before
+    return (
+        Gauge.of_share("share of candidates", "max_candidate_share", mark.candidates, mark.stored, settings, floor=few),
+        Gauge.of_count("number of candidates", "max_candidates", mark.candidates, settings),
+        Gauge.of_share(gap, "max_missing_share", mark.missing, mark.expected, settings),
+        Gauge.of_count(gap, "max_missing", mark.missing, settings),
+        *([] if before is None else [_branch_loss(mark.branches, before, settings)]),
+    )
+
+
+def _branch_loss(now: int, before: int, settings: CollectionSettings) -> Gauge:
+    # A server that lost its branches answers with none: no floor lets that pass.
+    few = _FEW_BRANCHES if now else 0
+    lost = max(before - now, 0)
+    return Gauge.of_share("number of branches", "max_branch_loss_share", lost, before, settings, floor=few)
+
+
 def require_live_set(mark: Mark) -> None:
     """Raises GuardTripped where commits promise entries, there are candidates, and nothing was found to be live."""
     require_committed(bool(mark.committed or mark.noted), mark.entries_promised, mark.candidates)
@@ -94,33 +165,31 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    share = mark.candidates / max(mark.stored, 1)
-    # More candidates than objects is a contradiction, however few they are.
-    few = _FEW_CANDIDATES if mark.candidates <= mark.stored else 0
-    if _is_too_much(mark.candidates, share, settings.max_candidate_share, few):
+    share, number, missing_share, missing, *branches = measure(mark, settings)
+    if share.is_exceeded:
         yield GuardTripped(
             "share of candidates",
-            f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share:.1%}, more than "
-            f"{settings.max_candidate_share:.1%}",
+            f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share.figure:.1%}, more than "
+            f"{share.limit:.1%}",
             "Look at the candidates; if they are right, raise collection.max_candidate_share",
         )
-    if mark.candidates > settings.max_candidates:
+    if number.is_exceeded:
         yield GuardTripped(
             "number of candidates",
-            f"{mark.candidates:,} objects would go, more than {settings.max_candidates:,}",
+            f"{mark.candidates:,} objects would go, more than {number.limit:,}",
             "Look at the candidates; if they are right, raise collection.max_candidates",
         )
-    missing = mark.missing / max(mark.expected, 1)
-    if missing > settings.max_missing_share or mark.missing > settings.max_missing:
+    if missing_share.is_exceeded or missing.is_exceeded:
         yield GuardTripped(
             "gap in the listing",
             f"the listing lacks {mark.missing:,} of {mark.expected:,} addresses that branch heads or staging hold in "
-            f"the listed slices, {missing:.1%}, such as {', '.join(mark.missing_examples)}",
+            f"the listed slices, {missing_share.figure:.1%}, such as {', '.join(mark.missing_examples)}",
             "See whether server and object store belong together; where the objects are lost, raise "
             "collection.max_missing_share and collection.max_missing",
         )
-    if mark.branches_before is not None:
-        yield from _lost_branches(mark.branches, mark.branches_before, settings)
+    for loss in branches:
+        if loss.is_exceeded:
+            yield _lost_branches(mark.branches, mark.branches_before or 0)
     yield from mark.retention
     yield from _shared_namespace(mark.nested, mark.repositories_unknown, settings)
 
@@ -144,20 +213,12 @@ def _shared_namespace(
         )
 
 
-def _is_too_much(amount: int, share: float, allowed: float, few: int) -> bool:
-    """Whether a share is larger than allowed, and the amount larger than the few that always pass."""
-    return share > allowed and (amount > few or not allowed)
-
-
-def _lost_branches(now: int, before: int, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    # A server that lost its branches answers with none: no floor lets that pass.
-    few = _FEW_BRANCHES if now else 0
-    if _is_too_much(before - now, (before - now) / max(before, 1), settings.max_branch_loss_share, few):
-        yield GuardTripped(
-            "number of branches",
-            f"{now:,} branches are left of the {before:,} that were there before",
-            "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
-        )
+def _lost_branches(now: int, before: int) -> GuardTripped:
+    return GuardTripped(
+        "number of branches",
+        f"{now:,} branches are left of the {before:,} that were there before",
+        "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
+    )
 
 
 def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -185,8 +246,8 @@ def require_branches(now: int, marked: int, settings: CollectionSettings) -> Non
     Args:
         now, marked: branches whose head holds an object, at the recheck and at the mark.
     """
-    for guard in _lost_branches(now, marked, settings):
-        raise guard
+    if _branch_loss(now, marked, settings).is_exceeded:
+        raise _lost_branches(now, marked)
 
 
 def require_own_namespace(
@@ -208,7 +269,10 @@ def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSetting
         lost: addresses that were uncommitted at the mark and are neither uncommitted nor committed at the recheck.
         marked: uncommitted addresses of the mark.
     """
-    if _is_too_much(lost, lost / max(marked, 1), settings.max_uncommitted_loss_share, _FEW_UNCOMMITTED):
+    loss = Gauge.of_share(
+        "loss of uncommitted data", "max_uncommitted_loss_share", lost, marked, settings, floor=_FEW_UNCOMMITTED
+    )
+    if loss.is_exceeded:
         raise GuardTripped(
             "loss of uncommitted data",
             f"{lost:,} of {marked:,} uncommitted addresses are gone since the mark, and nobody committed them",
@@ -232,57 +296,111 @@ def require_fresh_mark(listed_at: datetime, latest_now: datetime, settings: Coll
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """A figure of a mark beside the limit of the guard that looks at it.
+def require_clocks_agree(clocks: Clocks, skew: timedelta) -> None:
+    """Raises GuardTripped where clocks are further apart than half of the skew that the cutoff allows for."""
+    apart = clocks.latest - clocks.earliest
+    if apart > skew / 2:
+        raise GuardTripped(
+            "clocks",
+            f"our clock says {clocks.own:%F %T}Z, the lakeFS server {clocks.server_earliest:%F %T}Z to "
+            f"{clocks.server_latest:%F %T}Z, the object store {clocks.store:%F %T}Z: {apart} apart, "
+            f"more than half of the allowed skew of {skew}",
+            "Set the clocks right, or raise collection.clock_skew_minutes",
+        )
 
-    Attributes:
-        setting: of `collection`, which is the limit.
-        is_share: whether figure and limit are shares, from 0 to 1; otherwise they are counts.
-        floor: a count up to which the share is not looked at; None where it always is.
+
+def refuse_escaped_namespace(namespace: Namespace) -> NoReturn:
+    """Raises GuardTripped for a namespace with escapes (`%20`), which the server decodes in addresses."""
+    raise GuardTripped(
+        _ADDRESS_FORM,
+        f"the server decodes the namespace {namespace.uri}, and spells addresses otherwise",
+        _MARKED_ONLY,
+    )
+
+
+def refuse_foreign_address(physical_address: str, namespace: Namespace) -> NoReturn:
+    """Raises GuardTripped for an address that does not begin with the namespace of its object."""
+    raise GuardTripped(
+        _ADDRESS_FORM,
+        f"the server gives {physical_address} for an object of the namespace {namespace.uri}",
+        _MARKED_ONLY,
+    )
+
+
+def refuse_unseen_spelling(namespace: Namespace) -> NoReturn:
+    """Raises GuardTripped where no branch has an object whose address could be compared."""
+    raise GuardTripped(
+        _ADDRESS_FORM,
+        f"no branch of {namespace.uri} has an object by which to see how the server spells addresses",
+        "Commit one object, or collect later",
+    )
+
+
+def refuse_staged_spelling(address: str, staged_as: str, namespace: Namespace) -> NoReturn:
+    """Raises GuardTripped for a staged object that retention could delete since uncommitted data cannot hold it.
+
+    Args:
+        staged_as: path and branch, for a person.
     """
+    raise GuardTripped(
+        _ADDRESS_FORM,
+        f"{address}, staged as {staged_as}, is spelled otherwise than {namespace.uri}: lakeFS leaves it out of "
+        "uncommitted data, so that retention could delete it",
+        "Commit or reset it, and start the collection again",
+    )
 
-    guard: str
-    setting: str
-    figure: float
-    limit: float
-    is_share: bool = False
-    floor: int | None = None
+
+def refuse_access_point(address: str, staged_as: str, key: str, namespace: Namespace) -> NoReturn:
+    """Raises GuardTripped for an object that is staged by an access point and that uncommitted data lacks.
+
+    Args:
+        staged_as: path and branch, for a person.
+        key: the object of this namespace that it may be.
+    """
+    raise GuardTripped(
+        _ADDRESS_FORM,
+        f"{address}, staged as {staged_as}, may be {key} of {namespace.uri}, and the server's uncommitted data lacks "
+        "it",
+        "Commit or reset it if it was imported by an access point; if not, the server spells all addresses in a way "
+        "that staged objects cannot be told from garbage by",
+    )
 
 
-def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
-    """How near the figures of a mark are to the limits of the guards of amount; it says nothing of what they refuse."""
-    branch_loss = (
-        []
-        if mark.branches_before is None
-        else [
-            Gauge(
-                "number of branches",
-                "max_branch_loss_share",
-                max(mark.branches_before - mark.branches, 0) / max(mark.branches_before, 1),
-                settings.max_branch_loss_share,
-                is_share=True,
-                floor=_FEW_BRANCHES,
+def list_rule_guards(
+    unknown_branches: Sequence[str], lost_pins: Sequence[str], settings: CollectionSettings
+) -> tuple[GuardTripped, ...]:
+    """The guards that retention rules trip.
+
+    Args:
+        unknown_branches: rules of branches that the repository lacks, in words.
+        lost_pins: pinned commits that it lacks.
+    """
+    tripped = []
+    if unknown_branches and not settings.allow_rules_of_unknown_branches:
+        tripped.append(
+            GuardTripped(
+                "rules of unknown branches",
+                f"{'; '.join(unknown_branches)}: there is no such branch, so the default counts where this rule was "
+                "meant",
+                "Correct the rules, or set collection.allow_rules_of_unknown_branches where the branch is gone",
             )
-        ]
-    )
-    return (
-        Gauge(
-            "share of candidates",
-            "max_candidate_share",
-            mark.candidates / max(mark.stored, 1),
-            settings.max_candidate_share,
-            is_share=True,
-            floor=_FEW_CANDIDATES,
-        ),
-        Gauge("number of candidates", "max_candidates", mark.candidates, settings.max_candidates),
-        Gauge(
-            "gap in the listing",
-            "max_missing_share",
-            mark.missing / max(mark.expected, 1),
-            settings.max_missing_share,
-            is_share=True,
-        ),
-        Gauge("gap in the listing", "max_missing", mark.missing, settings.max_missing),
-        *branch_loss,
-    )
+        )
+    if lost_pins:
+        tripped.append(
+            GuardTripped(
+                "pinned commits",
+                f"the repository has no commit {', '.join(lost_pins)}",
+                "Correct the ids in the policy, or remove them",
+            )
+        )
+    return tuple(tripped)
+
+
+def to_stored(guard: GuardTripped) -> tuple[str, str, str]:
+    """A guard as frames' figures store it: name, figures, and what lifts it."""
+    return guard.guard, guard.figures, guard.lifted_by
+
+
+def from_stored(stored: Iterable[tuple[str, str, str]]) -> tuple[GuardTripped, ...]:
+    """Guards that `to_stored` wrote."""
+    return tuple(GuardTripped(*each) for each in stored)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import datetime
 
-from lakefs_gc_assets.collector import cutoff
-from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.base_run import BaseRun, NoBaseRun
@@ -68,7 +68,7 @@ def make_plan(
     settings, clock = repository.settings, repository.clock
     grace_period = repository.api.grace_period()
     clocks = Clocks.read(clock.now(), repository.api.server_clocks, store_clock)
-    cutoff.require_agreement(clocks, repository.skew)
+    guards.require_clocks_agree(clocks, repository.skew)
     made = Plan(
         flow=Flow.CLEAN,
         repository=repository.facts.id,
@@ -77,7 +77,7 @@ def make_plan(
         attempt=xids.Generator().ascending(clock.now()),
         owner=owner,
         started_at=clock.now(),
-        cutoff=cutoff.cutoff(clocks, repository.min_age, grace_period, repository.skew),
+        cutoff=clocks.cutoff(repository.min_age, grace_period, repository.skew),
         earliest_clock=clocks.earliest,
         min_age_seconds=repository.min_age.total_seconds(),
         grace_period_seconds=grace_period.total_seconds(),

@@ -25,7 +25,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.undeletable import Verdict
-from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
 
 _WAY_BACK = (
@@ -66,7 +65,7 @@ def mark_of(
         missing_examples=candidates.figures.missing_examples,
         branches=len(committed.figures.heads),
         branches_before=committed.figures.branches_before,
-        retention=tuple(GuardTripped(*guard) for guard in committed.figures.retention_guards),
+        retention=guards.from_stored(committed.figures.retention_guards),
         noted=committed.figures.addresses_noted,
         nested=listed.figures.nested_namespaces,
         repositories_unknown=listed.figures.repositories_unknown,
@@ -202,7 +201,7 @@ def list_warnings(
 
 def list_refusals(mark: Mark, figures: CandidateFigures, settings: CollectionSettings) -> list[str]:
     """Each guard that would refuse a sweep of a mark, in a line."""
-    foreseen = (GuardTripped(*guard) for guard in figures.sweep_guards)
+    foreseen = guards.from_stored(figures.sweep_guards)
     return [f"a sweep would be refused: {guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
 
 

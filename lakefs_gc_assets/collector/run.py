@@ -294,7 +294,7 @@ def describe_committed(found: Committed, branches_before: int | None, read_sha25
         retention=definition.counts,
         retention_rules=definition.rules_digest,
         retention_warnings=definition.warnings,
-        retention_guards=tuple((guard.guard, guard.figures, guard.lifted_by) for guard in definition.guards),
+        retention_guards=tuple(map(guards.to_stored, definition.guards)),
         retention_differences="\n".join(str(difference) for difference in definition.differences),
     )
 
@@ -384,7 +384,7 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
         try:
             check()
         except GuardTripped as guard:
-            found.append((guard.guard, guard.figures, guard.lifted_by))
+            found.append(guards.to_stored(guard))
         except LakeFSError as error:
             found.append(("address form", f"how the server spells addresses cannot be seen: {error}", "See its log"))
     return tuple(found)

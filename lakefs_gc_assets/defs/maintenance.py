@@ -15,8 +15,8 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.collector import cutoff, expiring, preparations
-from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector import expiring, guards, preparations
+from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
@@ -105,7 +105,7 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
     now = repository.clock.now()
     if lock is not None:
         clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)
-        cutoff.require_agreement(clocks, repository.skew)
+        guards.require_clocks_agree(clocks, repository.skew)
         now = clocks.earliest
     after = timedelta(days=repository.settings.quarantine_days)
     unreadable: dict[str, str] = {}

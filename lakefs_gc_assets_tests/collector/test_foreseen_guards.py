@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 import lakefs_gc_assets
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids
@@ -35,45 +36,49 @@ from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.scenes import Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
-FIGURES, OWNERSHIP, UNCOMMITTED = "collector/guards.py", "collector/live/ownership.py", "collector/live/uncommitted.py"
-RETENTION = "collector/retention/retention.py"
 WARNED, ENDS_IT, TIME_ALONE = (
     "a dry run warns",
     "it ends a dry run as well",
     "only what happens after the mark trips it",
 )
 GUARDS = {
-    (FIGURES, "share of candidates"): WARNED,
-    (FIGURES, "number of candidates"): WARNED,
-    (FIGURES, "gap in the listing"): WARNED,
-    (FIGURES, "namespaces"): WARNED,
-    (FIGURES, "other repositories"): WARNED,
-    (FIGURES, "number of branches"): WARNED,
-    (FIGURES, "commits under way"): WARNED,
-    (FIGURES, "age of the mark"): WARNED,
-    (FIGURES, "empty live set"): ENDS_IT,
-    (FIGURES, "loss of uncommitted data"): TIME_ALONE,
-    (OWNERSHIP, "address form"): WARNED,
+    ("_tripped", "share of candidates"): WARNED,
+    ("_tripped", "number of candidates"): WARNED,
+    ("_tripped", "gap in the listing"): WARNED,
+    ("_shared_namespace", "namespaces"): WARNED,
+    ("_shared_namespace", "other repositories"): WARNED,
+    ("_lost_branches", "number of branches"): WARNED,
+    ("require_commits_ended", "commits under way"): WARNED,
+    ("require_fresh_mark", "age of the mark"): WARNED,
+    ("require_committed", "empty live set"): ENDS_IT,
+    ("require_uncommitted_kept", "loss of uncommitted data"): TIME_ALONE,
+    ("refuse_escaped_namespace", "address form"): WARNED,
+    ("refuse_foreign_address", "address form"): WARNED,
+    ("refuse_unseen_spelling", "address form"): WARNED,
     # What is staged is sampled when uncommitted data is read, by the mark as by the recheck.
-    (UNCOMMITTED, "address form"): ENDS_IT,
-    (RETENTION, "rules of unknown branches"): WARNED,
-    (RETENTION, "pinned commits"): WARNED,
-    ("collector/cutoff.py", "clocks"): ENDS_IT,
+    ("refuse_staged_spelling", "address form"): ENDS_IT,
+    ("refuse_access_point", "address form"): ENDS_IT,
+    ("list_rule_guards", "rules of unknown branches"): WARNED,
+    ("list_rule_guards", "pinned commits"): WARNED,
+    ("require_clocks_agree", "clocks"): ENDS_IT,
 }
-"""Every guard by the module that raises it."""
+"""Every guard by the function that makes it."""
 
 
 def raised() -> Iterator[tuple[str, str]]:
-    """Module and name of every guard that the package makes."""
+    """Function and name of every guard that the package makes: `guards` alone makes any."""
     root = Path(lakefs_gc_assets.__file__).parent
     for file in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "GuardTripped":
-                (name, *_) = node.args
-                if isinstance(name, ast.Constant):
-                    yield file.relative_to(root).as_posix(), str(name.value)
-                else:
-                    assert isinstance(name, ast.Starred), f"{file}:{node.lineno}: a guard without a name of its own"
+        functions = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
+        for outer in functions:
+            for node in ast.walk(outer):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "GuardTripped":
+                    assert file == Path(guards.__file__), f"{file}:{node.lineno}: guards are made in guards.py"
+                    (name, *_) = node.args
+                    if isinstance(name, ast.Name):
+                        yield outer.name, str(getattr(guards, name.id))
+                    elif outer.name != "from_stored":
+                        yield outer.name, str(ast.literal_eval(name))
 
 
 def test_every_guard_is_known() -> None:

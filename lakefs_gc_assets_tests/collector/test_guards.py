@@ -317,11 +317,11 @@ class TestHowNearTheyAre:
             max_branch_loss_share=0.5,
         )
         assert guards.measure(mark, settings) == (
-            Gauge("share of candidates", "max_candidate_share", 95 / 200, 0.1, is_share=True, floor=10),
-            Gauge("number of candidates", "max_candidates", 95, 20),
-            Gauge("gap in the listing", "max_missing_share", 3 / 30, 0.3, is_share=True),
-            Gauge("gap in the listing", "max_missing", 3, 40),
-            Gauge("number of branches", "max_branch_loss_share", 1 / 10, 0.5, is_share=True, floor=5),
+            Gauge("share of candidates", "max_candidate_share", 95 / 200, 0.1, is_share=True, floor=10, count=95),
+            Gauge("number of candidates", "max_candidates", 95, 20, count=95),
+            Gauge("gap in the listing", "max_missing_share", 3 / 30, 0.3, is_share=True, count=3),
+            Gauge("gap in the listing", "max_missing", 3, 40, count=3),
+            Gauge("number of branches", "max_branch_loss_share", 1 / 10, 0.5, is_share=True, floor=5, count=1),
         )
 
     def test_of_an_empty_repository_no_share_is_gone(self) -> None:

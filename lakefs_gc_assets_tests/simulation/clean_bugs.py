@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import cutoff, guards, lock, order, run, sightings
+from lakefs_gc_assets.collector import guards, lock, order, run, sightings
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
-from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
@@ -284,8 +284,8 @@ CLEAN_BUGS: dict[str, Bug] = {
     ),
     "cutoff from LastModified alone": replaced((run, "subtract_live", subtracting(_without_issue))),
     "cutoff from the name alone": replaced((run, "subtract_live", subtracting(_without_modification))),
-    "6 hours instead of 24": replaced((cutoff, "cutoff", _cutoff(min_age=timedelta(hours=6)))),
-    "no skew": replaced((cutoff, "cutoff", _cutoff(skew=timedelta()))),
+    "6 hours instead of 24": replaced((Clocks, "cutoff", _cutoff(min_age=timedelta(hours=6)))),
+    "no skew": replaced((Clocks, "cutoff", _cutoff(skew=timedelta()))),
     "the earliest clock for mark too old": replaced((run, "latest_clock", _earliest_clock)),
     "dump taken as a snapshot": without_unnamed(
         replaced((commits, "_fetch_missing", lambda *arguments: []), (commits, "_dumped", _snapshot))

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import (
-    cutoff,
     earlier_runs,
     gap_check,
     guards,
@@ -321,7 +320,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _ORDER.test_a_run_that_ended_well_is_not_begun_again,
     ),
     "clocks may disagree": _guarding(
-        cutoff, "require_agreement", planning.make_plan, _ORDER.test_clocks_that_disagree_end_it
+        guards, "require_clocks_agree", planning.make_plan, _ORDER.test_clocks_that_disagree_end_it
     ),
     "report may lack candidates": _guarding(
         passes, "require_all_decided", run.sweep, _ORDER.test_every_candidate_is_decided_about

@@ -39,7 +39,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
-    Call(f"{_COLLECTOR}.retention.rules_file:parse", "require_sane"): "no part of a run: it reads what is uploaded",
+    Call(f"{_COLLECTOR}.retention.rules:parse", "require_sane"): "no part of a run: it reads what is uploaded",
 }
 """Calls without a seeded bug, and why."""
 NO_PART_OF_A_RUN = ("diagnosis.py",)

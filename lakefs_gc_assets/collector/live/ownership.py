@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 
-from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -19,7 +19,6 @@ from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _HEADS_TRIED = 10
 _PATHS_TRIED = 10
-_MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
 
 
 def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespace, heads: Mapping[str, str]) -> None:
@@ -33,11 +32,7 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
         LakeFSError, CorruptFile: a branch or its entries cannot be read.
     """
     if namespace.is_escaped:
-        raise GuardTripped(
-            "address form",
-            f"the server decodes the namespace {namespace.uri}, and spells addresses otherwise",
-            _MARKED_ONLY,
-        )
+        guards.refuse_escaped_namespace(namespace)
     other: str | None = None
     for branch, metarange_id in islice(heads.items(), _HEADS_TRIED):
         for path, address in islice(_own_entries(store, metarange_id), _PATHS_TRIED):
@@ -47,26 +42,14 @@ def require_own_addresses(api: LakeFSApi, store: ObjectStore, namespace: Namespa
             if stats.physical_address == namespace.uri + address:
                 return
             if stats.physical_address.endswith("/" + address):
-                raise _foreign(stats.physical_address, namespace)
+                guards.refuse_foreign_address(stats.physical_address, namespace)
             # Something else is staged there, whose address its writer may have chosen.
             if not stats.physical_address.startswith(namespace.uri):
                 other = stats.physical_address
     if other is not None:
-        raise _foreign(other, namespace)
+        guards.refuse_foreign_address(other, namespace)
     if namespace.location.kind == "local":
-        raise GuardTripped(
-            "address form",
-            f"no branch of {namespace.uri} has an object by which to see how the server spells addresses",
-            "Commit one object, or collect later",
-        )
-
-
-def _foreign(physical_address: str, namespace: Namespace) -> GuardTripped:
-    return GuardTripped(
-        "address form",
-        f"the server gives {physical_address} for an object of the namespace {namespace.uri}",
-        _MARKED_ONLY,
-    )
+        guards.refuse_unseen_spelling(namespace)
 
 
 def _own_entries(store: ObjectStore, metarange_id: str) -> Iterator[tuple[str, str]]:

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
@@ -241,7 +242,9 @@ def _samples(
                 continue
             own = stats.physical_address.startswith(namespace.uri)
             if not own and commits_expire:
-                raise _spelled_otherwise(stats.physical_address, change.path, branch, namespace)
+                guards.refuse_staged_spelling(
+                    stats.physical_address, f"{change.path!r} on branch {branch!r}", namespace
+                )
             # Servers of a local store spell every address so: its repositories can be marked, not swept.
             by_access_point = namespace.location.kind != "local" and namespace.may_lie_elsewhere(stats.physical_address)
             if (own or by_access_point) and _older(keys, cutoff):
@@ -252,25 +255,6 @@ def _samples(
         if any(existing.id == branch for existing in api.branches()):
             raise
     return found
-
-
-def _spelled_otherwise(address: str, path: str, branch: str, namespace: Namespace) -> GuardTripped:
-    return GuardTripped(
-        "address form",
-        f"{address}, staged as {path!r} on branch {branch!r}, is spelled otherwise than {namespace.uri}: lakeFS leaves "
-        "it out of uncommitted data, so that retention could delete it",
-        "Commit or reset it, and start the collection again",
-    )
-
-
-def _by_access_point(sample: StagedSample, namespace: Namespace) -> GuardTripped:
-    return GuardTripped(
-        "address form",
-        f"{sample.physical_address}, staged as {sample.path!r} on branch {sample.branch!r}, may be {sample.keys[0]} of "
-        f"{namespace.uri}, and the server's uncommitted data lacks it",
-        "Commit or reset it if it was imported by an access point; if not, the server spells all addresses in a way "
-        "that staged objects cannot be told from garbage by",
-    )
 
 
 def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
@@ -355,7 +339,9 @@ def prepare_checked(
     still = missing_samples(store, namespace, both.files, samples)
     if still:
         if still[0].elsewhere:
-            raise _by_access_point(still[0], namespace)
+            sample = still[0]
+            staged_as = f"{sample.path!r} on branch {sample.branch!r}"
+            guards.refuse_access_point(sample.physical_address, staged_as, sample.keys[0], namespace)
         raise LakeFSError(
             f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
             f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may go. "

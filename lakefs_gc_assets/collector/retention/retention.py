@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
@@ -350,7 +351,7 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
         },
         differences=differences,
         warnings=tuple(_warnings(readings, found)),
-        guards=tuple(_guards(readings, settings)),
+        guards=_guards(readings, settings),
         stale=stale_branches(found.graph, policy.stale_after, now),
         last_holders=(
             LAST_HOLDERS.empty_table() if found.active is None else last_holders(found.active, found.flags, expired)
@@ -401,28 +402,11 @@ def _warnings(readings: Readings, found: Retention) -> list[str]:
     return lines + [f"{name}: there is no such branch" for name in unknown]
 
 
-def _guards(readings: Readings, settings: CollectionSettings) -> list[GuardTripped]:
+def _guards(readings: Readings, settings: CollectionSettings) -> tuple[GuardTripped, ...]:
     unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
-    guards = []
-    if unknown and not settings.allow_rules_of_unknown_branches:
-        guards.append(
-            GuardTripped(
-                "rules of unknown branches",
-                f"{'; '.join(unknown)}: there is no such branch, so the default counts where this rule was meant",
-                "Correct the rules, or set collection.allow_rules_of_unknown_branches where the branch is gone",
-            )
-        )
     pins = readings.dump.commits.positions(pa.array(readings.policy.pinned, pa.string()))
     lost = [commit_id for commit_id, at in zip(readings.policy.pinned, pins.tolist(), strict=True) if at < 0]
-    if lost:
-        guards.append(
-            GuardTripped(
-                "pinned commits",
-                f"the repository has no commit {', '.join(lost)}",
-                "Correct the ids in the policy, or remove them",
-            )
-        )
-    return guards
+    return guards.list_rule_guards(unknown, lost, settings)
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:

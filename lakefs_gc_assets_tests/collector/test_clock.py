@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import cutoff
-from lakefs_gc_assets.collector.cutoff import Clocks
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
@@ -23,17 +23,17 @@ def agreeing(own: datetime = NOW) -> Clocks:
 
 class TestTheCutoff:
     def test_is_a_day_and_an_hour_ago(self) -> None:
-        assert cutoff.cutoff(agreeing(), DAY, DAY, HOUR) == NOW - DAY - HOUR
+        assert agreeing().cutoff(DAY, DAY, HOUR) == NOW - DAY - HOUR
 
     @pytest.mark.parametrize("field", ["own", "server_earliest", "store"])
     def test_counts_from_the_earliest_clock(self, field: str) -> None:
         late = {name: NOW + timedelta(minutes=20) for name in ("own", "server_earliest", "server_latest", "store")}
-        assert cutoff.cutoff(Clocks(**{**late, field: NOW}), DAY, DAY, HOUR) == NOW - DAY - HOUR
+        assert Clocks(**{**late, field: NOW}).cutoff(DAY, DAY, HOUR) == NOW - DAY - HOUR
 
     def test_is_no_later_than_the_servers_grace_period_allows(self) -> None:
-        assert cutoff.cutoff(agreeing(), timedelta(), DAY, HOUR) == NOW - DAY - HOUR
-        assert cutoff.cutoff(agreeing(), 3 * DAY, DAY, HOUR) == NOW - 3 * DAY - HOUR
-        assert cutoff.cutoff(agreeing(), timedelta(), timedelta(), timedelta()) == NOW
+        assert agreeing().cutoff(timedelta(), DAY, HOUR) == NOW - DAY - HOUR
+        assert agreeing().cutoff(3 * DAY, DAY, HOUR) == NOW - 3 * DAY - HOUR
+        assert agreeing().cutoff(timedelta(), timedelta(), timedelta()) == NOW
 
     @given(MOMENTS, SHORT, SHORT, SHORT, LONG, LONG, LONG)
     def test_leaves_the_whole_age_by_every_clock(
@@ -47,7 +47,7 @@ class TestTheCutoff:
         skew: timedelta,
     ) -> None:
         clocks = Clocks(own, own - server, own + latest, own + store - timedelta(minutes=15))
-        found = cutoff.cutoff(clocks, min_age, grace, skew)
+        found = clocks.cutoff(min_age, grace, skew)
         for clock in (clocks.own, clocks.server_earliest, clocks.server_latest, clocks.store):
             assert found <= clock - min_age - skew
             assert found <= clock - grace - skew
@@ -57,7 +57,7 @@ class TestTheCutoff:
     @given(MOMENTS, st.timedeltas(timedelta(seconds=-2), timedelta(seconds=2)))
     def test_names_and_times_of_whole_seconds_are_not_older_than_they_are(self, own: datetime, more: timedelta) -> None:
         # A name and many stores keep whole seconds: cut off to them, a moment must not fall below the cutoff.
-        found = cutoff.cutoff(agreeing(own), DAY, DAY, HOUR)
+        found = agreeing(own).cutoff(DAY, DAY, HOUR)
         moment = own - DAY - HOUR + more
         issued = xids.as_datetime(xids.issued_at(xids.Generator().ascending(moment)))
         for shown in (issued, moment.replace(microsecond=0), moment):
@@ -65,7 +65,7 @@ class TestTheCutoff:
 
     def test_an_hour_is_an_hour_when_clocks_are_changed(self) -> None:
         local = timezone(timedelta(hours=2))
-        assert cutoff.cutoff(agreeing(NOW.astimezone(local)), DAY, DAY, HOUR) == NOW - DAY - HOUR
+        assert agreeing(NOW.astimezone(local)).cutoff(DAY, DAY, HOUR) == NOW - DAY - HOUR
 
 
 class TestClocks:
@@ -93,7 +93,7 @@ class TestClocks:
 
     def test_without_zones_are_no_clocks(self) -> None:
         with pytest.raises(TypeError):
-            cutoff.cutoff(Clocks(NOW, NOW, NOW, NOW.replace(tzinfo=None)), DAY, DAY, HOUR)
+            Clocks(NOW, NOW, NOW, NOW.replace(tzinfo=None)).cutoff(DAY, DAY, HOUR)
 
 
 class TestClocksApart:
@@ -105,13 +105,15 @@ class TestClocksApart:
         together = dict.fromkeys(("own", "server_earliest", "server_latest", "store"), NOW)
         apart = timedelta(minutes=30, microseconds=1)
         with pytest.raises(GuardTripped, match=r"guard clocks: .*apart.*collection\.clock_skew_minutes"):
-            cutoff.require_agreement(Clocks(**{**together, field: NOW + sign * apart}), HOUR)
+            guards.require_clocks_agree(Clocks(**{**together, field: NOW + sign * apart}), HOUR)
 
     def test_by_half_the_skew_are_allowed(self) -> None:
         half = timedelta(minutes=30)
-        cutoff.require_agreement(Clocks(NOW, NOW, NOW, NOW + half), HOUR)
-        cutoff.require_agreement(Clocks(NOW, NOW - half / 2, NOW + half / 2, NOW), HOUR)
+        guards.require_clocks_agree(Clocks(NOW, NOW, NOW, NOW + half), HOUR)
+        guards.require_clocks_agree(Clocks(NOW, NOW - half / 2, NOW + half / 2, NOW), HOUR)
 
     def test_on_both_sides_of_ours_add_up(self) -> None:
         with pytest.raises(GuardTripped):
-            cutoff.require_agreement(Clocks(NOW, NOW - timedelta(minutes=20), NOW, NOW + timedelta(minutes=20)), HOUR)
+            guards.require_clocks_agree(
+                Clocks(NOW, NOW - timedelta(minutes=20), NOW, NOW + timedelta(minutes=20)), HOUR
+            )
