@@ -21,7 +21,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.documentation.weights import Environment
 from lakefs_gc_assets_tests.free_ports import free_port

@@ -6,14 +6,13 @@ Each command is a module of this package, which is imported when somebody gives 
 
 import click
 
-from lakefs_gc_assets.cli.endings import MEANINGS
-from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
+from lakefs_gc_assets.cli.group import MEANINGS, LazyCommand, LazyGroup
 
 COMMANDS = {
     "approve": LazyCommand(
         "lakefs_gc_assets.cli.approve:approve",
         "Deletes what an earlier dry run found, after a look whether it is live by now.",
-        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+        "lakefs_gc_assets.cli.common:start_as_configured",
     ),
     "candidates": LazyCommand(
         "lakefs_gc_assets.cli.candidates:candidates",
@@ -25,7 +24,7 @@ COMMANDS = {
     "demo": LazyCommand(
         "lakefs_gc_assets.cli.demo:demo",
         "Shows a whole collection of a sample repository on an embedded lakeFS server.",
-        "lakefs_gc_assets.cli.early_spark:start_as_usual",
+        "lakefs_gc_assets.cli.common:start_as_usual",
     ),
     "doctor": LazyCommand(
         "lakefs_gc_assets.cli.doctor:doctor",
@@ -40,7 +39,7 @@ COMMANDS = {
     "forecast": LazyCommand(
         "lakefs_gc_assets.cli.forecast:forecast",
         "Says what other rules of retention would free, and what each branch and tag holds.",
-        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+        "lakefs_gc_assets.cli.common:start_as_configured",
     ),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
@@ -50,7 +49,7 @@ COMMANDS = {
     "purge": LazyCommand(
         "lakefs_gc_assets.cli.purge:purge",
         "Deletes for good what has been in quarantine for collection.quarantine_days.",
-        "lakefs_gc_assets.cli.early_spark:start_unless_dry",
+        "lakefs_gc_assets.cli.common:start_unless_dry",
     ),
     "report": LazyCommand(
         "lakefs_gc_assets.cli.report:report",
@@ -63,7 +62,7 @@ COMMANDS = {
     "run": LazyCommand(
         "lakefs_gc_assets.cli.run:run",
         "Makes one run: lists what is stored, subtracts everything that is live.",
-        "lakefs_gc_assets.cli.early_spark:start_as_configured",
+        "lakefs_gc_assets.cli.common:start_as_configured",
     ),
     "status": LazyCommand(
         "lakefs_gc_assets.cli.status:status", "Shows the last runs of a repository and who holds its lock."

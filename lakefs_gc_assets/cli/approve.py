@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import (
+from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     QUIET,
@@ -13,6 +12,7 @@ from lakefs_gc_assets.cli.options import (
     VERBOSE,
     level_of,
     loaded_configuration,
+    open_collector,
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress

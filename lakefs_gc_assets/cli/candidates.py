@@ -1,13 +1,130 @@
-"""`lakefs-gc candidates`: what a run found that nothing references."""
+"""`lakefs-gc candidates`: the garbage that a run found. Writes any frame of a past run, for people or for programs.
 
+The files of a frame are written one after another, so a frame need not fit into memory.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import click
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as parquet
 
-from lakefs_gc_assets.cli.frame_output import FORMAT, JSON_LINES, OUT, Format, TextColumn, shown_size, write_frame
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, QUIET, REPOSITORY, loaded_configuration, progress_unless
+from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
+from lakefs_gc_assets.collector import past_frames
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.saying import Say
+
+Format = Literal["table", "csv", "json", "parquet"]
+
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    default="table",
+    show_default=True,
+    help="A table for people; csv, json (an object on each line) and parquet have every column.",
+)
+JSON_LINES = click.option("--json", "form", flag_value="json", help="The same as --format json.")
+OUT = click.option(
+    "--out",
+    type=click.File("wb", lazy=True, atomic=True),
+    default="-",
+    help="File to write, which is there once it is complete; by default standard output.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumn:
+    """A column of a table for people.
+
+    Attributes:
+        width: in characters; 0 where nothing needs to be aligned.
+        shown: how a value is written.
+    """
+
+    name: str
+    width: int = 0
+    shown: Callable[[Any], str] = str
+
+    def cell(self, value: object) -> str:
+        """A value as it is shown: on one line, whatever is in it."""
+        text = f"{value:%F %T}Z" if isinstance(value, datetime) else "" if value is None else self.shown(value)
+        return (text if text.isprintable() else text.encode("unicode_escape").decode()).ljust(self.width)
+
+
+def shown_size(value: int) -> str:
+    """A size with its unit, aligned to the right."""
+    return size(value).rjust(10)
+
+
+def write_frame(
+    repository: OpenRepository,
+    frame: str,
+    run_id: str | None,
+    columns: Sequence[TextColumn],
+    form: Format,
+    out: BinaryIO,
+    progress: Say,
+    *,
+    sweeps: bool = False,
+) -> None:
+    """Writes a frame of a run, and reports the run and the number and size of objects.
+
+    Args:
+        run_id: None for the newest run that came to its end.
+        columns: of the table for people; the other formats have all of the frame.
+        progress: is called with that line.
+        sweeps: True to leave out dry runs when the newest run is looked for.
+
+    Raises:
+        CollectionError: where there is no such run, or the frame is not stored or damaged.
+    """
+    if form == "parquet" and out.name == "-":
+        raise click.UsageError("parquet is not for the terminal: give --out FILE.")
+    run_id = run_id or past_frames.newest_run(repository.store, sweeps=sweeps)
+    found = past_frames.read_manifest(repository.store, frame, run_id)
+    kind = FRAMES[frame]
+    schema = files.nullable(kind.schema)
+    tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)
+    _WRITERS[form](tables, schema, columns, out)
+    progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
+
+
+def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    for table in tables:
+        for row in table.select([column.name for column in columns]).to_pylist():
+            line = "  ".join(column.cell(row[column.name]) for column in columns)
+            out.write(f"{line.rstrip()}\n".encode())
+
+
+def _write_csv(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    with csv.CSVWriter(out, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+def _write_json(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    for table in tables:
+        for row in table.to_pylist():
+            out.write(f"{json.dumps(row, default=datetime.isoformat, ensure_ascii=False)}\n".encode())
+
+
+def _write_parquet(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
+    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+_WRITERS = {"table": _write_table, "csv": _write_csv, "json": _write_json, "parquet": _write_parquet}
 
 _COLUMNS = (
     TextColumn("last_modified", 20),

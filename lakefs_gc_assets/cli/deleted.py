@@ -5,9 +5,8 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.frame_output import FORMAT, JSON_LINES, OUT, Format, TextColumn, shown_size, write_frame
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, QUIET, REPOSITORY, loaded_configuration, progress_unless
+from lakefs_gc_assets.cli.candidates import FORMAT, JSON_LINES, OUT, Format, TextColumn, shown_size, write_frame
+from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
 
 _COLUMNS = (
     TextColumn("decided_at", 20),

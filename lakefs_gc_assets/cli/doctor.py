@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
+from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.diagnosis import Diagnosis, Finding, Purpose, State, diagnose, wanted_by
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient

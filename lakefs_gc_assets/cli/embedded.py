@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.options import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
+from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.playground import playground
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.opening import open_to_look
-from lakefs_gc_assets.cli.options import (
+from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     QUIET,
     REPOSITORY,
     answer,
     loaded_configuration,
+    open_to_look,
     progress_unless,
 )
 from lakefs_gc_assets.collector import explain as collector_explain

@@ -6,14 +6,14 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import (
+from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     QUIET,
     REPOSITORY,
     answer,
     loaded_configuration,
+    open_collector,
     progress_unless,
 )
 from lakefs_gc_assets.collector.amount import Amount

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import click
 import yaml
 
-from lakefs_gc_assets.cli.options import JSON, answer
+from lakefs_gc_assets.cli.common import JSON, answer
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.settings import DEFAULT_FILE
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, JSON, answer, loaded_configurations, show_progress
+from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_collector, show_progress
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.opening import open_to_look
-from lakefs_gc_assets.cli.options import (
+from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     QUIET,
     REPOSITORY,
     answer,
     loaded_configuration,
+    open_to_look,
     progress_unless,
 )
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import policy as policy_file

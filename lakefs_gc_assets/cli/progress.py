@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from lakefs_gc_assets.cli.options import show_progress
+from lakefs_gc_assets.cli.common import show_progress
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.defs.running import Watch
 from lakefs_gc_assets.saying import Say

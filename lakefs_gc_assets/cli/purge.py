@@ -8,18 +8,18 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import (
+from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     QUIET,
     REPOSITORY,
     answer,
     loaded_configuration,
+    open_collector,
     progress_unless,
     show_progress,
 )
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.maintenance import PurgePlan, Totals

@@ -7,8 +7,15 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, show_progress
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    JSON,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    open_collector,
+    show_progress,
+)
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.records import report as reports

@@ -10,16 +10,16 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import (
+from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     REPOSITORY,
     answer,
     loaded_configuration,
+    open_collector,
     show_progress,
 )
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.sizes import size

@@ -7,17 +7,8 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.options import (
-    CONFIG,
-    JSON,
-    QUIET,
-    REPOSITORY,
-    VERBOSE,
-    answer,
-    level_of,
-    loaded_configuration,
-)
+from lakefs_gc_assets.cli.common import CONFIG, JSON, QUIET, REPOSITORY, VERBOSE, answer, level_of, loaded_configuration
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.described_report import describe

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.opening import open_collector
-from lakefs_gc_assets.cli.options import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
+from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_collector
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Report

@@ -7,15 +7,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.options import (
-    FOLDER,
-    JSON,
-    OBJECTS,
-    RULES,
-    answer,
-    loaded_configurations,
-    show_progress,
-)
+from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, loaded_configurations, show_progress
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.embedded.playground import playground

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.engine import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.page import counted, garbage, page
+from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
 from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -40,7 +40,7 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Sa
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage:
         frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
-        return counted.find(repository.store, candidates) or count_garbage(collector, repository, frame, now)
+        return garbage.find_counts(repository.store, candidates) or count_garbage(collector, repository, frame, now)
 
     def make() -> None:
         prices = collector.target.report
@@ -73,7 +73,7 @@ def keep_counted(
     """
     found = count_garbage(collector, repository, frame, now)
     try:
-        counted.keep(repository.store, frame.manifest, found)
+        garbage.keep_counts(repository.store, frame.manifest, found)
     except StorageError as error:
         warn(f"what the candidates were counted to be is not stored, so they are counted again for the page: {error}")
     return found
@@ -96,7 +96,7 @@ def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
     def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
         if candidates.rows <= LOCAL_ROWS:
             return garbage.count_here(store, candidates, now)
-        return counted.find(store, candidates)
+        return garbage.find_counts(store, candidates)
 
     settings, report = collector.collection.settings(), collector.target.report
     page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count, WITH_A_RUN))

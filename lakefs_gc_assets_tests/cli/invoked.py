@@ -8,8 +8,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from lakefs_gc_assets.cli import main, opening, run
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli import common, main, run
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests import store_secret
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying
@@ -80,7 +80,7 @@ def runs(replaying: Replaying, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) 
     Commands make runs through the real graph; a run that a command only looks at can be made on plain tables.
     """
     runs = replaying("chain/1", deletes="overlay", max_candidate_share=1)
-    for module in (opening, run):
+    for module in (common, run):
         monkeypatch.setattr(module, "SystemClock", lambda: runs.clock)
     monkeypatch.setenv(LAKEFS_SECRET, runs.server.secret_access_key)
     write(content_of(runs.server, {"max_candidate_share": 1}))

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder

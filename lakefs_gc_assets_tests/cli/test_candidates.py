@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.frame_output import TextColumn
+from lakefs_gc_assets.cli.candidates import TextColumn
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder

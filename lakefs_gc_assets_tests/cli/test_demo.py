@@ -12,7 +12,7 @@ from rich.console import Console
 
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet

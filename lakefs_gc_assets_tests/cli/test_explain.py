@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.explain import verdict
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame import receipts

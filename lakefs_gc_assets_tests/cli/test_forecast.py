@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
 from lakefs_gc_assets.cli.forecast import describe
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion

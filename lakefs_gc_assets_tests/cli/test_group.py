@@ -13,9 +13,8 @@ import yaml
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from lakefs_gc_assets.cli import COMMANDS, early_spark, main
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup
+from lakefs_gc_assets.cli import COMMANDS, common, main
+from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup, Status
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
@@ -165,7 +164,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SparkSettin
 def test_spark_starts_as_the_configuration_says(
     started: list[SparkSettings], arguments: list[str], master: str
 ) -> None:
-    early_spark.start_as_configured(arguments)
+    common.start_as_configured(arguments)
 
     assert [settings.master for settings in started] == [master]
 
@@ -174,24 +173,24 @@ def test_spark_starts_as_the_configuration_says(
 def test_spark_does_not_start_for_a_command_that_cannot_use_it(
     started: list[SparkSettings], arguments: list[str]
 ) -> None:
-    early_spark.start_as_configured(arguments)
+    common.start_as_configured(arguments)
 
     assert started == []
 
 
 def test_a_dry_purge_needs_no_spark(started: list[SparkSettings]) -> None:
-    early_spark.start_unless_dry(["--dry-run", "--config", "other.yaml"])
+    common.start_unless_dry(["--dry-run", "--config", "other.yaml"])
     assert started == []
 
-    early_spark.start_unless_dry(["--config", "other.yaml"])
+    common.start_unless_dry(["--config", "other.yaml"])
     assert len(started) == 1
 
 
 def test_the_demo_starts_spark_with_its_defaults(started: list[SparkSettings]) -> None:
-    early_spark.start_as_usual(["--help"])
+    common.start_as_usual(["--help"])
     assert started == []
 
-    early_spark.start_as_usual(["--objects", "60"])
+    common.start_as_usual(["--objects", "60"])
     assert started == [SparkSettings()]
 
 

@@ -23,7 +23,7 @@ from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
 from lakefs_gc_assets.cli import status as status_command
 from lakefs_gc_assets.cli import ui as ui_command
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.run import tell_ended
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.embedded import demo
@@ -289,7 +289,7 @@ def test_what_the_demo_found(asked: Callable[..., str], monkeypatch: pytest.Monk
         return well
 
     monkeypatch.setattr(demo_command, "show", show)
-    monkeypatch.setattr("lakefs_gc_assets.cli.early_spark.start_as_usual", lambda arguments: None)
+    monkeypatch.setattr("lakefs_gc_assets.cli.common.start_as_usual", lambda arguments: None)
     answer = json.loads(asked("demo", status=0 if well else 1))
     require_documented("demo --json", answer)
     assert answer == {"well": well}

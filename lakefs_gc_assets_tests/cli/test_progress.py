@@ -16,8 +16,8 @@ import yaml
 from rich.console import Console
 
 from lakefs_gc_assets.cli import progress
-from lakefs_gc_assets.cli.endings import Status
-from lakefs_gc_assets.cli.options import show_progress
+from lakefs_gc_assets.cli.common import show_progress
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import PHASES, RunBar, shown_progress
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.clock import SystemClock

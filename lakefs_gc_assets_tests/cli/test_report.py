@@ -10,7 +10,7 @@ import click
 import pytest
 
 from lakefs_gc_assets.cli import report as command
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.kinds import CandidateFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page import page

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import lock, planning
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.lock import Lock

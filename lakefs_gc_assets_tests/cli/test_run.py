@@ -14,7 +14,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.checking import Violation
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.defs import checks

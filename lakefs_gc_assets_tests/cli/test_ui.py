@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.free_ports import free_port

@@ -8,7 +8,8 @@ import pytest
 
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.page import counted, page
+from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.page.garbage import find_counts, keep_counts
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
@@ -139,11 +140,11 @@ def test_counts_of_other_candidates_or_that_cannot_be_read_are_not_taken(
     frame = StoredFrame.of(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
     now = repository.clock.now()
     garbage = count_garbage(collecting, repository, frame, now)
-    counted.keep(repository.store, frame.manifest, garbage)
-    assert counted.find(repository.store, frame.manifest) == garbage
-    assert counted.find(repository.store, replace(frame.manifest, inputs={"store_df": "another"})) is None
+    keep_counts(repository.store, frame.manifest, garbage)
+    assert find_counts(repository.store, frame.manifest) == garbage
+    assert find_counts(repository.store, replace(frame.manifest, inputs={"store_df": "another"})) is None
     repository.store.put(f"{run_folder.frame(found.run_id, CANDIDATES_DF.name)}counted.json", b"{")
-    assert counted.find(repository.store, frame.manifest) is None
+    assert find_counts(repository.store, frame.manifest) is None
 
     def refuse(key: str, data: bytes) -> None:
         raise StorageError("no space left")

@@ -15,7 +15,7 @@ import click
 from pydantic.fields import FieldInfo
 
 from lakefs_gc_assets.cli import COMMANDS
-from lakefs_gc_assets.cli.endings import MEANINGS
+from lakefs_gc_assets.cli.group import MEANINGS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
 from lakefs_gc_assets.settings import Configuration

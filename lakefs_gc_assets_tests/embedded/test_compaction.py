@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.cli.opening import open_to_look
+from lakefs_gc_assets.cli.common import open_to_look
 from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report

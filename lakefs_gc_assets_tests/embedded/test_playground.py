@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.playground import REPOSITORY, playground

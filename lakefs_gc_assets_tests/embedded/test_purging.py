@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import Status
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import guards, lock
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import receipts

@@ -1,8 +1,11 @@
 """How old and how large garbage is, and which objects of it are the largest, counted where it is read.
 
 A count has a few dozen rows however many objects it is about, so tasks can make them, and one process can add them up.
+
+The counts are stored beside the candidates, so that every page and chart uses one count.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter, ValidationError
 
 from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.engine import Engine, R
@@ -18,10 +22,11 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.work import gather
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 _DAY = timedelta(days=1)
 AGES: Mapping[str, timedelta] = {
@@ -222,3 +227,28 @@ def _month(window: str, window_size: WindowSize) -> str:
     if window_size == "slice" and xids.is_xid(window):
         return f"{xids.as_datetime(xids.created_at(window)):%Y-%m}"
     return window[: len("2026-11")]
+
+
+_GARBAGE = TypeAdapter(Garbage)
+
+
+def keep_counts(store: ObjectStore, candidates: Manifest[CandidateFigures], garbage: Garbage) -> None:
+    """Stores the counts of these candidates. Raises StorageError."""
+    content = {"candidates": candidates.digest, "garbage": _GARBAGE.dump_python(garbage, mode="json")}
+    store.put(_key(candidates), json.dumps(content).encode())
+
+
+def find_counts(store: ObjectStore, candidates: Manifest[CandidateFigures]) -> Garbage | None:
+    """The stored counts of these very candidates; None if there are none, or they cannot be read."""
+    data = get_if_there(store, _key(candidates))
+    if data is None:
+        return None
+    try:
+        content = json.loads(data)
+        return _GARBAGE.validate_python(content["garbage"]) if content["candidates"] == candidates.digest else None
+    except (ValidationError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _key(candidates: Manifest[CandidateFigures]) -> str:
+    return f"{run_folder.frame(candidates.span.run_id, CANDIDATES_DF.name)}counted.json"

@@ -1,19 +1,38 @@
-"""Making the page of a run, and keeping it beside the run's report.
+"""The page of a run: one self-contained HTML file, made from the files of the run and stored beside its report.
 
-The page is no part of the run: it is made when the run has ended, from what that left, and a run whose page cannot be
-made has ended all the same.
+The page is made when the run has ended; a run does not fail if its page cannot be made. Each section has words, a
+chart, and the same figures as a table.
 """
 
 import hashlib
-from datetime import datetime
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from xml.etree.ElementTree import Element
 
+from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
-from lakefs_gc_assets.collector.page.sections import sections
-from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
+from lakefs_gc_assets.collector.page.last_held import Held
+from lakefs_gc_assets.collector.page.markup import element, table
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
+
+_GB = 2**30
+_MONTHS = 36
+"""Maximum months of the chart of garbage."""
+_KINDS = 40
+"""Maximum lines of the tables of garbage by the commit that held it last."""
+_WARNINGS = 50
+"""Maximum warnings on the page: the report has all of them."""
+_NO_FOLDER = "(in no folder)"
+_UNHELD = "(no expired commit holds it)"
 
 
 def make_page(
@@ -57,3 +76,340 @@ def read(store: ObjectStore, report: Report) -> bytes | None:
 
 def _mark(report: Report) -> str:
     return hashlib.sha256(report.to_json()).hexdigest()
+
+
+def sections(facts: RunFacts) -> Iterator[Element]:
+    """All parts of the page, in order."""
+    yield from _head(facts)
+    yield from _what_it_found(facts)
+    yield from _what_it_frees(facts)
+    yield from _what_garbage_is(facts)
+    yield from _guards(facts)
+    yield from _times(facts)
+    yield from _what_to_do(facts)
+    yield element(
+        "p",
+        f"Made at {facts.made_at:%F %T}Z from what the run left in {facts.report.storage_namespace}; all times are "
+        "UTC. report.json beside this page says the same to programs, the frames name every object.",
+        class_="soft",
+    )
+
+
+def _head(facts: RunFacts) -> Iterator[Element]:
+    report, plan = facts.report, facts.plan
+    yield element("h1", f"Garbage of {report.repository}")
+    yield element("p", f"{_kind(facts)}: {report.ending.value}", class_="ending" if report.success else "ending bad")
+    if report.error:
+        yield element("p", report.error, class_="box bad", role="alert")
+    for warning in report.warnings[:_WARNINGS]:
+        yield element("p", f"Warning: {warning}", class_="box")
+    if more := len(report.warnings) - _WARNINGS:
+        yield from [element("p", f"{more:,} more warnings are in report.json.", class_="box")] if more > 0 else []
+    first, last = plan.windows[:1], plan.windows[-1:]
+    rows: list[tuple[str, str]] = [
+        ("Run", report.run_id),
+        ("Storage namespace", report.storage_namespace),
+        ("Flow", report.flow),
+        ("Began", f"{report.started_at:%F %T}Z"),
+        ("Took", _duration((report.ended_at - report.started_at).total_seconds())),
+        ("Cutoff", f"{report.cutoff:%F %T}Z: what was written or named later stays"),
+        ("Slice windows", " to ".join(dict.fromkeys([*first, *last])) + f", {len(plan.windows):,} in all"),
+    ]
+    if report.base_run:
+        rows.append(("Builds on run", report.base_run))
+    if report.why_clean:
+        what = "A clean run" if report.flow == Flow.CLEAN else "Everything was listed"
+        rows.append((f"{what}, because", report.why_clean))
+    if report.loosened:
+        rows.append(("Loosened by its launch", ", ".join(f"{k}={json.dumps(v)}" for k, v in report.loosened.items())))
+    if report.commit_source:
+        rows.append(("Commits learnt from", report.commit_source))
+    yield table("The run", ("What", "Value"), rows)
+
+
+def _kind(facts: RunFacts) -> str:
+    if facts.report.dry_run:
+        return "Dry run"
+    return "Sweep of an earlier dry run" if not facts.plan.sweep else "Sweep"
+
+
+def _what_it_found(facts: RunFacts) -> Iterator[Element]:
+    report, counts, sizes = facts.report, facts.report.counts, facts.report.object_bytes
+    yield element("h2", "What it found")
+    if not counts:
+        yield element("p", "The run ended before it had counted everything.")
+        return
+    kept = sum(report.kept.values())
+    stored = facts.figures.stored
+    looked_at = counts.get("listed", 0) if stored is None else stored
+    live = max(looked_at - kept - counts.get("candidates", 0), 0)
+    parts = [
+        ("held or staged", live, "live"),
+        ("kept all the same", kept, "kept"),
+        ("garbage", counts.get("candidates", 0), "bar"),
+    ]
+    what = "are stored" if stored is not None else "were looked at"
+    if report.flow == Flow.COMMITTED:
+        what = f"that expired commits hold {what}"
+    drawn = [(name, count, f"{count:,}") for name, count, _ in parts]
+    yield markup.bars(f"{looked_at:,} objects {what}", drawn, [kind for *_, kind in parts])
+    rows: list[tuple[str, str, str]] = [
+        ("Stored, as far as the run knows", "" if stored is None else f"{stored:,}", ""),
+        ("Looked at by this run", f"{counts['listed']:,}", _shown(sizes.get("listed"))),
+        ("Addresses that live commits hold", f"{counts['committed']:,}", ""),
+        ("Addresses that are staged or copied", f"{counts['uncommitted']:,}", ""),
+        ("Garbage: nothing references it", f"{counts['candidates']:,}", _shown(sizes.get("candidates"))),
+        *((f"Unreferenced, kept: {why}", f"{count:,}", "") for why, count in sorted(report.kept.items())),
+    ]
+    if not report.dry_run:
+        rows += [
+            ("Deleted", f"{counts['deleted']:,}", _shown(sizes.get("deleted"))),
+            ("Moved to quarantine", f"{counts['quarantined']:,}", _shown(sizes.get("quarantined"))),
+            ("Deletions that failed", f"{counts['failed']:,}", ""),
+            ("Live again at the recheck, kept", f"{counts['kept_live']:,}", ""),
+            ("Deleted by another run since the listing", f"{counts.get('deleted_by_another_run', 0):,}", ""),
+        ]
+    yield table("Objects by what they were found to be", ("What", "Objects", "Bytes"), rows, numbers=2)
+    if facts.retention:
+        yield table(
+            "Commits by the reason why they stay",
+            ("Reason", "Commits"),
+            [(why, f"{count:,}") for why, count in facts.retention.items()],
+            numbers=1,
+        )
+
+
+def _what_it_frees(facts: RunFacts) -> Iterator[Element]:
+    report, sizes = facts.report, facts.report.object_bytes
+    if not report.counts:
+        return
+    yield element("h2", "What that frees")
+    if report.dry_run:
+        yield element("p", f"A sweep would free {_worth(facts, sizes.get('candidates', 0))}.")
+        if facts.settings.quarantines:
+            yield element("p", "It moves objects to quarantine: the bytes are free once the quarantine is emptied.")
+        return
+    yield element("p", f"The run freed {_worth(facts, sizes.get('deleted', 0))}.")
+    if report.moved:
+        yield element(
+            "p", f"Moved to quarantine, and freed once that is emptied: {_worth(facts, sizes.get('quarantined', 0))}."
+        )
+
+
+def _worth(facts: RunFacts, count: int) -> str:
+    price = facts.prices.price_per_gb_month
+    if not price:
+        return f"{size(count)} (with report.price_per_gb_month set, this page says also what they cost)"
+    cost = count / _GB * price
+    # A cent says little of cents, and nothing of thousands.
+    return f"{size(count)}, which cost {cost:,.{2 if cost < 1000 else 0}f} {facts.prices.currency} a month"
+
+
+def _what_garbage_is(facts: RunFacts) -> Iterator[Element]:
+    yield element("h2", "What the garbage is")
+    garbage = facts.garbage
+    if facts.months:
+        newest = dict([*facts.months.items()][-_MONTHS:])
+        dropped = len(facts.months) - len(newest)
+        title = f"Garbage by the month of its slice{f', the newest {_MONTHS}' if dropped else ''}"
+        by_month = [*_drawn(title, "Month", newest, newest)]
+    else:
+        by_month = []
+    if garbage is None:
+        yield element("p", f"Ages, sizes and the largest objects are not known: {facts.uncounted}.")
+        yield from by_month
+        yield from _last_held(facts)
+        return
+    yield from _drawn("Garbage by why it is garbage", "Reason", garbage.by_why, sorted(garbage.by_why))
+    yield from _drawn("Garbage by age", "Age", garbage.by_age, AGES)
+    yield from _drawn("Garbage by size", "Size of an object", garbage.by_size, SIZES)
+    yield from by_month
+    yield from _last_held(facts)
+    yield table(
+        "The largest objects",
+        ("Address", "Last modified", "Size"),
+        [(element("code", each.address), f"{each.last_modified:%F %T}Z", size(each.size)) for each in garbage.largest],
+        numbers=2,
+    )
+
+
+def _last_held(facts: RunFacts) -> Iterator[Element]:
+    """Garbage by the commit that held it last, for runs by retention rules."""
+    if facts.held_unknown:
+        yield element("p", f"Which commits held it last is not known: {facts.held_unknown}.")
+    found = facts.last_held
+    if found is None:
+        return
+    by_rule, by_folder = dict[str, Amount](), dict[str, Amount]()
+    for each in found.held:
+        for groups, name in ((by_rule, f"{_branch(each)}: {each.rule}"), (by_folder, each.folder or _NO_FOLDER)):
+            objects, total = groups.get(name, Amount())
+            groups[name] = Amount(objects + each.objects, total + each.bytes)
+    last = "the commit that held it last"
+    if found.unheld_objects:
+        by_rule[_UNHELD] = Amount(found.unheld_objects, found.unheld_bytes)
+    yield from _drawn(f"Garbage by branch and rule of {last}", "Branch and rule", by_rule, _most(by_rule))
+    yield from _drawn(f"Garbage by top-level path in {last}", "Path", by_folder, _most(by_folder))
+    yield table(
+        f"Garbage by branch, rule and top-level path of {last}{_limited(len(found.held))}",
+        ("Branch", "Rule", "Path", "Objects", "Bytes"),
+        [
+            (_branch(each), each.rule, each.folder or _NO_FOLDER, f"{each.objects:,}", size(each.bytes))
+            for each in found.held[:_KINDS]
+        ],
+        numbers=2,
+    )
+    yield element(
+        "p",
+        "The branch and its rule are those by which that commit would have stayed longest: the newest of the expired "
+        "commits that have the object.",
+        class_="soft",
+    )
+
+
+def _branch(held: Held) -> str:
+    return "(no branch leads there)" if held.branch is None else held.branch
+
+
+def _limited(count: int) -> str:
+    return f", the largest {_KINDS} of {count:,}" if count > _KINDS else ""
+
+
+def _most(groups: Mapping[str, Amount]) -> list[str]:
+    """Names of the groups with the most bytes."""
+    return sorted(groups, key=lambda name: (-groups[name][1], -groups[name][0], name))[:_KINDS]
+
+
+def _drawn(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[str]) -> Iterator[Element]:
+    """Bars by bytes, or by objects where all are empty, and the table."""
+    found = [(name, *groups[name]) for name in order if name in groups]
+    by_bytes = any(total for _, _, total in found)
+    yield markup.bars(
+        title,
+        [(name, total if by_bytes else objects, f"{objects:,}, {size(total)}") for name, objects, total in found],
+    )
+    rows = [(name, f"{objects:,}", size(total)) for name, objects, total in found]
+    yield table(f"{title}, in numbers", (what, "Objects", "Bytes"), rows, numbers=2)
+
+
+def _guards(facts: RunFacts) -> Iterator[Element]:
+    yield element("h2", "How near to its guards")
+    if facts.mark is None:
+        yield element("p", "The frames that guards look at are not there: the run ended before, or they were removed.")
+        return
+    yield markup.gauges(
+        "Share of each limit that is used up",
+        [(each.guard, _used(each), f"{_used(each):.0%} of {each.setting}"[:30]) for each in facts.gauges],
+    )
+    rows = [
+        (
+            each.guard,
+            _figure(each.figure, each.is_share),
+            _figure(each.limit, each.is_share),
+            element("code", f"collection.{each.setting}"),
+            "" if each.floor is None else f"not looked at up to {each.floor:,}",
+        )
+        for each in facts.gauges
+    ]
+    yield table(
+        "Guards of amount: a sweep is refused above the limit", ("Guard", "Figure", "Limit", "Setting", "Note"), rows
+    )
+    others = [*(str(guard) for guard in facts.mark.retention)]
+    if facts.mark.nested:
+        others.append(f"other repositories lie inside or around this namespace: {', '.join(facts.mark.nested)}")
+    if facts.mark.repositories_unknown:
+        others.append(f"the server does not list its repositories: {facts.mark.repositories_unknown}")
+    for told in others:
+        yield element("p", told, class_="box")
+    yield element("p", "Right before anything is deleted, branches and uncommitted data are looked at once more.")
+
+
+def _used(gauge: Gauge) -> float:
+    if not gauge.limit:
+        return 2.0 if gauge.figure else 0.0
+    return gauge.figure / gauge.limit
+
+
+def _figure(value: float, is_share: bool) -> str:
+    return f"{value:.2%}" if is_share else f"{value:,.0f}"
+
+
+def _times(facts: RunFacts) -> Iterator[Element]:
+    yield element("h2", "How long it took")
+    seconds, waited = facts.figures.seconds, facts.figures.waited
+    if not seconds:
+        yield element("p", "No step came to its end.")
+        return
+    yield markup.bars("Steps, without waits", [(name, taken, _duration(taken)) for name, taken in seconds.items()])
+    yield table(
+        "Steps, in numbers",
+        ("Step", "Work", "Waiting"),
+        [(name, _duration(taken), _duration(waited.get(name, 0))) for name, taken in seconds.items()],
+        numbers=2,
+    )
+    if waited:
+        yield element(
+            "p",
+            "A step waits before it asks which commits are live, and before it asks once more right before deletions: "
+            "what a server cannot show yet, it shows then.",
+            class_="soft",
+        )
+
+
+def _what_to_do(facts: RunFacts) -> Iterator[Element]:
+    report = facts.report
+    run_id, counts = report.run_id, report.counts
+    yield element("h2", "What to do next")
+    if report.ending is Ending.FAILED:
+        yield element("p", "The error above says what to do; then open a new run.")
+        if not report.dry_run:
+            yield element("p", "Some objects may be gone already. What became of each that was decided about:")
+            yield element("pre", f"lakefs-gc restore --run-id {run_id} --dry-run")
+    elif report.dry_run:
+        yield from _how_to_approve(facts)
+    if counts.get("quarantined"):
+        until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
+        yield element("p", f"To undo what was moved to quarantine; it may be purged from {until:%F %T}Z on:")
+        yield element("pre", f"lakefs-gc restore --run-id {run_id}")
+    if counts.get("deleted"):
+        yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
+        yield element("pre", f"lakefs-gc restore --run-id {run_id}")
+        yield element("p", "In a bucket without versions, what was deleted is gone.")
+    if counts.get("failed"):
+        yield element("p", "To see what could not be deleted, and why:")
+        yield element("pre", f"lakefs-gc deleted {run_id}")
+    yield element("p", "To see why one object stays or goes:")
+    yield element("pre", "lakefs-gc explain ADDRESS")
+
+
+def _how_to_approve(facts: RunFacts) -> Iterator[Element]:
+    run_id = facts.report.run_id
+    if not facts.report.counts.get("candidates"):
+        yield element("p", "Nothing: there is no garbage.")
+        return
+    yield element("p", "To see each object:")
+    yield element("pre", f"lakefs-gc candidates {run_id}")
+    until = ""
+    if facts.listed_at is not None:
+        last = facts.listed_at + timedelta(hours=facts.settings.max_mark_age_hours)
+        until = f" until {last:%F %T}Z (collection.max_mark_age_hours)"
+    does = "moves to quarantine" if facts.settings.quarantines else "deletes"
+    yield element(
+        "p",
+        f"To approve{until}, here or by the job approve in the Dagster UI; it {does} what was found and is not live by "
+        "then:",
+    )
+    yield element("pre", f"lakefs-gc approve {run_id}")
+
+
+def _shown(count: int | None) -> str:
+    return "" if count is None else size(count)
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as a person reads them."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

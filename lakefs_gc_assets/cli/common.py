@@ -1,18 +1,44 @@
-"""What commands share: options, and how they find their configuration."""
+"""Shared by commands: options, configuration, opening the repository, answers, and the early start of Spark.
+
+Spark starts before the module of a command is imported, since both take about as long. So this module imports Spark and
+Dagster only when they are needed.
+"""
 
 import json
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.repositories import load_all, named
 from lakefs_gc_assets.saying import Say
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, DEFAULT_FILE, Configuration, Loaded, default_file
+from lakefs_gc_assets.settings import (
+    CONFIGURATION_VARIABLE,
+    DEFAULT_FILE,
+    Configuration,
+    Loaded,
+    SparkSettings,
+    default_file,
+)
 
+if TYPE_CHECKING:
+    from lakefs_gc_assets.collector.repository import OpenRepository
+    from lakefs_gc_assets.defs import running
+    from lakefs_gc_assets.defs.resources import Collector
+    from lakefs_gc_assets.spark import session as spark_session
+else:
+    running = deferred("lakefs_gc_assets.defs.running")
+    spark_session = deferred("lakefs_gc_assets.spark.session")
+
+_HELP = frozenset({"-h", "--help"})
 CONFIG = click.option(
     "--config",
     "file",
@@ -86,7 +112,7 @@ def _chosen(file: Path | None) -> Path:
 
 
 def level_of(quiet: bool, verbose: bool) -> int:
-    """The level of the lines that are told, as in `logging`. Raises UsageError where both are given."""
+    """The least level of lines that are shown, as in `logging`. Raises UsageError if both are given."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other.")
     return logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
@@ -102,10 +128,53 @@ def answer(content: object, indent: int | None = 1) -> None:
 
 
 def show_progress(line: str) -> None:
-    """Says a line on standard error, apart from what the command answers."""
+    """Writes a line on standard error: standard output is for answers."""
     click.echo(line, err=True)
 
 
 def progress_unless(quiet: bool) -> Say:
-    """Says lines of progress, or takes them where nobody wants to see any."""
+    """Shows lines of progress, or drops them."""
     return (lambda line: None) if quiet else show_progress
+
+
+def open_collector(loaded: Loaded) -> "Collector":
+    """The repository's resource outside of a Dagster run."""
+    return running.opened(loaded, SystemClock())
+
+
+def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
+    """The repository, with changed settings and without waits: nothing is going to be deleted.
+
+    Raises CollectionError.
+    """
+    repository = open_collector(loaded).open()
+    settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0, **changes})
+    return replace(repository, settings=settings)
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)
+@CONFIG
+@REPOSITORY
+def _configured() -> None:
+    """The options that are read before the command is imported."""
+
+
+def start_as_configured(arguments: Sequence[str]) -> None:
+    """Starts the session of the configuration. If there is no configuration, the command itself says so."""
+    if _HELP.intersection(arguments):
+        return
+    options = _configured.make_context(None, list(arguments), resilient_parsing=True).params
+    with suppress(CollectionError):
+        spark_session.start(loaded_configuration(**options).configuration.spark)
+
+
+def start_unless_dry(arguments: Sequence[str]) -> None:
+    """Starts the session of the configuration unless `--dry-run` is given, which needs none."""
+    if "--dry-run" not in arguments:
+        start_as_configured(arguments)
+
+
+def start_as_usual(arguments: Sequence[str]) -> None:
+    """Starts a session with every setting at its default."""
+    if not _HELP.intersection(arguments):
+        spark_session.start(SparkSettings())

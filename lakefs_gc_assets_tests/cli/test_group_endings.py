@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.endings import MEANINGS, Status, one_line_errors, status_of
+from lakefs_gc_assets.cli.group import MEANINGS, Status, one_line_errors, status_of
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CollectionError,
