@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Purged
@@ -21,7 +22,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import maintenance, running
 from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError

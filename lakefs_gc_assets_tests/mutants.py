@@ -44,7 +44,7 @@ COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": (
         "arrow_engine branch_baseline clock earlier_runs expiring failing gap_check guards lock order preparations "
-        "recheck restored run sightings step subtraction"
+        "restored run sightings step subtraction"
     ),
     "collector/frame": "receipts",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
@@ -52,11 +52,11 @@ _MODULES = {
         "commits contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
         "range_records range_sizes uncommitted unnamed"
     ),
-    "collector/quarantine": "check move purge restore restore_run",
+    "collector/quarantine": "check purge restore restore_run",
     "collector/records": "outcomes restoration",
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/stored": "copying id_set ids records run_folder tables",
-    "collector/sweep": "approval batches overtaking passes undeletable validity",
+    "collector/sweep": "approval batches move overtaking passes recheck undeletable validity",
     "collector/universe": "parts",
     "lakefs": "addresses",
 }
@@ -67,14 +67,14 @@ FURTHER_TESTS = {
     "expiring": ("collector/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_rules.py",),
-    "purge": ("collector/quarantine/test_move.py",),
+    "purge": ("collector/sweep/test_move.py",),
     "recheck": ("collector/test_run_guards.py",),
     "records": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
         "collector/frame/test_manifest.py",
     ),
-    "restore": ("collector/quarantine/test_move.py",),
+    "restore": ("collector/sweep/test_move.py",),
     "run": ("collector/test_run_guards.py",),
     "run_folder": ("collector/records/test_plan.py",),
 }

@@ -39,7 +39,8 @@ PACKAGE = "lakefs_gc_assets"
 TESTS = Path("lakefs_gc_assets_tests")
 MODULES = {
     "run": "collector.run",
-    "recheck": "collector.recheck",
+    "recheck": "collector.sweep.recheck",
+    "make_step": "collector.make_step",
     "step": "collector.step",
     "passes": "collector.sweep.passes",
     "approval": "collector.sweep.approval",

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
-from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets.embedded import bucket, demo
 from lakefs_gc_assets.embedded.sample import LiveObject, Sample, link_pending, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -25,6 +25,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.named_again import select_expired
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
@@ -195,6 +196,6 @@ def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], known: Se
         known: ids of metaranges and ranges that are left out, where a run builds on another one. Of a metarange that
             was read before so was every range.
     """
-    references = step.references()
+    references = References.from_step(step)
     heads = lacking(known, sorted(set(committed.figures.heads.values())))
     return references.committed(references.range_records(heads).without(known))

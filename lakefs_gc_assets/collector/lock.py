@@ -12,13 +12,16 @@ import json
 import logging
 import threading
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import TypedDict
 
 from pydantic import TypeAdapter
 
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import entries
 from lakefs_gc_assets.errors import (
@@ -30,12 +33,18 @@ from lakefs_gc_assets.errors import (
     PreconditionFailed,
     StorageError,
 )
+from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, get_if_there
 
 KEY = f"{run_folder.ROOT}lock.json"
 _NO_ETAG = "0" * 32
 _ATTEMPTS = 3
 _log = logging.getLogger(__name__)
+
+NO_LOCK = (
+    "dry runs need no lock; where no other run can be at work, collection.no_lock_reason says why, and a sweep goes "
+    "without one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +255,106 @@ def release_owned(store: ObjectStore, owner: str) -> None:
                 store.put(KEY, released)
     except (ObjectNotFound, PreconditionFailed):
         return
+
+
+def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool = True) -> Lock:
+    """Takes the repository's lock, which expires after `collection.lock_expiry_minutes` unless renewed.
+
+    Args:
+        work: the run's id, or a name for other work that needs the lock.
+        owner: who takes the lock; a lock of the same owner is taken over at once.
+        deletes: whether that work deletes or moves objects. Where it does not, it needs no lock that holds.
+    Raises:
+        LockHeld: another owner holds the lock.
+        NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
+        StorageError: the store cannot be reached.
+    """
+    asked: _Asked = {
+        "run_id": work,
+        "owner": owner,
+        "now": latest_clock(repository),
+        "expiry": timedelta(minutes=repository.settings.lock_expiry_minutes),
+    }
+    try:
+        return Lock.acquire(repository.store, **asked)
+    except NotOffered as error:
+        reason = repository.settings.no_lock_reason or ("" if deletes else "a dry run deletes nothing")
+        if not reason:
+            raise NotOffered(f"{error}; {NO_LOCK}") from None
+        why = f"{reason} (the store has no conditional writes)"
+        return Lock.acquire_unfenced(repository.store, **asked, why=why)
+
+
+def warn_if_unfenced(lock: Lock, warn: Say) -> None:
+    """Warns where the work goes on without a lock that holds."""
+    if lock.why_unfenced is not None:
+        warn(f"no lock is held: {lock.why_unfenced}")
+
+
+def latest_clock(repository: OpenRepository) -> datetime:
+    """This machine's time or the server's, whichever is later, UTC: by it a lock expires and a mark ages soonest."""
+    own = repository.clock.now()
+    return max(own, own + (repository.api.server_clocks.latest or timedelta()))
+
+
+@contextmanager
+def locked(repository: OpenRepository, work: str, owner: str, warn: Say) -> Iterator[Lock]:
+    """Holds the repository's lock for work that is no run, and renews it in the background.
+
+    Args:
+        work: a name for the work; the lock states it in place of a run's id.
+        owner: who takes the lock; a lock of the same owner is taken over at once.
+    Raises:
+        LockHeld: another owner holds the lock.
+        LockLost: at the exit, where another process has taken the lock over.
+        NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
+        StorageError: the store cannot be reached.
+    """
+    lock = acquire(repository, work, owner)
+    warn_if_unfenced(lock, warn)
+    try:
+        with renewed(lock, repository, warn):
+            yield lock
+    finally:
+        lock.release()
+
+
+@contextmanager
+def renewed(lock: Lock, repository: OpenRepository, warn: Say) -> Iterator[None]:
+    """Renews the lock in a thread until the exit, four times in the span after which it would expire.
+
+    What fails is warned of: a renewal that the store failed at is tried again at the next time, a lock that was lost is
+    not renewed any more. The check before each batch of deletes is what stops a sweep then.
+    """
+    ended = threading.Event()
+    pause = repository.settings.lock_expiry_minutes * 60 / 4
+
+    def renew() -> None:
+        while not ended.wait(pause):
+            try:
+                lock.renew(repository.clock.now())
+            except LockLost as lost:
+                warn(str(lost))
+                return
+            except StorageError as error:
+                warn(f"the lock could not be renewed: {error}")
+
+    thread = threading.Thread(target=renew, name="lock renewal", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+class _Asked(TypedDict):
+    """What both ways of taking the lock are asked for."""
+
+    run_id: str
+    owner: str
+    now: datetime
+    expiry: timedelta
 
 
 def _take(store: ObjectStore, record: _Record) -> str:

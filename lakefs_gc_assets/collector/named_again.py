@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.history import DELETIONS, deletions
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention import last_holders
@@ -142,5 +143,5 @@ def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
             "gone and are referenced"
         )
         of_group = engine.where_among(rows, "attempt", sorted(group))
-        found.append(engine.among_exactly(of_group, step.references().committed(records)))
+        found.append(engine.among_exactly(of_group, References.from_step(step).committed(records)))
     return engine.union(*found)

@@ -55,6 +55,7 @@ from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why, by_flow
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -70,14 +71,14 @@ from lakefs_gc_assets.collector.reporting import (
 )
 from lakefs_gc_assets.collector.restored import restored_before
 from lakefs_gc_assets.collector.retention import last_holders
-from lakefs_gc_assets.collector.retention.expired import find_expired
-from lakefs_gc_assets.collector.step import Step, latest_clock
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe.expired import find_expired
 from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 

@@ -13,11 +13,12 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.make_step import Turn, step
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
-from lakefs_gc_assets.collector.step import Step, Turn, step
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching, pages
 from lakefs_gc_assets.defs.failures import explained, summary, was_interrupted
 from lakefs_gc_assets.defs.history import Historian
@@ -169,7 +170,7 @@ def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> 
 
 @dataclass(frozen=True)
 class SparkProcess:
-    """What a step needs of this process (collector.step.Process): the repository's resource, and Spark.
+    """What a step needs of this process (collector.make_step.Process): the repository's resource, and Spark.
 
     Attributes:
         permit: what the run was opened to do; None where somebody materializes assets without opening a run.

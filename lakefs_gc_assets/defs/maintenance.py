@@ -18,7 +18,8 @@ from pydantic import Field
 from lakefs_gc_assets.collector import expiring, guards, preparations
 from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.expiring import Expiry
-from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.lock import Lock, locked
+from lakefs_gc_assets.collector.make_step import require_own_plan
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
@@ -27,7 +28,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.collector.step import Step, locked, require_own_plan
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.metadata import plain

@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import checking, lock, preparations, recheck, run, sightings
+from lakefs_gc_assets.collector import checking, lock, preparations, run, sightings
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -37,6 +37,7 @@ from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
@@ -44,7 +45,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.universe.looked_at import looked_at
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import xids
@@ -904,7 +905,7 @@ class TestFollowingExpiry:
         assert step.plan.base_run is not None
         before = BaseCheckpoint(scene.store, step.plan.base_run)
         live = define_live(step, step.plan.cutoff).live.metarange_ids
-        ids = {record.id for record in step.references().range_records(live)}
+        ids = {record.id for record in References.from_step(step).range_records(live)}
         gone = [METADATA_PREFIX + record.id for record in before.tracked if record.id not in ids]
         assert gone
         return gone

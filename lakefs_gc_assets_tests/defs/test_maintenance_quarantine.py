@@ -9,13 +9,13 @@ import pytest
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.sweep import move
+from lakefs_gc_assets.collector.sweep.move import Quarantine
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
-from lakefs_gc_assets_tests.collector.quarantine.test_move import ALL, KEYS
 from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_move import ALL, KEYS
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
 __all__ = ["automated", "server"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
@@ -17,6 +16,7 @@ from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings

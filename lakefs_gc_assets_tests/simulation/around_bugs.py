@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, current
@@ -13,6 +12,7 @@ from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Verdict
 from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 
 

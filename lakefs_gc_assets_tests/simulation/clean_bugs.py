@@ -22,15 +22,14 @@ from lakefs_gc_assets.collector.live import commits, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import LockToken
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.references import References
 from lakefs_gc_assets.collector.reporting import make_report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import batches, passes
+from lakefs_gc_assets.collector.sweep import batches, move, passes
 from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
 from lakefs_gc_assets.lakefs.addresses import Namespace

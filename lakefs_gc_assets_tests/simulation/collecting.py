@@ -16,9 +16,10 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.held_engine import HeldEngine
+from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import Step, Turn, end_between_steps, step
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
@@ -169,7 +170,7 @@ class Run:
 
     @contextmanager
     def _renewing(self, this: Step[ArrowRows]) -> Iterator[None]:
-        """As `step.renewed`: the world may renew the lock meanwhile, and not while it is released."""
+        """As `lock.renewed`: the world may renew the lock meanwhile, and not while it is released."""
         self.this = this
         try:
             yield

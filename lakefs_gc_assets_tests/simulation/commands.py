@@ -7,11 +7,12 @@ from typing import cast
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import move, restore_run
+from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.maintenance import Totals
 from lakefs_gc_assets.errors import CollectionError

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector import branch_baseline, history, lock, step
+from lakefs_gc_assets.collector import branch_baseline, history, lock, make_step
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.incremental import base_run
@@ -283,7 +283,7 @@ DAMAGE_BUGS = {
         without_index=True,
     ),
     "a run of another repository is approved": DamageBug(
-        "approved", "/plan.json", Damage.FOREIGN, replaced((step, "require_own_plan", ignored))
+        "approved", "/plan.json", Damage.FOREIGN, replaced((make_step, "require_own_plan", ignored))
     ),
     "a run of another repository is purged": DamageBug(
         "purge",

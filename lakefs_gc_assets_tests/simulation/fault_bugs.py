@@ -19,18 +19,18 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import move, purge, restore
+from lakefs_gc_assets.collector.quarantine import purge, restore
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.quarantine.move import Quarantine
 from lakefs_gc_assets.collector.quarantine.purge import Purged
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
-from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep import move, passes
+from lakefs_gc_assets.collector.sweep.move import Quarantine
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced

@@ -17,14 +17,13 @@ from lakefs_gc_assets.collector import (
     earlier_runs,
     gap_check,
     guards,
+    make_step,
     named_again,
     order,
     planning,
-    recheck,
     run,
     sightings,
 )
-from lakefs_gc_assets.collector import step as steps
 from lakefs_gc_assets.collector.frame.kinds import (
     DELETED_REPORT,
     UNCOMMITTED_DF,
@@ -42,15 +41,15 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_commi
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.quarantine import check, move
+from lakefs_gc_assets.collector.quarantine import check
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.recheck import find_live_again
 from lakefs_gc_assets.collector.records import approval, report, restoration
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import batches, passes
+from lakefs_gc_assets.collector.sweep import batches, move, passes, recheck
 from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
@@ -313,7 +312,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((passes, "approve", _approve_any)), _ORDER.test_an_approval_is_of_these_very_candidates
     ),
     "later step of any windows": TestedBug(
-        replaced((steps, "require_windows", ignored)), _ORDER.test_a_later_step_is_of_the_windows_of_the_plan
+        replaced((make_step, "require_windows", ignored)), _ORDER.test_a_later_step_is_of_the_windows_of_the_plan
     ),
     "run begun again after its end": TestedBug(
         without_call(report, "read", planning.begin),

@@ -30,7 +30,7 @@ _COLLECTOR = "lakefs_gc_assets.collector"
 _BELIEVABLE = "each of its three checks is taken out by itself"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.quarantine.move:Quarantine.decide", "require_copies"): _TYPED,
+    Call(f"{_COLLECTOR}.sweep.move:Quarantine.decide", "require_copies"): _TYPED,
     Call(f"{_COLLECTOR}.planning:begin", "require_copies"): (
         "`test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made`, with an error of another kind"
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lakefs_gc_assets.collector import checking, guards, order, preparations, recheck
+from lakefs_gc_assets.collector import checking, guards, order, preparations
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.live import named_ranges, range_hashes, uncommit
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.stored import records
+from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector import test_checking, test_guards, test_order, test_preparations, test_run_guards

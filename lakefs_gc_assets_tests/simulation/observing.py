@@ -20,9 +20,8 @@ from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.retention import expired
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe import expired, listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.collecting import Run

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 
 from lakefs_gc_assets import collector
-from lakefs_gc_assets.collector import step as steps
+from lakefs_gc_assets.collector import lock, make_step
 from lakefs_gc_assets.collector.live import hidden, noted_addresses
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.universe import expired_since
@@ -146,7 +146,8 @@ def deterministic(seed: int) -> Iterator[None]:
             replace(patches, noted_addresses, "_ASKED_AT_ONCE", 3)
             replace(patches, noted_addresses, "_ROUNDS", sys.maxsize)
         # The world renews the lock of a process that does not stand still.
-        replace(patches, steps, "renewed", lambda *about: nullcontext())
+        for module in (make_step, lock):
+            replace(patches, module, "renewed", lambda *about: nullcontext())
         patches.enter_context(observing())
         yield
 

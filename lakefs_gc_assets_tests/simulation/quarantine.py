@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lakefs_gc_assets.collector.quarantine import move
+from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import recheck, run
+from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
@@ -26,19 +26,21 @@ from lakefs_gc_assets.collector.live.current import (
     define_live,
     prepare_uncommitted,
 )
-from lakefs_gc_assets.collector.recheck import find_live_again
+from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.retention import active_commits, expired, main_ancestry, retention
+from lakefs_gc_assets.collector.retention import active_commits, main_ancestry, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph
-from lakefs_gc_assets.collector.retention.expired import find_expired
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
-from lakefs_gc_assets.collector.step import latest_clock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_committed
-from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep import passes, recheck
+from lakefs_gc_assets.collector.sweep.recheck import find_live_again
+from lakefs_gc_assets.collector.universe import expired
+from lakefs_gc_assets.collector.universe.expired import find_expired
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
@@ -197,7 +199,7 @@ def _aged_by_commit() -> Sequence[Replacement]:
 
 def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:
     """When the first commit was made that holds each address, in microseconds."""
-    references, dates = step.references(), dict[str, int]()
+    references, dates = References.from_step(step), dict[str, int]()
     pairs = zip(dump.commits.metarange_ids.to_pylist(), dump.commits.seconds.tolist(), strict=True)
     for metarange_id, seconds in pairs:
         records = references.range_records((metarange_id,) if metarange_id else ())

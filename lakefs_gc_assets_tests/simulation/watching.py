@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.commands import copies, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults

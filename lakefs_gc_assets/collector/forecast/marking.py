@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, Liv
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
-from lakefs_gc_assets.collector.references import FILES_AHEAD, ROWS_MERGED
+from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
@@ -75,7 +75,7 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.
         metaranges: the bits of each.
         width: bytes of a set of bits.
     """
-    references, engine = step.references(), step.engine
+    references, engine = References.from_step(step), step.engine
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
 
     def read(group: Sequence[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ def read_addresses(
         sizes_into: where the sizes of what is read are noted.
         depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
     """
-    references, engine = step.references(), step.engine
+    references, engine = References.from_step(step), step.engine
     opener, namespace, window_size = references.opener, references.namespace, references.window_size
     united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
 

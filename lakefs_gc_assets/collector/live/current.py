@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_hashes import HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.live.unnamed import find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -85,7 +86,8 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
     )
     preparations.note(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [
-        step.references(each).uncommitted(found.files) for each, found in zip(repositories, prepared, strict=True)
+        References.from_step(step, each).uncommitted(found.files)
+        for each, found in zip(repositories, prepared, strict=True)
     ]
     if step.repository.others:
         apis = [each.api for each in step.repository.others]
@@ -142,7 +144,7 @@ class Unread:
         Args:
             sizes_into, hashes_into: where sizes and hashes of the ranges are noted; None for nowhere.
         """
-        references = step.references(self.repository)
+        references = References.from_step(step, self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
             return references.of_metadata_files(self.files)
         return references.committed(self.records, sizes_into, hashes_into)
@@ -329,7 +331,7 @@ def _find_unnamed(step: Step[R], found: Committed, known: Set[str], expired: IdS
     """
     repository = step.repository
     since = None if repository.settings.keep_old_unnamed_ranges else step.plan.cutoff
-    unnamed = find_unnamed(repository.store, step.references(), known | found.ids, expired, since)
+    unnamed = find_unnamed(repository.store, References.from_step(step), known | found.ids, expired, since)
     return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
 
 

@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.live import hidden, noted_sizes
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes, HeadRanges
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -119,7 +120,7 @@ def _clear_one(
     of_heads = hidden.heads_by_range(repository.store, heads, known)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
     sizes = pa.array(amounts, pa.int64())
-    read = step.references(repository).head_entries(noted_sizes.select_ranges(step, of_heads, sizes), sizes)
+    read = References.from_step(step, repository).head_entries(noted_sizes.select_ranges(step, of_heads, sizes), sizes)
     with engine.cached(read, at_most=sys.maxsize) as entries:
         counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
         if not (questions := _by_size(counted)):

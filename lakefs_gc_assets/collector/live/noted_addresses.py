@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, LOOKED_UP, SUMS, HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
@@ -175,7 +176,7 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: S
     drawn = random.Random(step.plan.run_id + step.plan.attempt)  # noqa: S311
     chosen = ids.take(pa.array(drawn.sample(range(len(ids)), min(_COMPARED, len(ids))), pa.int64()))
     some = RangeRecords(records.rows.filter(pc.is_in(records.rows.column("id"), value_set=chosen)))
-    read = {row["range_id"]: row for row in step.engine.collect(step.references().sums(some)).to_pylist()}
+    read = {row["range_id"]: row for row in step.engine.collect(References.from_step(step).sums(some)).to_pylist()}
     for row in told.filter(pc.is_in(told.column("range_id"), value_set=chosen)).to_pylist():
         if row != read.get(row["range_id"]):
             range_notes.refute(step.repository.store, files)

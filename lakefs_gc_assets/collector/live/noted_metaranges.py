@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.live import named_ranges, noted_files, range_not
 from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED
 from lakefs_gc_assets.collector.live.range_notes import NotesFile
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
@@ -32,7 +33,7 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
 
     Raises CorruptFile where a metarange that is read is missing or damaged.
     """
-    references = step.references(repository)
+    references = References.from_step(step, repository)
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     plan = step.plan

@@ -14,9 +14,9 @@ from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
-from lakefs_gc_assets.collector.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError
 
 

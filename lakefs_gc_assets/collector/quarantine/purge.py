@@ -19,13 +19,14 @@ from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, verify
-from lakefs_gc_assets.collector.quarantine import move, restore
+from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
+from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import Layout

@@ -25,12 +25,12 @@ from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, verify
-from lakefs_gc_assets.collector.quarantine import move
-from lakefs_gc_assets.collector.quarantine.move import require_copies
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import move
+from lakefs_gc_assets.collector.sweep.move import require_copies
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,

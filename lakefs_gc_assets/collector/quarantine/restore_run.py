@@ -6,10 +6,10 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
+from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.step import locked
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.saying import Say
 

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
@@ -56,7 +57,7 @@ def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, inst
             that took its place. None for none.
     """
     engine = step.engine
-    held = engine.where(step.references().entries(dead, instead), _would_be_listed)
+    held = engine.where(References.from_step(step).entries(dead, instead), _would_be_listed)
     return engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
 
 

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -66,10 +67,11 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
         return LIVE.empty_table()
 
     monkeypatch.setattr(cross_repository, "staged_elsewhere", asked)
+    monkeypatch.setattr(References, "uncommitted", lambda *given: LIVE.empty_table())
     step = SimpleNamespace(
         repository=replace(opened, others=(opened,)),
         plan=SimpleNamespace(run_id="run", flow=Flow.CLEAN, cutoff=NOW, slice_window="month"),
-        references=lambda repository: SimpleNamespace(uncommitted=lambda files: LIVE.empty_table()),
+        tasks=lambda setting: 1,
         engine=SimpleNamespace(table=lambda table: table),
     )
 
@@ -265,7 +267,7 @@ class TestCommits:
         folder = Path(repositories.own.opener.settings.local_root or "") / "own" / "_lakefs"
         for file in folder.iterdir():
             os.utime(file, (cutoff, cutoff))
-        for record in step.references().range_records([old]):
+        for record in References.from_step(step).range_records([old]):
             os.utime(folder / record.id, (cutoff - 1, cutoff - 1))
         os.utime(folder / old, (cutoff - 1, cutoff - 1))
         settings = CollectionSettings(keep_old_unnamed_ranges=False)
@@ -301,7 +303,7 @@ class TestCommits:
         repositories.commit(repositories.other)
         put_commit_objects(repositories.own.store, {"theirs": Staged("data/theirs")})
         step = repositories.step()
-        expired = IdSet([held]) | IdSet(record.id for record in step.references().range_records([held]))
+        expired = IdSet([held]) | IdSet(record.id for record in References.from_step(step).range_records([held]))
         found = find_committed(step, NO_COMMITS, NOW, frozenset(), lambda: expired)
         assert addresses(step, found.addresses(step)) == {"data/theirs"}
         assert held in find_committed(step, NO_COMMITS, NOW, frozenset(), IdSet).ids

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, HashesFolder, RangeHashes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder, NotesKind
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
@@ -65,7 +66,7 @@ class Repository:
         """What the earlier run notes when it reads ranges."""
         key = HASHES.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
         into = HashesFolder(NotesFolder(self.earlier.repository.opener, key), pa.array([SEALED]))
-        self.earlier.engine.collect(self.earlier.references().committed(RangeRecords.of(records), None, into))
+        self.earlier.engine.collect(References.from_step(self.earlier).committed(RangeRecords.of(records), None, into))
 
     def note_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
         """Notes of a range what another one holds."""
@@ -220,13 +221,13 @@ def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
     records = repository.commit(*([EVERY[place % 8]] for place in range(40)))
     repository.note(*records)
     read: list[str] = []
-    asked = type(repository.step.references()).sums
+    asked = type(References.from_step(repository.step)).sums
 
     def sums(self: Any, ranges: RangeRecords) -> Any:
         read.extend(record.id for record in ranges)
         return asked(self, ranges)
 
-    with mock.patch.object(type(repository.step.references()), "sums", sums):
+    with mock.patch.object(type(References.from_step(repository.step)), "sums", sums):
         assert len(repository.held(records, *EVERY)[0]) == len({record.id for record in records})
     assert len(read) == 8
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.live import noted_files, noted_sizes, range_sizes
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import copying
 from lakefs_gc_assets.errors import StorageError
@@ -50,7 +51,7 @@ class Repository:
     def read(self, *records: RangeRecord) -> None:
         """Reads ranges as a run does that learns what is committed."""
         into = noted_sizes.folder_of(self.step)
-        self.step.engine.collect(self.step.references().committed(RangeRecords.of(records), into))
+        self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.of(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
         """The names of the ranges that are read for candidates of these sizes."""
@@ -92,7 +93,7 @@ def test_what_is_not_read_has_no_entry_of_a_size(
         values = pa.array(sorted(wanted), pa.int64())
         every = sorted(record.id for record in records.values())
         chosen = noted_sizes.select_ranges(repository.step, every, values)
-        references, engine = repository.step.references(), repository.step.engine
+        references, engine = References.from_step(repository.step), repository.step.engine
         assert engine.collect(references.head_entries(chosen, values)).sort_by("path") == engine.collect(
             references.head_entries(every, values)
         ).sort_by("path")
@@ -156,7 +157,9 @@ def test_tasks_of_spark_note_sizes_and_look_at_them(
     monkeypatch.setattr(noted_files, "VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
-    step.engine.collect(step.references().committed(RangeRecords.of(records.values()), noted_sizes.folder_of(step)))
+    step.engine.collect(
+        References.from_step(step).committed(RangeRecords.of(records.values()), noted_sizes.folder_of(step))
+    )
     every = [record.id for record in records.values()]
     for size, names in ((2, "ab"), (9, "")):
         chosen = noted_sizes.select_ranges(step, every, pa.array([size], pa.int64()))
@@ -165,7 +168,7 @@ def test_tasks_of_spark_note_sizes_and_look_at_them(
 
 def test_an_address_is_read_as_it_is_without_notes(repository: Repository) -> None:
     records = RangeRecords.of(repository.commit({"a": [1, 2], "b": [3]}).values())
-    references, engine = repository.step.references(), repository.step.engine
+    references, engine = References.from_step(repository.step), repository.step.engine
     noting = references.committed(records, noted_sizes.folder_of(repository.step))
     assert engine.collect(noting).sort_by("address") == engine.collect(references.committed(records)).sort_by("address")
 

@@ -8,6 +8,7 @@ from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live.commits import CommitSource, live_commits
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.unnamed import Unnamed, find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored.ids import IdSet
@@ -33,7 +34,7 @@ def repository(tmp_path: Path) -> OpenRepository:
 
 
 def found(repository: OpenRepository, read: set[str], expired: tuple[str, ...] = ()) -> Unnamed:
-    references = made_step(ArrowEngine(), repository).references()
+    references = References.from_step(made_step(ArrowEngine(), repository))
     return find_unnamed(repository.store, references, read, references.range_records(expired).ids | IdSet(expired))
 
 

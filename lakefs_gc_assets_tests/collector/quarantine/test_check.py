@@ -16,12 +16,12 @@ from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.quarantine import move
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.quarantine.purge import Moved
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CollectionError,

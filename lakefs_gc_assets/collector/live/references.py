@@ -15,6 +15,8 @@ from lakefs_gc_assets.collector.live.range_hashes import SUMS, HashesFolder, sum
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -45,6 +47,22 @@ class References(Generic[R]):
     namespace: Namespace
     window_size: WindowSize
     tasks: int
+
+    @classmethod
+    def from_step(cls, step: Step[R], repository: OpenRepository | None = None) -> "References[R]":
+        """A reader of references, with as many tasks as `collection.range_partitions` says.
+
+        Args:
+            repository: the one whose files are read, by default the step's. The addresses that are read are relative to
+                the storage namespace of the step's repository in either case.
+        """
+        return cls(
+            step.engine,
+            (repository or step.repository).opener,
+            step.repository.namespace,
+            step.plan.slice_window,
+            step.tasks(step.repository.settings.range_partitions),
+        )
 
     def range_records(self, metarange_ids: Sequence[str], notes_into: str | None = None) -> RangeRecords:
         """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails.

@@ -10,7 +10,6 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import recheck
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
@@ -20,6 +19,7 @@ from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Repository

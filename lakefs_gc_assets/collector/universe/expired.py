@@ -4,6 +4,7 @@ from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.step import Step
 
 
@@ -17,4 +18,4 @@ def find_expired(step: Step[R]) -> R:
     active = find_ranges(step, step.repository, found.live.metarange_ids).ids
     expired = find_ranges(step, step.repository, found.expired_metaranges).without(active)
     step.log(f"{len(found.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
-    return step.engine.without_exactly(step.references().entries(expired), deleted_before(step))
+    return step.engine.without_exactly(References.from_step(step).entries(expired), deleted_before(step))

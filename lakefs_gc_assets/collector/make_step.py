@@ -1,0 +1,151 @@
+"""Makes one step of a run: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
+
+A process makes some steps of a run one after the other and keeps the lock between them. A step that fails or is
+interrupted ends the run in the store as well: the report says why, and the lock is released. Neither needs the server.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from lakefs_gc_assets.collector import failing, planning
+from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.lock import Lock, acquire, renewed, warn_if_unfenced
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+class Process(Protocol[R]):
+    """What a step needs of the process that makes it."""
+
+    def open(self) -> OpenRepository:
+        """Asks the server for the repository and opens its store. Raises CollectionError."""
+        ...
+
+    def last_opened(self) -> ObjectStore | None:
+        """The store that this process opened last, without any request; None where it opened none."""
+        ...
+
+    def engine(self, repository: OpenRepository) -> Engine[R]:
+        """The engine that the step works with."""
+        ...
+
+    def now(self) -> datetime:
+        """The present, UTC."""
+        ...
+
+    def log(self, line: str) -> None:
+        """Writes a line about the progress of the step to its log."""
+        ...
+
+    def warn(self, line: str) -> None:
+        """Writes a warning, which a person should read, to the log of the step."""
+        ...
+
+    def explain(self, error: BaseException) -> str:
+        """The text by which a report describes an error."""
+        ...
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which step of which run a process makes.
+
+    Attributes:
+        windows: the slice windows that the process was asked to collect.
+        owner: id of the first Dagster run of this collection. Later steps take the owner from the plan instead.
+        begins: the flow that is asked for where this is the first step of an attempt; None for later steps.
+        continues: whether this process made an earlier step of the run, which kept the lock for this one.
+        goes_on: whether this process makes a later step of the run, for which the lock is kept.
+    """
+
+    run_id: str
+    windows: tuple[str, ...]
+    owner: str
+    begins: Flow | None = None
+    continues: bool = False
+    goes_on: bool = False
+
+
+@contextmanager
+def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
+    """Makes one step of a run under the repository's lock.
+
+    Raises whatever ends the step. Before that it stores the report of the failed run, if there is a plan, and
+    releases the lock, as far as the store can be reached.
+    """
+    repository: OpenRepository | None = None
+    plan: Plan | None = None
+    lock: Lock | None = None
+    try:
+        repository = process.open()
+        owner = turn.owner
+        if turn.begins is None:
+            plan = plans.read(repository.store, turn.run_id)
+            require_own_plan(plan, repository)
+            owner = plan.owner
+            require_windows(plan, turn.windows)
+        asked = repository.settings
+        deletes = asked.sweep if plan is None else plan.sweep or asked.approve_run == plan.run_id
+        lock = acquire(repository, turn.run_id, owner, deletes=deletes)
+        warn_if_unfenced(lock, process.warn)
+        if turn.begins is not None:
+            if replaced := restoration.replace_unreadable(repository.store, repository.clock.now()):
+                process.warn(replaced)
+            plan = planning.begin(repository, turn.run_id, turn.windows, owner, lock, turn.begins)
+        assert plan is not None
+        with renewed(lock, repository, process.warn):
+            yield Step(process.log, process.warn, repository, process.engine(repository), plan, lock)
+        if not turn.goes_on:
+            lock.release()
+    except BaseException as error:
+        # An interrupt ends the run as well, so that the next run need not wait until the lock expires.
+        if repository is not None and plan is not None:
+            with suppress(CollectionError):
+                failing.store_report(repository.store, plan, repository.clock.now(), process.explain(error))
+        if lock is not None:
+            with suppress(CollectionError):
+                lock.release()
+        elif turn.continues:
+            end_between_steps(turn.run_id, process, process.explain(error))
+        raise
+
+
+def end_between_steps(run_id: str, process: Process[R], why: str) -> None:
+    """Ends a run that failed between two steps of this process: stores its report, and releases its lock.
+
+    It uses the store that was opened last, so that the lock is released even where the server cannot be reached.
+    """
+    store = process.last_opened()
+    if store is not None:
+        with suppress(CollectionError):
+            failing.end_between_steps(store, run_id, process.now(), why)
+
+
+def require_own_plan(plan: Plan, repository: OpenRepository) -> None:
+    """Raises OrderViolation where a run was planned for another repository, or for another storage namespace.
+
+    Repositories can share a storage namespace, and a namespace can be copied with all that runs left there. What the
+    run found to be live is not what is live here.
+    """
+    if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
+        raise OrderViolation(
+            f"run {plan.run_id} is of repository {plan.repository} at {plan.storage_namespace}, not of "
+            f"{repository.facts.id} at {repository.namespace.uri}: open a new run for this repository"
+        )
+
+
+def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:
+    """Raises OrderViolation where a later step is asked for other windows than the plan has."""
+    if set(windows) != set(plan.windows):
+        raise OrderViolation(
+            f"run {plan.run_id} covers the windows {', '.join(plan.windows)}, the selection {', '.join(windows)}: "
+            "select the same windows, or open a new run"
+        )

@@ -1,0 +1,554 @@
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import pytest
+
+from lakefs_gc_assets.collector import failing, lock
+from lakefs_gc_assets.collector import make_step as steps
+from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.kinds import (
+    FRAMES,
+    STEPS,
+    UNCOMMITTED_DF,
+)
+from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector.lock import Lock, renewed
+from lakefs_gc_assets.collector.make_step import Turn
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered, OrderViolation, ServerUnavailable, StorageError
+from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
+from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
+from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
+from lakefs_gc_assets_tests.replayed_runs import refused
+
+__all__ = ["replaying"]
+
+FIRST_THREE = ("store_df", "uncommitted_df", "committed_df")
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> PlainRuns:
+    return replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)
+
+
+def change_manifest(runs: PlainRuns, run_id: str, frame: str, **span: object) -> None:
+    store = runs.repository.store
+    found = manifests.read(store, run_id, FRAMES[frame])
+    manifests.write(store, replace(found, span=replace(found.span, **cast(Any, span))))
+
+
+def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: PlainRuns) -> None:
+    opened = runs.open()
+
+    assert runs.make(opened, assets=["store_df", "uncommitted_df"]).success
+
+    assert runs.lock_holder() is None
+    assert plans.read(runs.repository.store, opened.run_id).windows == opened.windows
+
+
+def test_candidates_of_replaced_frames_are_not_deleted(runs: PlainRuns) -> None:
+    """Ranges that the new committed_df has read would not be looked at by the recheck."""
+    opened = runs.open()
+    assert runs.make(opened, assets=[*FIRST_THREE, "candidates"]).success
+    assert runs.addresses(opened.run_id, "candidates")
+    runs.clock.sleep(60)
+    assert runs.make(opened, assets=["committed_df"]).success
+
+    result = runs.make(opened, assets=["deleted_report"])
+
+    assert "committed_df was made again after candidates was made from it" in result.failures["deleted_report"]
+    assert runs.server.deleted == set()
+    assert runs.report(opened.run_id).error is not None
+    assert runs.lock_holder() is None
+
+
+def test_frames_of_two_attempts_are_refused(runs: PlainRuns) -> None:
+    opened = runs.open()
+    assert runs.make(opened, assets=FIRST_THREE).success
+    change_manifest(runs, opened.run_id, "uncommitted_df", attempt="another")
+
+    result = runs.make(opened, assets=["candidates", "deleted_report"])
+
+    assert "OrderViolation" in result.failures["candidates"]
+    assert "attempt another" in result.failures["candidates"]
+    assert result.done == []
+    assert runs.server.deleted == set()
+
+
+def test_frames_in_an_unsafe_order_are_refused(runs: PlainRuns) -> None:
+    opened = runs.open()
+    assert runs.make(opened, assets=FIRST_THREE).success
+    found = manifests.read(runs.repository.store, opened.run_id, UNCOMMITTED_DF)
+    change_manifest(runs, opened.run_id, "committed_df", started_at=found.span.ended_at - timedelta(microseconds=1))
+
+    result = runs.make(opened, assets=["candidates"])
+
+    assert "something live may have been missed" in result.failures["candidates"]
+
+
+def test_an_ended_run_is_not_begun_again(runs: PlainRuns) -> None:
+    opened = runs.open()
+    assert runs.make(opened, sweep=False).success
+    before = runs.report(opened.run_id)
+
+    result = runs.make(opened)
+
+    assert "open a new run instead" in result.failures["store_df"]
+    assert result.done == []
+    assert runs.report(opened.run_id) == before
+    assert runs.lock_holder() is None
+
+
+def test_a_failed_run_goes_on_where_it_failed(runs: PlainRuns) -> None:
+    opened = runs.open()
+    runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
+    failed = runs.make(opened)
+    assert list(failed.failures) == ["uncommitted_df"], failed.failures
+    attempt = plans.read(runs.repository.store, opened.run_id).attempt
+    runs.require_failed(opened.run_id, "no")
+    assert runs.report(opened.run_id).counts == {}
+    runs.server.fault = lambda method, target: None
+
+    again = runs.again(failed)
+
+    assert again.success, again.failures
+    assert again.done == ["uncommitted_df", "committed_df", "candidates", "deleted_report"]
+    assert plans.read(runs.repository.store, opened.run_id).attempt == attempt
+    assert runs.report(opened.run_id).success
+    assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
+    assert runs.lock_holder() is None
+
+
+def test_an_interrupted_run_leaves_no_lock(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commits, "live_commits", interrupted)
+    opened = runs.open()
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.make(opened)
+
+    assert runs.lock_holder() is None
+    assert runs.report(opened.run_id).error == "interrupted"
+
+
+def test_what_fails_between_steps_ends_the_run_as_well(runs: PlainRuns) -> None:
+    """The listing's manifest disappears while a later step works: the next step cannot even begin."""
+    opened = runs.open()
+    store = runs.repository.store
+
+    def fault(method: str, target: str) -> None:
+        if method == "POST" and target.endswith("/dump"):
+            store.delete([run_folder.manifest(opened.run_id, "store_df")])
+
+    runs.server.fault = fault
+
+    result = runs.make(opened)
+
+    assert result.failures == {
+        "candidates": f"OrderViolation: store_df of run {opened.run_id} does not exist: materialize it first"
+    }
+    assert "does not exist" in str(runs.report(opened.run_id).error)
+    assert runs.lock_holder() is None
+
+
+def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
+    runs: PlainRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step before kept the lock for it: others need not wait until it expires."""
+    acquire, asked = lock.acquire, []
+
+    def failing(repository: OpenRepository, run_id: str, owner: str, *, deletes: bool) -> Lock:
+        asked.append(run_id)
+        if len(asked) == 2:
+            raise StorageError("the store is away")
+        return acquire(repository, run_id, owner, deletes=deletes)
+
+    monkeypatch.setattr(steps, "acquire", failing)
+    opened = runs.open()
+
+    result = runs.make(opened)
+
+    assert result.failures == {"uncommitted_df": "StorageError: the store is away"}
+    assert runs.report(opened.run_id).error == "StorageError: the store is away"
+    assert runs.lock_holder() is None
+
+
+@pytest.mark.parametrize(
+    ("begins", "ended_in"),
+    [
+        ("prepare_uncommited", "uncommitted_df"),
+        ("/dump", "committed_df"),
+    ],
+)
+def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
+    runs: PlainRuns, begins: str, ended_in: str
+) -> None:
+    """It answers nothing any more, also to whoever ends the run."""
+    opened = runs.open()
+    gone: list[str] = []
+
+    def fault(method: str, target: str) -> ApiAnswer | None:
+        if begins in target:
+            gone.append(target)
+        return refused(503, "away for maintenance") if gone else None
+
+    runs.server.fault = fault
+
+    result = runs.make(opened)
+
+    assert gone
+    assert list(result.failures) == [ended_in]
+    assert "away for maintenance" in result.failures[ended_in]
+    runs.server.fault = lambda method, target: None
+    runs.require_failed(opened.run_id, "away for maintenance")
+    assert runs.server.deleted == set()
+
+
+def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: PlainRuns) -> None:
+    opened = runs.open()
+
+    assert runs.make(opened, sweep=False).success
+
+    for name in STEPS:
+        rows = runs.frame(opened.run_id, name).count
+        assert any(line.endswith(f"{rows:,} rows in 0.0 s") for line in runs.lines), runs.lines
+
+
+def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: PlainRuns) -> None:
+    opened = runs.open()
+    assert runs.make(opened, assets=["store_df"]).success
+    repository = runs.repository
+    owner = plans.read(repository.store, opened.run_id).owner
+    Lock.acquire(repository.store, run_id=opened.run_id, owner=owner, now=runs.clock.now(), expiry=timedelta(minutes=1))
+
+    result = runs.make(opened, assets=["candidates"])
+
+    assert "does not exist: materialize it first" in result.failures["candidates"]
+    assert owner in str(runs.lock_holder())
+
+
+def test_a_lock_of_another_run_ends_the_step(runs: PlainRuns) -> None:
+    Lock.acquire(
+        runs.repository.store, run_id="another", owner="somebody", now=runs.clock.now(), expiry=timedelta(minutes=1)
+    )
+
+    result = runs.make(runs.open())
+
+    assert "somebody collects this repository" in result.failures["store_df"]
+    assert "somebody" in str(runs.lock_holder())
+
+
+class FailingLock:
+    """A lock whose renewals end as a test says."""
+
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.outcomes = list(outcomes)
+        self.renewals = 0
+        self.done = threading.Event()
+
+    def renew(self, now: object) -> None:
+        self.renewals += 1
+        if len(self.outcomes) == 1:
+            self.done.set()
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if outcome is not None:
+            raise outcome
+
+
+@pytest.fixture
+def often() -> Iterator[OpenRepository]:
+    settings = SimpleNamespace(lock_expiry_minutes=0.0001)
+    clock = SimpleNamespace(now=lambda: None)
+    yield cast(OpenRepository, SimpleNamespace(settings=settings, clock=clock))
+
+
+def test_a_renewal_that_failed_is_tried_again(often: OpenRepository) -> None:
+    said: list[str] = []
+    failing = FailingLock(StorageError("the store is away"), None, StorageError("the store is away"), None)
+
+    with renewed(cast(Lock, failing), often, said.append):
+        assert failing.done.wait(60)
+
+    assert said == ["the lock could not be renewed: the store is away"] * 2
+
+
+def test_a_lost_lock_is_not_renewed(often: OpenRepository) -> None:
+    said: list[str] = []
+    failing = FailingLock(LockLost("it belongs to another run"), None)
+
+    with renewed(cast(Lock, failing), often, said.append):
+        assert not failing.done.wait(0.2)
+
+    assert said == ["it belongs to another run"]
+    assert failing.renewals == 1
+
+
+@dataclass
+class OneProcess:
+    """A process that makes steps on plain tables, and what it was told."""
+
+    repository: OpenRepository
+    fails: Exception | None = None
+    opened: bool = False
+    lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def open(self) -> OpenRepository:
+        if self.fails is not None:
+            raise self.fails
+        self.opened = True
+        return self.repository
+
+    def last_opened(self) -> ObjectStore | None:
+        return self.repository.store if self.opened else None
+
+    def engine(self, repository: OpenRepository) -> ArrowEngine:
+        assert repository is self.repository
+        return ArrowEngine()
+
+    def now(self) -> datetime:
+        return self.repository.clock.now()
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def warn(self, line: str) -> None:
+        self.warnings.append(line)
+
+    def explain(self, error: BaseException) -> str:
+        return f"explained: {error}"
+
+
+RUN = "g4uk6erfnfus73frbnqg"
+WINDOWS = ("legacy", "2026-11")
+FIRST = Turn(RUN, WINDOWS, "dagster-run", begins=Flow.CLEAN)
+LATER = Turn(RUN, WINDOWS, "another dagster-run", continues=True)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> OneProcess:
+    """A process that collects an empty repository; the store tells the real time, so our clock does as well."""
+    (tmp_path / "repository").mkdir()
+    opened = opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository"))
+    return OneProcess(replace(opened, clock=HandClock(datetime.now(UTC))))
+
+
+def held_by(process: OneProcess) -> str | None:
+    return lock.holder(process.repository.store)
+
+
+def report_of(process: OneProcess) -> Report | None:
+    return reports.read(process.repository.store, RUN)
+
+
+class TestOneStep:
+    """A step by itself: its plan, its lock, and what it leaves when it fails."""
+
+    def test_that_begins_a_run_makes_its_plan_and_gives_the_lock_back(self, process: OneProcess) -> None:
+        with steps.step(FIRST, process) as step:
+            assert "dagster-run" in str(held_by(process))
+            lock.verify(process.repository.store, step.lock_token)
+            step.log("line")
+            step.warn("warning")
+        plan = plans.read(process.repository.store, RUN)
+        assert step.plan == plan
+        assert (plan.windows, plan.owner, plan.flow) == (WINDOWS, "dagster-run", Flow.CLEAN)
+        assert (process.lines, process.warnings, held_by(process)) == (["line"], ["warning"], None)
+        assert step.repository is process.repository and isinstance(step.engine, ArrowEngine)
+        assert report_of(process) is None
+
+    def test_asks_for_the_flow_that_it_is_told(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, begins=Flow.UNIFIED), process) as step:
+            assert step.plan.flow is Flow.UNIFIED
+
+    def test_keeps_the_lock_for_a_later_one_which_takes_the_owner_from_the_plan(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process) as first:
+            pass
+        assert "dagster-run" in str(held_by(process)) and report_of(process) is None
+        with steps.step(LATER, process) as later:
+            assert held_by(process) is not None and "another" not in str(held_by(process))
+        assert later.plan == first.plan and held_by(process) is None
+
+    @pytest.mark.parametrize("error", [ValueError("no disk"), KeyboardInterrupt("no disk")])
+    def test_that_fails_leaves_a_report_and_no_lock(self, process: OneProcess, error: BaseException) -> None:
+        with pytest.raises(type(error)), steps.step(replace(FIRST, goes_on=True), process):
+            raise error
+        report = report_of(process)
+        assert report is not None
+        assert (report.success, report.ending, report.error) == (False, Ending.FAILED, "explained: no disk")
+        assert report.ended_at == process.now()
+        assert held_by(process) is None
+
+    def test_that_fails_raises_its_own_error_though_neither_report_nor_lock_can_be_written(
+        self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def away(*arguments: object, **named: object) -> None:
+            raise StorageError("the store is away")
+
+        with pytest.raises(ValueError, match="no disk"), steps.step(FIRST, process):
+            monkeypatch.setattr(failing, "store_report", away)
+            monkeypatch.setattr(Lock, "release", away)
+            raise ValueError("no disk")
+
+    def test_of_other_windows_ends_the_run_and_frees_the_lock_that_was_kept(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        other = replace(LATER, windows=("legacy",))
+        words = f"run {RUN} covers the windows legacy, 2026-11, the selection legacy"
+        with pytest.raises(OrderViolation, match=words), steps.step(other, process):
+            raise AssertionError("the step was made")
+        report = report_of(process)
+        assert report is not None and "explained: run" in str(report.error)
+        assert held_by(process) is None
+
+    def test_of_the_same_windows_in_another_order_is_made(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        with steps.step(replace(LATER, windows=WINDOWS[::-1]), process):
+            pass
+
+    def test_that_cannot_reach_the_server_ends_the_run_that_this_process_had_begun(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        process.fails = ServerUnavailable("GET /repositories: 503")
+        with pytest.raises(ServerUnavailable), steps.step(LATER, process):
+            raise AssertionError("the step was made")
+        report = report_of(process)
+        assert report is not None and report.error == "explained: GET /repositories: 503"
+        assert held_by(process) is None
+
+    def test_of_another_process_that_cannot_reach_the_server_leaves_the_run_alone(self, process: OneProcess) -> None:
+        with steps.step(replace(FIRST, goes_on=True), process):
+            pass
+        process.fails = ServerUnavailable("GET /repositories: 503")
+        with pytest.raises(ServerUnavailable), steps.step(replace(LATER, continues=False), process):
+            raise AssertionError("the step was made")
+        assert report_of(process) is None and held_by(process) is not None
+
+    def test_that_never_opened_a_store_ends_nothing(self, process: OneProcess) -> None:
+        steps.end_between_steps(RUN, process, "why")
+        assert report_of(process) is None
+
+    def test_that_cannot_be_ended_in_the_store_raises_nothing_else(self, process: OneProcess) -> None:
+        with steps.step(FIRST, process):
+            pass
+        with mock.patch.object(failing, "end_between_steps", side_effect=StorageError("503")) as asked:
+            steps.end_between_steps(RUN, process, "why")
+        assert asked.call_count == 1
+
+    def test_whose_lock_somebody_else_has_is_not_made(self, process: OneProcess) -> None:
+        other = lock.acquire(process.repository, "another run", "somebody")
+        with pytest.raises(LockHeld, match="somebody"), steps.step(FIRST, process):
+            raise AssertionError("the step was made")
+        assert "somebody" in str(held_by(process)) and report_of(process) is None
+        other.release()
+
+    def test_asks_for_as_many_tasks_as_a_setting_says(self, process: OneProcess) -> None:
+        with steps.step(FIRST, process) as step:
+            assert (step.tasks(7), step.tasks(0)) == (7, step.engine.tasks)
+
+    def test_without_a_lock_deletes_nothing(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+        with pytest.raises(LockLost, match=f"{step.plan.run_id} has no lock"):
+            step.lock_token  # noqa: B018
+
+    def test_with_a_lock_that_does_not_hold_deletes_only_where_somebody_said_why(self, process: OneProcess) -> None:
+        step = made_step(ArrowEngine(), process.repository)
+        unfenced = cast(Lock, SimpleNamespace(why_unfenced="a dry run deletes nothing", token="token"))
+        with pytest.raises(NotOffered, match=f"{step.plan.run_id} has no lock that holds, and may delete nothing"):
+            replace(step, lock=unfenced).lock_token  # noqa: B018
+        settings = CollectionSettings(no_lock_reason="one machine alone")
+        said = replace(step, lock=unfenced, repository=replace(process.repository, settings=settings))
+        assert str(said.lock_token) == "token"
+
+
+class TestTheLock:
+    def test_is_taken_for_as_long_as_the_settings_say_by_the_latest_clock(self, process: OneProcess) -> None:
+        api = cast(ScriptedApi, process.repository.api)
+        settings = CollectionSettings(lock_expiry_minutes=7)
+        repository = replace(process.repository, settings=settings)
+        now = repository.clock.now()
+        assert lock.latest_clock(repository) == now
+        api.server_clocks = ServerClocks(earliest=-MINUTE, latest=-MINUTE)
+        assert lock.latest_clock(repository) == now
+        api.server_clocks = ServerClocks(earliest=MINUTE, latest=2 * MINUTE)
+        assert lock.latest_clock(repository) == now + 2 * MINUTE
+        with mock.patch.object(Lock, "acquire") as acquire:
+            lock.acquire(repository, "work", "owner")
+        acquire.assert_called_once_with(
+            repository.store, run_id="work", owner="owner", now=now + 2 * MINUTE, expiry=7 * MINUTE
+        )
+
+    @pytest.mark.parametrize("error", [None, ValueError("no disk")])
+    def test_is_held_for_other_work_and_given_back_however_it_ends(
+        self, process: OneProcess, error: Exception | None
+    ) -> None:
+        with suppress(ValueError), lock.locked(process.repository, "restore", "owner", process.warn) as held:
+            lock.verify(process.repository.store, held.token)
+            assert "owner" in str(held_by(process)) and "restore" in str(held_by(process))
+            if error is not None:
+                raise error
+        assert held_by(process) is None
+
+    def test_is_renewed_while_a_step_or_other_work_is_done(self, process: OneProcess) -> None:
+        def threads() -> list[str]:
+            return [each.name for each in threading.enumerate() if each.name == "lock renewal"]
+
+        with steps.step(FIRST, process):
+            assert len(threads()) == 1
+        with lock.locked(process.repository, "restore", "owner", process.warn):
+            assert len(threads()) == 1
+        assert threads() == []
+
+    def test_is_renewed_four_times_in_the_span_after_which_it_expires(
+        self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float | None] = []
+
+        class Watched(threading.Event):
+            def wait(self, timeout: float | None = None) -> bool:
+                pauses.append(timeout)
+                return super().wait()
+
+        watched = SimpleNamespace(Event=Watched, Thread=threading.Thread)
+        monkeypatch.setattr(lock, "threading", watched)
+        repository = replace(process.repository, settings=CollectionSettings(lock_expiry_minutes=8))
+        with renewed(cast(Lock, FailingLock()), repository, process.warn):
+            pass
+        assert pauses == [120]
+
+    def test_is_renewed_by_the_time_of_the_renewal(self, process: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        renewals: list[datetime] = []
+        done = threading.Event()
+
+        def renew(now: datetime) -> None:
+            renewals.append(now)
+            done.set()
+
+        settings = process.repository.settings.model_copy(update={"lock_expiry_minutes": 0.0001})
+        repository = replace(process.repository, settings=settings)
+        with renewed(cast(Lock, SimpleNamespace(renew=renew)), repository, process.warn):
+            assert done.wait(60)
+        assert set(renewals) == {repository.clock.now()}
+        assert not [each for each in threading.enumerate() if each.name == "lock renewal"]
