@@ -27,11 +27,10 @@ from lakefs_gc_assets.collector.retention.rules import effective
 from lakefs_gc_assets.embedded import entries
 from lakefs_gc_assets.embedded.committed import record_value
 from lakefs_gc_assets.embedded.tables import table
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi, opened
 
 _PER_FILE = 50_000
 _BRANCHES = 200
@@ -145,27 +144,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=1_000_000)
     count: int = parser.parse_args().commits
-    namespace = Namespace.parse("s3://bucket/repo")
     with tempfile.TemporaryDirectory(prefix="lakefs-gc-benchmark-") as folder:
-        store, clock = LocalStore(Path(folder)), HandClock()
         with _timed(f"not part of a run: write a dump of {count:,} commits"):
-            api = _written(Path(folder), count)
+            repository = opened(_written(Path(folder), count), LocalStore(Path(folder)), settings=_SETTINGS)
         for which in ("first time, machine code is loaded or compiled", "again"):
             print(which)
             with _timed("  read the refs dump, prove it complete"):
-                dump = dumps.complete_dump(api, store, _SETTINGS, clock, NOW)
+                dump = dumps.complete_dump(repository, NOW)
             with _timed("  main parents, heads, dangling commits"):
                 graph = Graph.of(dump.commits, dump.branches)
             rules = effective(_RULES, Policy(), dump.branches)
             with _timed("  when metaranges were written"):
-                written = retention.written_times(store, _SETTINGS, dump.commits)
+                written = retention.written_times(repository, dump.commits)
             assert rules is not None and written is not None
             with _timed("  dates by files and parents"):
                 dated = replace(graph, commits=dated_by_files(dump.commits, written, NOW))
             with _timed("  active commits"):
                 active_commits(dated, rules, NOW)
         with _timed("everything that a run does: dump, rules, list, times, union"):
-            found = retention.live_definition(api, store, namespace, _SETTINGS, clock, NOW, NOW)
+            found = retention.live_definition(repository, NOW, NOW)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{found.counts['commits_known']:,} commits: {found.counts['commits_active']:,} active, "

@@ -128,16 +128,7 @@ def read_rules(loaded: Loaded, policy: Path | None, progress: Say) -> RulesInFor
         CollectionError.
     """
     repository = open_to_look(loaded, **({} if policy is None else {"retention_policy": str(policy)}))
-    readings = retention.read(
-        repository.api,
-        repository.store,
-        repository.namespace,
-        repository.settings,
-        repository.clock,
-        repository.clock.now(),
-        progress,
-        retention.policy_of(repository.settings),
-    )
+    readings = retention.read(repository, repository.clock.now(), progress, retention.policy_of(repository.settings))
     return _describe(repository, readings)
 
 
@@ -159,14 +150,7 @@ class Proposal:
         rules = rules_file.load(file)
         repository = open_to_look(loaded)
         policy = retention.policy_of(repository.settings)
-        dump = commits.complete_dump(
-            repository.api,
-            repository.store,
-            repository.settings,
-            repository.clock,
-            repository.clock.now(),
-            progress,
-        )
+        dump = commits.complete_dump(repository, repository.clock.now(), progress)
         unknown = rules_file.unknown_branches(rules, policy, dump.branches)
         if unknown and not repository.settings.allow_rules_of_unknown_branches:
             raise ConfigurationError(
@@ -175,7 +159,7 @@ class Proposal:
             )
         configuration = loaded.with_secrets()
         client = LakeFSClient(configuration.lakefs, configuration.repository, repository.clock)
-        written = retention.written_times(repository.store, repository.settings, dump.commits)
+        written = retention.written_times(repository, dump.commits)
         return cls(client, rules, _describe(repository, Readings(dump, rules, policy, None, written)))
 
     def accept(self) -> None:
@@ -185,7 +169,7 @@ class Proposal:
 
 def _describe(repository: OpenRepository, readings: Readings) -> RulesInForce:
     now = repository.clock.now()
-    found = retention.retention(repository.api, readings, repository.settings, now)
+    found = retention.retention(repository, readings, now)
     definition = retention.define(readings, found, repository.settings, now)
     title = f"{repository.facts.id} at {repository.namespace.uri}"
     return RulesInForce(

@@ -469,9 +469,8 @@ class _Examination:
         return "so that what is staged can be told from garbage"
 
     def _dump(self) -> str:
-        now, settings = self.clock.now(), self.settings.model_copy(update={"wait_before_dump_seconds": 0})
         try:
-            found = commits.complete_dump(self._server, self._store, settings, self.clock, now)
+            found = commits.dump_refs(self._server, self._store, self.settings, self.clock)
         except LakeFSError as error:
             raise LakeFSError(
                 f"{error}; without a dump every range file is read, and flows by retention cannot run"

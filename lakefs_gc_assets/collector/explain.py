@@ -183,17 +183,8 @@ def _own_holders(
     At last the metarange of each branch's head.
     """
     policy = retention.policy_of(repository.settings)
-    readings = retention.read(
-        repository.api,
-        repository.store,
-        repository.namespace,
-        repository.settings,
-        repository.clock,
-        repository.clock.now(),
-        note,
-        policy,
-    )
-    found = retention.retention(repository.api, readings, repository.settings, now)
+    readings = retention.read(repository, repository.clock.now(), note, policy)
+    found = retention.retention(repository, readings, now)
     metaranges = [*_metaranges(readings.dump), *found.late.values()]
     held, read = _paths(repository.namespace, repository, metaranges, key, note)
     holders = [Holder(commit_id, paths, found.why(at)) for at, commit_id, paths in _holding(readings.dump, held)]
@@ -248,7 +239,7 @@ def _other_holders(
     namespace: Namespace, other: OpenRepository, key: str, note: Say
 ) -> tuple[list[Holder], tuple[StagedAt, ...]]:
     """The commits of a repository that `also_live` names, which all count, and its compacted bases."""
-    dump = commits.complete_dump(other.api, other.store, other.settings, other.clock, other.clock.now(), note)
+    dump = commits.complete_dump(other, other.clock.now(), note)
     held, _ = _paths(namespace, other, _metaranges(dump), key, note)
     why = (f"repository {other.facts.id} holds it",)
     holders = [Holder(commit_id, paths, why) for _, commit_id, paths in _holding(dump, held)]
@@ -331,9 +322,7 @@ def _read(files: LiveFiles, record: RangeRecord, key: str) -> tuple[str, ...]:
 
 def _is_uncommitted(repository: OpenRepository, key: str, note: Say) -> bool:
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
-    prepared = uncommitted.prepare(
-        repository.api, repository.store, repository.namespace, repository.settings, repository.clock
-    )
+    prepared = uncommitted.prepare(repository)
     try:
         preparations.note_without_run(repository.store, prepared.server_run_ids)
     except StorageError as error:

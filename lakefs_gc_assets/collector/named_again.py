@@ -6,6 +6,7 @@ run which deleted it knew a commit that held it, and took that commit to be expi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
@@ -108,10 +109,9 @@ def _made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
     The frames of these runs were removed, and the lists of expired commits with them. What a commit held then and a run
     by retention rules deleted had expired.
     """
-    repository = step.repository
-    settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
-    now = repository.clock.now()
-    dump = commits.complete_dump(repository.api, repository.store, settings, repository.clock, now, step.log)
+    settings = step.repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
+    repository = replace(step.repository, settings=settings)
+    dump = commits.complete_dump(repository, repository.clock.now(), step.log)
     return {
         plan.attempt: frozenset(
             commits.distinct_metaranges(

@@ -6,12 +6,16 @@ from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Generic, TypeVar
 
+from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import NotFound
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import (
     OBJECTS_ON_PAGE,
     Branch,
     Commit,
     DiffEntry,
+    LakeFSApi,
     ObjectsPage,
     ObjectStats,
     PrepareCommitsTask,
@@ -22,8 +26,12 @@ from lakefs_gc_assets.lakefs.api.models import (
     ServerClocks,
     UncommittedPage,
 )
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NAMESPACE = Namespace.parse("s3://bucket/repo")
 Answer = TypeVar("Answer")
 
 
@@ -43,6 +51,19 @@ class HandClock:
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.moment += timedelta(seconds=seconds)
+
+
+def opened(
+    api: LakeFSApi,
+    store: ObjectStore,
+    namespace: Namespace = NAMESPACE,
+    settings: CollectionSettings | None = None,
+    clock: Clock | None = None,
+) -> OpenRepository:
+    """A repository of a server and a store; no other process opens that store again."""
+    facts = Repository("repo", namespace.uri, "main", False)
+    opener = StoreOpener(StoreSettings(), namespace.uri)
+    return OpenRepository(facts, namespace, api, store, opener, settings or CollectionSettings(), clock or HandClock())
 
 
 class Script(Generic[Answer]):

@@ -116,9 +116,10 @@ def _unnamed_at_the_mark_alone() -> tuple[Replacement, ...]:
     return ((recheck, "ask_committed", ask),)
 
 
-def _dump_at_once(api: Any, store: Any, settings: Any, *more: Any, **named: Any) -> commits.Dump:
+def _dump_at_once(repository: OpenRepository, *more: Any, **named: Any) -> commits.Dump:
     """Asks for a dump right after uncommitted data."""
-    return _dump(api, store, settings.model_copy(update={"wait_before_dump_seconds": 0.0}), *more, **named)
+    settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0.0})
+    return _dump(replace(repository, settings=settings), *more, **named)
 
 
 def _valid_from_now(step: ArrowStep, valid: Validity) -> Any:

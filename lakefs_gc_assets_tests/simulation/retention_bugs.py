@@ -99,8 +99,8 @@ def _of_the_mark() -> Sequence[Replacement]:
         # A recheck alone knows the heads that were shown before.
         return define_live(_with_rules(step, repeat if shown else note, lists=not shown), until, shown)
 
-    def listed(api: Any, *more: Any) -> ServerCommits:
-        return server_commits(api, *more) if api.lists else _NONE_LISTED
+    def listed(repository: Any, *more: Any) -> ServerCommits:
+        return server_commits(repository, *more) if repository.api.lists else _NONE_LISTED
 
     return *_defining(define), (retention, "server_commits", listed)
 

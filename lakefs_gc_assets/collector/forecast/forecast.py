@@ -262,19 +262,9 @@ def ask(
 ) -> Iterator[Asked[R]]:
     """Reads everything that a forecast is made of. Args and Raises as for `make`."""
     step = begin(repository, engine, note)
-    settings = repository.settings
     uncommitted = prepare_uncommitted(step)
     try:
-        readings = retention.read(
-            repository.api,
-            repository.store,
-            repository.namespace,
-            settings,
-            repository.clock,
-            uncommitted.ended_at,
-            note,
-            retention.policy_of(settings),
-        )
+        readings = retention.read(repository, uncommitted.ended_at, note, retention.policy_of(repository.settings))
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(
             f"a forecast needs the graph of all commits, which only a refs dump gives: {refusal}"

@@ -201,7 +201,7 @@ class _Asked:
         self.definition = retention.define(readings, self.found, repository.settings, now)
 
     def _retained(self, readings: Readings) -> Retention:
-        return retention.retention(self.repository.api, readings, self.repository.settings, self.now)
+        return retention.retention(self.repository, readings, self.now)
 
     def in_force(self) -> Iterator[tuple[Scenario, Flags]]:
         """The rules as they are."""

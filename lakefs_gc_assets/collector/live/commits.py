@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
 from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
@@ -135,10 +136,7 @@ class IncompleteDump(LakeFSError):
 
 
 def live_commits(
-    api: LakeFSApi,
-    store: ObjectStore,
-    settings: CollectionSettings,
-    clock: Clock,
+    repository: OpenRepository,
     prepared_until: datetime,
     note: Say = lambda message: None,
     *,
@@ -154,21 +152,18 @@ def live_commits(
         LakeFSError: on any timeout or failure other than 401, 403, 404, 501, or where the dump stays incomplete.
         CorruptFile: where one of its files cannot be read.
     """
-    began = clock.now()
+    began = repository.clock.now()
     try:
-        return complete_dump(api, store, settings, clock, prepared_until, note, at_once=at_once).live()
+        return complete_dump(repository, prepared_until, note, at_once=at_once).live()
     except (AccessDenied, NotFound, NotSupported) as refusal:
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
         # No dump tells whether a commit is under way, so that it waits in any case, before it was refused or now.
-        _wait(settings, clock, prepared_until, note)
-        return replace(every_metadata_file(api, store, clock), waited=_left(settings, prepared_until, began))
+        _wait(repository, prepared_until, note)
+        return replace(every_metadata_file(repository), waited=_left(repository, prepared_until, began))
 
 
 def complete_dump(
-    api: LakeFSApi,
-    store: ObjectStore,
-    settings: CollectionSettings,
-    clock: Clock,
+    repository: OpenRepository,
     prepared_until: datetime,
     note: Say = lambda message: None,
     *,
@@ -189,30 +184,42 @@ def complete_dump(
         CorruptFile: where one of its files cannot be read.
     """
     if at_once:
-        dump = _repeated(api, store, settings, clock, note)
+        dump = _dump_now(repository, note)
         if not dump.sealed:
             return replace(dump, at_once=True)
         branches = ", ".join(sorted(set(dump.sealed.values())))
         note(f"commits are under way, or failed, on {branches}: asking for another refs dump later")
-    waited = _wait(settings, clock, prepared_until, note)
-    return replace(_repeated(api, store, settings, clock, note), waited=waited)
+    waited = _wait(repository, prepared_until, note)
+    return replace(_dump_now(repository, note), waited=waited)
 
 
-def _wait(settings: CollectionSettings, clock: Clock, prepared_until: datetime, note: Say) -> float:
+def _dump_now(repository: OpenRepository, note: Say) -> Dump:
+    return dump_refs(repository.api, repository.store, repository.settings, repository.clock, note)
+
+
+def _wait(repository: OpenRepository, prepared_until: datetime, note: Say) -> float:
     """Waits until a set time after the preparation of uncommitted data; returns for how many seconds."""
-    wait = _left(settings, prepared_until, clock.now())
+    wait = _left(repository, prepared_until, repository.clock.now())
     if wait:
         note(f"waiting {wait:.0f} s before the refs dump")
-        clock.sleep(wait)
+        repository.clock.sleep(wait)
     return wait
 
 
-def _left(settings: CollectionSettings, prepared_until: datetime, now: datetime) -> float:
+def _left(repository: OpenRepository, prepared_until: datetime, now: datetime) -> float:
     """The seconds that are left until the set time after the preparation of uncommitted data."""
-    return max((prepared_until + timedelta(seconds=settings.wait_before_dump_seconds) - now).total_seconds(), 0.0)
+    starts_at = prepared_until + timedelta(seconds=repository.settings.wait_before_dump_seconds)
+    return max((starts_at - now).total_seconds(), 0.0)
 
 
-def _repeated(api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, note: Say) -> Dump:
+def dump_refs(
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: Clock,
+    note: Say = lambda message: None,
+) -> Dump:
+    """A refs dump that lacks nothing, as it is now: `complete_dump` is for runs. Raises as that does."""
     started_at = clock.now()
     problem: LakeFSError | None = None
     for _ in range(_DUMP_TRIES):
@@ -321,17 +328,18 @@ def _fetch_missing(
     return fetched
 
 
-def every_metadata_file(api: LakeFSApi, store: ObjectStore, clock: Clock) -> LiveCommits:
+def every_metadata_file(repository: OpenRepository) -> LiveCommits:
     """All files of the metadata folder, whether a commit names them or not: for servers that refuse to dump refs.
 
     Raises LakeFSError where branches cannot be read, CorruptFile where the metarange of a head is missing.
     """
+    api, clock = repository.api, repository.clock
     started_at = clock.now()
     # Heads are read first: the files of a commit are stored before a branch names it.
     heads = {
         branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
     }
-    files = list_ids(store)
+    files = list_ids(repository.store)
     for missing in set(heads.values()).difference(files):
         raise CorruptFile(
             METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"

@@ -72,16 +72,7 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
     """
     repositories = (step.repository, *step.repository.others)
     prepared = tuple(
-        uncommitted.prepare_checked(
-            each.api,
-            each.store,
-            each.namespace,
-            each.settings,
-            each.clock,
-            step.plan.cutoff,
-            progress,
-            commits_expire=step.plan.flow.by_retention,
-        )
+        uncommitted.prepare_checked(each, step.plan.cutoff, progress, commits_expire=step.plan.flow.by_retention)
         for each in repositories
     )
     preparations.note(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
@@ -338,15 +329,7 @@ def _find_unnamed(step: Step[R], found: Committed, known: Set[str], expired: IdS
 def _every_commit(
     step: Step[R], repository: OpenRepository, prepared_until: datetime, *, at_once: bool = False
 ) -> LiveCommits:
-    return commits.live_commits(
-        repository.api,
-        repository.store,
-        repository.settings,
-        repository.clock,
-        prepared_until,
-        step.log,
-        at_once=at_once,
-    )
+    return commits.live_commits(repository, prepared_until, step.log, at_once=at_once)
 
 
 def heads_shown(step: Step[R]) -> list[str]:
@@ -359,15 +342,4 @@ def heads_shown(step: Step[R]) -> list[str]:
 
 def define_live(step: Step[R], prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
     """What retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
-    repository = step.repository
-    return retention.live_definition(
-        repository.api,
-        repository.store,
-        repository.namespace,
-        repository.settings,
-        repository.clock,
-        step.plan.earliest_clock,
-        prepared_until,
-        step.log,
-        shown,
-    )
+    return retention.live_definition(step.repository, step.plan.earliest_clock, prepared_until, step.log, shown)

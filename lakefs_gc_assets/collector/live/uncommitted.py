@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch, head_if_there
 
 _EMPTY_PAGE_TRIES = 20
@@ -57,14 +56,7 @@ class _Progress:
     pages: int = 0
 
 
-def prepare(
-    api: LakeFSApi,
-    store: ObjectStore,
-    namespace: Namespace,
-    settings: CollectionSettings,
-    clock: Clock,
-    progress: Callable[[int], None] = lambda pages: None,
-) -> Prepared:
+def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda pages: None) -> Prepared:
     """Pages through `prepare_uncommited` to its end and lists the files it wrote.
 
     Args:
@@ -74,6 +66,7 @@ def prepare(
         OrderViolation: the server changed its run id between two pages.
         CorruptFile: the store lists fewer files than the server said that it wrote.
     """
+    api, settings, clock = repository.api, repository.settings, repository.clock
     started_at = clock.now()
     state = _Progress()
     token: str | None = None
@@ -82,7 +75,7 @@ def prepare(
     while True:
         page = _believable_page(api, token, state)
         if page.location:
-            prefix = _prefix(namespace, page)
+            prefix = _prefix(repository.namespace, page)
             state.prefixes[prefix] = state.prefixes.get(prefix, 0) + 1
         state.pages += 1
         progress(state.pages)
@@ -105,7 +98,7 @@ def prepare(
                 "further. See the server's log; raise collection.prepare_timeout_seconds where it is only slow"
             )
     ended_at = clock.now()
-    return Prepared(started_at, ended_at, tuple(state.run_ids), _written(store, state), state.pages)
+    return Prepared(started_at, ended_at, tuple(state.run_ids), _written(repository.store, state), state.pages)
 
 
 def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
@@ -298,11 +291,7 @@ def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
 
 
 def prepare_checked(
-    api: LakeFSApi,
-    store: ObjectStore,
-    namespace: Namespace,
-    settings: CollectionSettings,
-    clock: Clock,
+    repository: OpenRepository,
     cutoff: datetime,
     progress: Callable[[int], None] = lambda pages: None,
     *,
@@ -322,12 +311,13 @@ def prepare_checked(
             lacks an object of this store that is staged by an access point.
         OrderViolation, CorruptFile: see `prepare`.
     """
-    first = prepare(api, store, namespace, settings, clock, progress)
+    api, store, namespace = repository.api, repository.store, repository.namespace
+    first = prepare(repository, progress)
     samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
     missing = missing_samples(store, namespace, first.files, samples)
     if not missing:
         return first
-    second = prepare(api, store, namespace, settings, clock, progress)
+    second = prepare(repository, progress)
     both = Prepared(
         first.started_at,
         second.ended_at,

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
 from lakefs_gc_assets.collector.live.metadata_folder import times_written
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
@@ -39,12 +39,10 @@ from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last
 from lakefs_gc_assets.collector.retention.policy import Policy, in_units
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LakeFSError, NotFound, NotSupported
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
 from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 _LINES = 20
 _NO_RULES = "the repository has no retention rules, so every commit stays"
@@ -160,11 +158,7 @@ class LiveDefinition:
 
 
 def live_definition(
-    api: LakeFSApi,
-    store: ObjectStore,
-    namespace: Namespace,
-    settings: CollectionSettings,
-    clock: Clock,
+    repository: OpenRepository,
     now: datetime,
     prepared_until: datetime,
     note: Say = lambda message: None,
@@ -184,20 +178,21 @@ def live_definition(
         LakeFSError: there are rules and no refs dump, or the server fails.
         CorruptFile: a file cannot be read.
     """
+    settings = repository.settings
     policy = policy_of(settings)
     try:
-        readings = read(api, store, namespace, settings, clock, prepared_until, note, policy)
+        readings = read(repository, prepared_until, note, policy)
     except (AccessDenied, NotFound, NotSupported) as refusal:
-        rules = api.retention_rules()
+        rules = repository.api.retention_rules()
         if rules is not None or policy.replace:
             raise LakeFSError(
                 f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
             ) from refusal
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        live = commits.every_metadata_file(api, store, clock)
+        live = commits.every_metadata_file(repository)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
-    found = _with_shown(api, retention(api, readings, settings, now), shown)
+    found = _with_shown(repository.api, retention(repository, readings, now), shown)
     definition = define(readings, found, settings, now)
     for line in _noted(definition):
         note(line)
@@ -209,16 +204,7 @@ def policy_of(settings: CollectionSettings) -> Policy:
     return policy_file.load(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
-def read(
-    api: LakeFSApi,
-    store: ObjectStore,
-    namespace: Namespace,
-    settings: CollectionSettings,
-    clock: Clock,
-    prepared_until: datetime,
-    note: Say,
-    policy: Policy,
-) -> Readings:
+def read(repository: OpenRepository, prepared_until: datetime, note: Say, policy: Policy) -> Readings:
     """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
 
     Raises:
@@ -227,30 +213,30 @@ def read(
         LakeFSError: the server refuses its rules or its list, or fails.
         CorruptFile: a file cannot be read.
     """
-    dump = commits.complete_dump(api, store, settings, clock, prepared_until, note)
+    dump = commits.complete_dump(repository, prepared_until, note)
     try:
-        rules = api.retention_rules()
+        rules = repository.api.retention_rules()
         if rules is not None:
             retention_rules.require_sane(rules)
-        listed = None if rules is None else server_commits(api, store, namespace, settings, clock, note)
+        listed = None if rules is None else server_commits(repository, note)
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(f"the retention rules cannot be applied: {refusal}") from refusal
-    return Readings(dump, rules, policy, listed, written_times(store, settings, dump.commits))
+    return Readings(dump, rules, policy, listed, written_times(repository, dump.commits))
 
 
-def written_times(store: ObjectStore, settings: CollectionSettings, commits: CommitColumns) -> Integers | None:
+def written_times(repository: OpenRepository, commits: CommitColumns) -> Integers | None:
     """When the metarange's file of each commit was written; None where claimed dates are believed.
 
     To be asked for after the commits: each file is there by then. Raises StorageError.
     """
-    if settings.commit_dates == "claimed":
+    if repository.settings.commit_dates == "claimed":
         return None
     ids = pc.unique(commits.metarange_ids)
-    times: Integers = times_written(store, ids)[pc.index_in(commits.metarange_ids, value_set=ids).to_numpy()]
+    times: Integers = times_written(repository.store, ids)[pc.index_in(commits.metarange_ids, value_set=ids).to_numpy()]
     return times
 
 
-def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, now: datetime) -> Retention:
+def retention(repository: OpenRepository, readings: Readings, now: datetime) -> Retention:
     """Computes which commits stay.
 
     Raises:
@@ -271,7 +257,7 @@ def retention(api: LakeFSApi, readings: Readings, settings: CollectionSettings, 
     tags = _by_commit(dump.commits, dump.tags) if policy.keep_tags else {}
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
     pinned = frozenset(pins[pins >= 0].tolist())
-    listed, late = _listed(api, dump.commits, readings.listed, settings)
+    listed, late = _listed(repository, dump.commits, readings.listed)
     if policy.replace:
         listed = listed[:0]
     others = np.zeros(len(graph.commits), np.bool_)
@@ -300,7 +286,7 @@ def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tup
 
 
 def _listed(
-    api: LakeFSApi, columns: CommitColumns, listed: ServerCommits | None, settings: CollectionSettings
+    repository: OpenRepository, columns: CommitColumns, listed: ServerCommits | None
 ) -> tuple[Integers, dict[str, str]]:
     """Positions of the server's commits, and those that the dump lacks with their metaranges."""
     if listed is None:
@@ -316,12 +302,13 @@ def _listed(
     ids = listed.ids.take(pa.array(unknown)).to_pylist()
     if listed.metarange_ids is not None:
         return at[known], dict(zip(ids, listed.metarange_ids.take(pa.array(unknown)).to_pylist(), strict=True))
-    if len(ids) > settings.dump_fetch_limit:
+    limit = repository.settings.dump_fetch_limit
+    if len(ids) > limit:
         raise LakeFSError(
-            f"the server keeps {len(ids)} commits that the refs dump lacks, more than {settings.dump_fetch_limit}. "
+            f"the server keeps {len(ids)} commits that the refs dump lacks, more than {limit}. "
             "Collect again, or raise collection.dump_fetch_limit"
         )
-    return at[known], {commit_id: api.commit(commit_id).metarange_id for commit_id in ids}
+    return at[known], {commit_id: repository.api.commit(commit_id).metarange_id for commit_id in ids}
 
 
 def define(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, NotSupported
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PreparedCommits
 from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore, fetch
+from lakefs_gc_assets.storage.interface import fetch
 
 _FIRST_POLL_SECONDS = 0.5
 _LONGEST_POLL_SECONDS = 15.0
@@ -40,28 +40,22 @@ class ServerCommits:
     metarange_ids: pa.StringArray | None
 
 
-def server_commits(
-    api: LakeFSApi,
-    store: ObjectStore,
-    namespace: Namespace,
-    settings: CollectionSettings,
-    clock: Clock,
-    note: Say = lambda message: None,
-) -> ServerCommits:
+def server_commits(repository: OpenRepository, note: Say = lambda message: None) -> ServerCommits:
     """Makes the server list its commits, and reads the list.
 
     Raises:
         LakeFSError: the server refuses, fails, takes too long, or has no rules by now.
         CorruptFile: the list is missing or unreadable.
     """
-    prepared = prepare(api, settings, clock, note)
+    namespace = repository.namespace
+    prepared = prepare(repository.api, repository.settings, repository.clock, note)
     file = namespace.relative(prepared.location)
     if file is None:
         raise LakeFSError(
             f"prepare_commits wrote to {prepared.location}, which is outside of the repository's {namespace.uri}: "
             "check that repository and object store belong together"
         )
-    return read(fetch(store, file), file)
+    return read(fetch(repository.store, file), file)
 
 
 def prepare(

@@ -58,11 +58,10 @@ def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | N
     """
     if not marked.dump_at_once:
         return {}
-    repository = step.repository
-    settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
-    now = repository.clock.now()
+    settings = step.repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
+    repository = replace(step.repository, settings=settings)
     try:
-        return commits.complete_dump(repository.api, repository.store, settings, repository.clock, now, step.log).sealed
+        return commits.complete_dump(repository, repository.clock.now(), step.log).sealed
     except (AccessDenied, NotFound, NotSupported) as refusal:
         step.log(f"refs dump not available ({refusal})")
         return None

@@ -30,7 +30,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_commit_objects, put_dump, put_metarange
 from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -78,7 +78,7 @@ MAIN = [branch("main", "b")]
 def live(
     api: ScriptedApi, store: ObjectStore, clock: HandClock | None = None, settings: CollectionSettings = NO_WAIT
 ) -> LiveCommits:
-    return commits.live_commits(api, store, settings, clock or HandClock(), NOW)
+    return commits.live_commits(opened(api, store, settings=settings, clock=clock), NOW)
 
 
 def dumping(*dumps: RefsDump | Exception, known: list[Commit] | None = None) -> ScriptedApi:
@@ -309,7 +309,7 @@ class TestWaiting:
     def test_and_another_dump_are_told(self, store: LocalStore) -> None:
         notes: list[str] = []
         api = dumping(put_dump(store, LINE, []), put_dump(store, LINE, MAIN))
-        commits.live_commits(api, store, CollectionSettings(), HandClock(), NOW, notes.append)
+        commits.live_commits(opened(api, store), NOW, notes.append)
         assert notes == [
             "waiting 30 s before the refs dump",
             "the refs dump names no branch, and every repository has one; asking for another one",
@@ -328,7 +328,7 @@ class TestWaiting:
     def live(api: ScriptedApi, store: ObjectStore, at_once: bool) -> tuple[LiveCommits, float]:
         """The live commits, and for how many seconds the clock was let go on."""
         clock = HandClock()
-        found = commits.live_commits(api, store, CollectionSettings(), clock, NOW, at_once=at_once)
+        found = commits.live_commits(opened(api, store, clock=clock), NOW, at_once=at_once)
         return found, sum(clock.slept)
 
     def test_a_dump_waits(self, store: LocalStore) -> None:
@@ -381,7 +381,7 @@ class TestTheMetadataFolder:
             commits={digest("c"): Script(slow), ROOT.id: Script(ROOT)},
         )
         notes: list[str] = []
-        found = commits.live_commits(api, store, NO_WAIT, clock, NOW, notes.append)
+        found = commits.live_commits(opened(api, store, settings=NO_WAIT, clock=clock), NOW, notes.append)
         assert (found.started_at, found.ended_at) == (NOW, NOW + timedelta(seconds=5))
         assert found.source is CommitSource.METADATA_FOLDER
         assert set(found.files) == files
@@ -485,4 +485,4 @@ class TestRecordedServers:
         settings = server.configuration()
         store = open_store(settings.store, Namespace.parse(server.storage_namespace))
         client = Client(settings.lakefs, server.repository, SystemClock())
-        return commits.live_commits(client, store, NO_WAIT, SystemClock(), server.recorded_at)
+        return commits.live_commits(opened(client, store, settings=NO_WAIT, clock=SystemClock()), server.recorded_at)

@@ -93,9 +93,7 @@ def head() -> Iterator[Head]:
 def head_of(runs: PlainRuns) -> Head:
     """An object of the main branch's head."""
     repository = runs.repository
-    live = commits.live_commits(
-        repository.api, repository.store, repository.settings, repository.clock, runs.clock.now()
-    )
+    live = commits.live_commits(repository, runs.clock.now())
     key = f"_lakefs/{live.heads['main']}"
     for record in ranges.read_metarange(repository.store.get(key), key):
         part = f"_lakefs/{record.id}"

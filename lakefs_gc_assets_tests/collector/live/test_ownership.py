@@ -12,7 +12,7 @@ from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects
 from lakefs_gc_assets_tests.recordings import folder_of
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -188,7 +188,7 @@ def test_a_recorded_server_on_s3() -> None:
         store = open_store(settings.store, namespace)
         client = LakeFSClient(settings.lakefs, server.repository, SystemClock())
         no_wait = CollectionSettings(wait_before_dump_seconds=0)
-        heads = live_commits(client, store, no_wait, SystemClock(), server.recorded_at).heads
+        heads = live_commits(opened(client, store, namespace, no_wait, SystemClock()), server.recorded_at).heads
         ownership.require_own_addresses(client, store, namespace, heads)
         assert any(request.path.endswith("/objects/stat") for request in server.requests)
         with pytest.raises(GuardTripped):

@@ -22,7 +22,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, page
+from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, opened, page
 from lakefs_gc_assets_tests.collector.written import put_uncommitted
 from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def prepare(api: ScriptedApi, store: ObjectStore, clock: HandClock | None = None, **settings: float) -> Prepared:
     chosen = CollectionSettings.model_validate(settings)
-    return uncommitted.prepare(api, store, NAMESPACE, chosen, clock or HandClock())
+    return uncommitted.prepare(opened(api, store, NAMESPACE, chosen, clock))
 
 
 def written(store: ObjectStore, file: str, *addresses: str, run_id: str = "run1") -> str:
@@ -96,7 +96,7 @@ class TestPages:
         written(store, "a", "data/x")
         place = "local:///var/lakefs/data/locns/" + PREFIX.format("run1").rstrip("/")
         api, namespace = ScriptedApi(pages=Script(page(place))), Namespace.parse("local://locns")
-        prepared = uncommitted.prepare(api, store, namespace, CollectionSettings(), HandClock())
+        prepared = uncommitted.prepare(opened(api, store, namespace))
         assert addresses(store, prepared) == ["data/x"]
         assert prepared.files == (PREFIX.format("run1") + "a",)
 
@@ -524,7 +524,7 @@ class Preparing:
 
     def checked(self, *, commits_expire: bool = True) -> Prepared:
         return uncommitted.prepare_checked(
-            self.api, self.store, NAMESPACE, SETTINGS, HandClock(), CUTOFF, commits_expire=commits_expire
+            opened(self.api, self.store, NAMESPACE, SETTINGS), CUTOFF, commits_expire=commits_expire
         )
 
 
@@ -605,18 +605,14 @@ class TestPreparingChecked:
         told: list[int] = []
         clock = HandClock(tick=timedelta(seconds=1))
         prepared = uncommitted.prepare_checked(
-            api, store, NAMESPACE, SETTINGS, clock, CUTOFF, told.append, commits_expire=False
+            opened(api, store, NAMESPACE, SETTINGS, clock), CUTOFF, told.append, commits_expire=False
         )
         assert told == [1, 2, 3, 4] * 2 and prepared.pages == 8
         assert prepared.started_at == NOW and prepared.ended_at == clock.moment - timedelta(seconds=1)
         api.pages = Script(*pages[:1], *[page(location, "t", "run0")] * 9)
         with pytest.raises(LakeFSError, match="repeated one continuation token 2 times"):
             uncommitted.prepare_checked(
-                api,
-                store,
-                NAMESPACE,
-                CollectionSettings(prepare_page_limit=2),
-                clock,
+                opened(api, store, NAMESPACE, CollectionSettings(prepare_page_limit=2), clock),
                 CUTOFF,
                 commits_expire=False,
             )
@@ -680,7 +676,7 @@ class TestRecordedServers:
             cutoff = server.recorded_at + timedelta(days=1)
             samples = uncommitted.staged_samples(client, namespace, cutoff, commits_expire=True)
             prepared = uncommitted.prepare_checked(
-                client, store, namespace, SETTINGS, SystemClock(), cutoff, commits_expire=True
+                opened(client, store, namespace, SETTINGS, SystemClock()), cutoff, commits_expire=True
             )
             found = set(addresses(store, prepared))
         staged = {row["address"] for row in truth["objects"] if row["staged_in"] and row["inside_namespace"]}
@@ -695,4 +691,4 @@ class TestRecordedServers:
         namespace = Namespace.parse(server.storage_namespace)
         store = open_store(settings.store, namespace)
         client = CalmClient(settings.lakefs, server.repository, SystemClock())
-        return addresses(store, uncommitted.prepare(client, store, namespace, SETTINGS, SystemClock()))
+        return addresses(store, uncommitted.prepare(opened(client, store, namespace, SETTINGS, SystemClock())))

@@ -126,7 +126,7 @@ def test_what_servers_leave_keeps_no_object_of_the_repository(name: str) -> None
         settings = CollectionSettings(wait_before_dump_seconds=0)
         api = LakeFSClient(given.lakefs, server.repository, SystemClock())
         opened = OpenRepository(api.repository(), namespace, api, opener.open(), opener, settings, SystemClock())
-        live = live_commits(api, opened.store, settings, opened.clock, server.recorded_at)
+        live = live_commits(opened, server.recorded_at)
         named = find_unread(made_step(ArrowEngine(), opened), opened, live, frozenset())
         unnamed = found(opened, {*named.ids, *live.dump_tables})
 

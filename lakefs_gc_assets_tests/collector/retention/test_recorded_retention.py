@@ -18,6 +18,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
+from lakefs_gc_assets_tests.collector.scripted import opened
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -53,7 +54,7 @@ class Replayed:
 
     def define(self, now: datetime) -> LiveDefinition:
         return retention.live_definition(
-            self.api, self.store, self.namespace, self.settings, SystemClock(), now, self.recorded_at
+            opened(self.api, self.store, self.namespace, self.settings, SystemClock()), now, self.recorded_at
         )
 
     def held(self, metarange_ids: tuple[str, ...]) -> set[str]:

@@ -35,7 +35,7 @@ from lakefs_gc_assets.lakefs.api.models import (
 )
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.scripted import NOW, Script, ScriptedApi, opened
 from lakefs_gc_assets_tests.collector.written import put_commit_objects, put_dump
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
@@ -112,11 +112,7 @@ class Server:
         if not self.written:
             self.write()
         return retention.live_definition(
-            self.api,
-            self.store,
-            NAMESPACE,
-            CollectionSettings(wait_before_dump_seconds=0, **settings),
-            HandClock(),
+            opened(self.api, self.store, NAMESPACE, CollectionSettings(wait_before_dump_seconds=0, **settings)),
             now,
             NOW,
             (lambda message: None) if notes is None else notes.append,
@@ -519,9 +515,9 @@ class TestWhyCommitsStay:
         if prepare:
             server.write()
         chosen = CollectionSettings(wait_before_dump_seconds=0, **settings)
-        policy, clock = retention.policy_of(chosen), HandClock()
-        readings = retention.read(server.api, server.store, NAMESPACE, chosen, clock, NOW, lambda message: None, policy)
-        return retention.retention(server.api, readings, chosen, NOW)
+        repository = opened(server.api, server.store, NAMESPACE, chosen)
+        readings = retention.read(repository, NOW, lambda message: None, retention.policy_of(chosen))
+        return retention.retention(repository, readings, NOW)
 
     @staticmethod
     def why(found: Retention) -> dict[str, tuple[str, ...]]:
@@ -585,9 +581,7 @@ class TestWhatTheLogIsTold:
         server.api.blocking_prepares = Script(LISTED)
         notes: list[str] = []
         settings = CollectionSettings(wait_before_dump_seconds=30)
-        retention.live_definition(
-            server.api, server.store, NAMESPACE, settings, HandClock(), NOW, NOW, note=notes.append
-        )
+        retention.live_definition(opened(server.api, server.store, NAMESPACE, settings), NOW, NOW, note=notes.append)
         assert notes == [
             "waiting 30 s before the refs dump",
             "prepare_commits cannot be started in the background (POST /async: 404): making the blocking call",

@@ -8,7 +8,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi
+from lakefs_gc_assets_tests.collector.scripted import HandClock, Script, ScriptedApi, opened
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
 FILE = "_lakefs/retention/gc/commits/run_id=r/commits.csv"
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> LocalStore:
 def ask(
     api: ScriptedApi, store: LocalStore, clock: HandClock | None = None, settings: CollectionSettings | None = None
 ) -> ServerCommits:
-    return server_commits(api, store, NAMESPACE, settings or CollectionSettings(), clock or HandClock())
+    return server_commits(opened(api, store, NAMESPACE, settings, clock))
 
 
 def said(found: ServerCommits) -> list[tuple[str, str]]:
@@ -74,7 +74,7 @@ class TestWaiting:
     def test_old_servers_are_asked_by_the_blocking_call(self, store: LocalStore, unknown: LakeFSError) -> None:
         api = ScriptedApi(prepare_commits_starts=Script(unknown), blocking_prepares=Script(PREPARED))
         notes: list[str] = []
-        found = server_commits(api, store, NAMESPACE, CollectionSettings(), HandClock(), notes.append)
+        found = server_commits(opened(api, store, NAMESPACE), notes.append)
         assert said(found) == [("a", "m"), ("c", "")]
         assert str(unknown) in notes[0]
 
