@@ -1,8 +1,15 @@
-"""The one exception hierarchy: each message says what happened, to what, and what to do.
+"""What the package says to people: one hierarchy of exceptions, and lines of progress.
 
-Messages never hold credentials: they are built from names of settings, keys of objects and figures. Names and values
-that they quote may be anything, so a message shows as one line of limited length.
+The message of an exception says what happened, to what, and what to do. It never holds credentials: it is built from
+names of settings, keys of objects and figures. Names and values that it quotes may be anything, so it shows as one line
+of limited length.
 """
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LogLine = Callable[[str], None]
+"""Takes a line of progress, or a warning, for whoever started the work."""
 
 _LONGEST_TEXT = 2000
 _SHOWN_END = 400
@@ -153,3 +160,18 @@ class RunFailed(CollectionError):
 
 class Interrupted(CollectionError):
     """A person or the machine asked the process to end before its work was done."""
+
+
+@contextmanager
+def requiring(extra: str, what: str) -> Iterator[None]:
+    """Around an import of libraries that an extra brings. Raises ConfigurationError where they are not installed.
+
+    Args:
+        what: cannot be done without them, in a person's words.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{what} needs {error.name}, which is not installed: pip install 'lakefs-gc-assets[{extra}]'"
+        ) from None

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.rules import effective
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 
 Case = dict[str, Any]
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)

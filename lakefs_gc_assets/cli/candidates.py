@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import LogLine
 
 Format = Literal["table", "csv", "json", "parquet"]
 
@@ -73,7 +73,7 @@ def write_frame(
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
-    progress: Say,
+    progress: LogLine,
     *,
     sweeps: bool = False,
 ) -> None:

@@ -17,9 +17,8 @@ import click
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
 from lakefs_gc_assets.repositories import load_all, named
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
@@ -132,7 +131,7 @@ def show_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-def progress_unless(quiet: bool) -> Say:
+def progress_unless(quiet: bool) -> LogLine:
     """Shows lines of progress, or drops them."""
     return (lambda line: None) if quiet else show_progress
 

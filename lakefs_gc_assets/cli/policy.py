@@ -23,10 +23,9 @@ from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as rules_file
 from lakefs_gc_assets.collector.retention.retention import Readings
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import Loaded
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -119,7 +118,7 @@ class RulesInForce:
             click.echo(line)
 
 
-def read_rules(loaded: Loaded, policy: Path | None, progress: Say) -> RulesInForce:
+def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesInForce:
     """Reads the rules in force.
 
     Args:
@@ -145,7 +144,7 @@ class Proposal:
     found: RulesInForce
 
     @classmethod
-    def read(cls, loaded: Loaded, file: Path, progress: Say) -> "Proposal":
+    def read(cls, loaded: Loaded, file: Path, progress: LogLine) -> "Proposal":
         """Reads rules and looks what they would keep. Raises ConfigurationError where they cannot be meant."""
         rules = rules_file.load(file)
         repository = open_to_look(loaded)

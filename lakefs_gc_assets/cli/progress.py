@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from lakefs_gc_assets.cli.common import show_progress
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.defs.running import Watch
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark import session as spark_session
 
 PHASES = dict(
@@ -33,7 +33,7 @@ _NARROWEST = 60
 
 
 @contextmanager
-def shown_progress(level: int) -> Iterator[tuple[Say, Watch | None]]:
+def shown_progress(level: int) -> Iterator[tuple[LogLine, Watch | None]]:
     """Shows a run as it goes on: as a bar where somebody looks at a terminal, else line by line.
 
     Yields where lines go, and who is told of steps. The bar is gone at the exit, whatever ended the run.

@@ -16,8 +16,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -67,7 +66,7 @@ def run(
 def collect(
     loaded: Loaded,
     sweep: bool | None,
-    progress: Say,
+    progress: LogLine,
     clock: Clock,
     flow: Flow = Flow.CLEAN,
     level: int = logging.INFO,

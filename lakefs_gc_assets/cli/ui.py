@@ -11,8 +11,7 @@ from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, lo
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.dagster_ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.embedded.playground import playground
-from lakefs_gc_assets.extras import requiring
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import LogLine, requiring
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 
@@ -57,7 +56,7 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     sys.exit(status)
 
 
-def _serve_own(file: Path, port: int, say: Say, tell: Say) -> int:
+def _serve_own(file: Path, port: int, say: LogLine, tell: LogLine) -> int:
     """Serves the UI of a file's repositories. Raises CollectionError where the file is wrong or lacks a secret."""
     names = [loaded.configuration.repository for loaded in loaded_configurations(file)]
     home = _home(file.parent / ".dagster")

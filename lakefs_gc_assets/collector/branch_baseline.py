@@ -8,12 +8,11 @@ from lakefs_gc_assets.collector.earlier_runs import EarlierRuns, SettledRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: Say) -> int | None:
+def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: LogLine) -> int | None:
     """The most branches that any run of a repository counted since its newest successful sweep, that one included.
 
     Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
@@ -43,7 +42,9 @@ def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: Say)
     return most
 
 
-def count_branches(store: ObjectStore, run_id: str, settled: SettledRun | None, warn: Say) -> tuple[int | None, bool]:
+def count_branches(
+    store: ObjectStore, run_id: str, settled: SettledRun | None, warn: LogLine
+) -> tuple[int | None, bool]:
     """How many branches a run counted, None where it did not or nobody knows, and whether it swept and succeeded.
 
     The index of runs tells it, else the run's report. Where the report cannot be read or is gone, the manifests of its

@@ -26,11 +26,11 @@ from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,
+    LogLine,
     NotOffered,
     OrderViolation,
     PreconditionFailed,
 )
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there
 
 FORMAT_VERSION = 1
@@ -111,7 +111,7 @@ class EarlierRuns:
         return name not in self._others and run_folder.has_plan(self._store, name)
 
 
-def note(store: ObjectStore, plan: Plan, report: Report, warn: Say) -> None:
+def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
     """Brings the index up to date at the end of a run, whose lock is held.
 
     The run itself joins it where it succeeded, as do runs that ended meanwhile without doing so. Without a lock that

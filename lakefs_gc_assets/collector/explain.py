@@ -32,13 +32,13 @@ from lakefs_gc_assets.errors import (
     ConfigurationError,
     CorruptFile,
     GuardTripped,
+    LogLine,
     ObjectNotFound,
     StorageError,
 )
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectFacts, as_batch
 
 _READERS = 8
@@ -119,7 +119,9 @@ class Explanation:
         return tuple(holder for holder in self.holders if holder.why)
 
 
-def explain(repository: OpenRepository, address: str, now: datetime, note: Say = lambda message: None) -> Explanation:
+def explain(
+    repository: OpenRepository, address: str, now: datetime, note: LogLine = lambda message: None
+) -> Explanation:
     """Looks for an address everywhere.
 
     Args:
@@ -176,7 +178,7 @@ def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
 
 
 def _own_holders(
-    repository: OpenRepository, key: str, now: datetime, note: Say
+    repository: OpenRepository, key: str, now: datetime, note: LogLine
 ) -> tuple[list[Holder], frozenset[str], tuple[StagedAt, ...], Mapping[str, str]]:
     """The commits of the repository that hold the address, ids of all that they and branches name, compacted bases.
 
@@ -196,7 +198,7 @@ def _own_holders(
     return holders, read, _compacted(repository, readings.dump, held), readings.dump.live().heads
 
 
-def _kept(repository: OpenRepository, stored: ObjectFacts, heads: Mapping[str, str], note: Say) -> str | None:
+def _kept(repository: OpenRepository, stored: ObjectFacts, heads: Mapping[str, str], note: LogLine) -> str | None:
     """Why a run that marks now keeps an object that nothing is known to reference; None where it may go.
 
     The run's own functions decide: by age, name, earlier sightings, and what branches answer for paths of its content.
@@ -236,7 +238,7 @@ def _listed_by(repository: OpenRepository, key: str) -> str | None:
 
 
 def _other_holders(
-    namespace: Namespace, other: OpenRepository, key: str, note: Say
+    namespace: Namespace, other: OpenRepository, key: str, note: LogLine
 ) -> tuple[list[Holder], tuple[StagedAt, ...]]:
     """The commits of a repository that `also_live` names, which all count, and its compacted bases."""
     dump = commits.complete_dump(other, other.clock.now(), note)
@@ -273,7 +275,7 @@ def _paths(
     repository: OpenRepository,
     metarange_ids: Iterable[str],
     key: str,
-    note: Say,
+    note: LogLine,
 ) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
     """The paths at which metaranges hold the address, those that do not left out, and ids of all that was read."""
     files = LiveFiles(repository.store, namespace, repository.settings.slice_window)
@@ -294,7 +296,7 @@ def _paths(
 
 
 def _unnamed(
-    repository: OpenRepository, key: str, read: Collection[str], now: datetime, note: Say
+    repository: OpenRepository, key: str, read: Collection[str], now: datetime, note: LogLine
 ) -> Iterator[UnnamedRange]:
     """The ranges beside those of the repository's commits and compacted bases that hold the address, and that count.
 
@@ -320,7 +322,7 @@ def _read(files: LiveFiles, record: RangeRecord, key: str) -> tuple[str, ...]:
     return tuple(path.decode("utf-8", "replace") for path in files.paths(record, key))
 
 
-def _is_uncommitted(repository: OpenRepository, key: str, note: Say) -> bool:
+def _is_uncommitted(repository: OpenRepository, key: str, note: LogLine) -> bool:
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     prepared = uncommitted.prepare(repository)
     try:
@@ -339,7 +341,7 @@ def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> It
                 yield StagedAt(repository.facts.id, branch.id, change.path)
 
 
-def _decisions(repository: OpenRepository, key: str, note: Say) -> Iterator[Decision]:
+def _decisions(repository: OpenRepository, key: str, note: LogLine) -> Iterator[Decision]:
     def exclude(damage: CorruptFile) -> None:
         note(f"what run {run_folder.run_of(damage.file)} decided is not fully known: {damage}")
 

@@ -28,12 +28,12 @@ from lakefs_gc_assets.errors import (
     AlreadyExists,
     LockHeld,
     LockLost,
+    LogLine,
     NotOffered,
     ObjectNotFound,
     PreconditionFailed,
     StorageError,
 )
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, get_if_there
 
 KEY = f"{run_folder.ROOT}lock.json"
@@ -285,7 +285,7 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         return Lock.acquire_unfenced(repository.store, **asked, why=why)
 
 
-def warn_if_unfenced(lock: Lock, warn: Say) -> None:
+def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:
     """Warns where the work goes on without a lock that holds."""
     if lock.why_unfenced is not None:
         warn(f"no lock is held: {lock.why_unfenced}")
@@ -298,7 +298,7 @@ def latest_clock(repository: OpenRepository) -> datetime:
 
 
 @contextmanager
-def locked(repository: OpenRepository, work: str, owner: str, warn: Say) -> Iterator[Lock]:
+def locked(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> Iterator[Lock]:
     """Holds the repository's lock for work that is no run, and renews it in the background.
 
     Args:
@@ -320,7 +320,7 @@ def locked(repository: OpenRepository, work: str, owner: str, warn: Say) -> Iter
 
 
 @contextmanager
-def renewed(lock: Lock, repository: OpenRepository, warn: Say) -> Iterator[None]:
+def renewed(lock: Lock, repository: OpenRepository, warn: LogLine) -> Iterator[None]:
     """Renews the lock in a thread until the exit, four times in the span after which it would expire.
 
     What fails is warned of: a renewal that the store failed at is tried again at the next time, a lock that was lost is

@@ -19,10 +19,9 @@ from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import LockLost, NotOffered, OrderViolation
+from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.saying import Say
 
 
 @dataclass
@@ -35,8 +34,8 @@ class Step(Generic[R]):
         waited: for how many seconds it has waited so far because that protects; it is no work.
     """
 
-    log: Say
-    warn: Say
+    log: LogLine
+    warn: LogLine
     repository: OpenRepository
     engine: Engine[R]
     plan: Plan

@@ -27,7 +27,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.metadata import bars, column_lineage, column_schema
 from lakefs_gc_assets.defs.partitions import Names, asked_flow, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -178,8 +178,8 @@ class SparkProcess:
 
     collector: Collector
     permit: Permit | None
-    log: Say
-    warn: Say
+    log: LogLine
+    warn: LogLine
 
     def open(self) -> OpenRepository:
         """See Process.open."""

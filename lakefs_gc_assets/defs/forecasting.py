@@ -24,8 +24,7 @@ from lakefs_gc_assets.defs.metadata import bars, plain
 from lakefs_gc_assets.defs.pages import stored_page
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, StorageError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError
 from lakefs_gc_assets.spark.errors import from_worker
 
 JOB = "forecast"
@@ -61,7 +60,7 @@ class ForecastConfig(dg.Config):
 
 def forecast_now(
     collector: Collector,
-    note: Say,
+    note: LogLine,
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,

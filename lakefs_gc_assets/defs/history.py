@@ -25,8 +25,7 @@ from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.metadata import plain
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -88,7 +87,7 @@ class Historian:
     instance: dg.DagsterInstance
     names: Names
     run: dg.DagsterRun
-    warn: Say
+    warn: LogLine
 
     @classmethod
     def of(

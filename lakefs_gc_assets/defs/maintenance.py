@@ -34,9 +34,8 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.metadata import plain
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.errors import from_worker
 
@@ -131,7 +130,7 @@ def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str
             yield moved
 
 
-def purge(collector: Collector, run_id: str | None, owner: str, note: Say, warn: Say) -> Iterator[Purged]:
+def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, warn: LogLine) -> Iterator[Purged]:
     """Purges what has been in quarantine for long enough, under the lock, as somebody iterates.
 
     Yields what became of each copy. Objects that are live by then are restored. Nothing is deleted where it cannot be
@@ -156,7 +155,7 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: Say, warn:
 
 
 def purge_by(
-    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: Say
+    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: LogLine
 ) -> Iterator[Purged]:
     """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
 

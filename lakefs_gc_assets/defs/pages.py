@@ -24,13 +24,12 @@ from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.metadata import bars
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.errors import LogLine, StorageError
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Say) -> dict[str, Any]:
+def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: LogLine) -> dict[str, Any]:
     """Makes and stores the page of a run that came to its end; returns what the UI shows of it.
 
     Args:
@@ -64,7 +63,7 @@ def count_garbage(
 
 
 def keep_counted(
-    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime, warn: Say
+    collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime, warn: LogLine
 ) -> Garbage:
     """Counts candidates as `count_garbage` does, and stores the counts, so that the page need not count them again.
 
@@ -79,7 +78,7 @@ def keep_counted(
     return found
 
 
-def keep_failed(collector: Collector, run_id: str, warn: Say) -> None:
+def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
     """Makes and stores the page of a run that failed, where its report could be stored; asks no server.
 
     Args:
@@ -137,7 +136,7 @@ def browser_link(uri: str) -> str | None:
             return None
 
 
-def _try(make: Callable[[], None], run_id: str, warn: Say) -> bool:
+def _try(make: Callable[[], None], run_id: str, warn: LogLine) -> bool:
     try:
         make()
     except Exception as error:

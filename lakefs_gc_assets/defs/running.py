@@ -23,8 +23,7 @@ from lakefs_gc_assets.defs.failures import kind_of, summary
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, asset_of
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, RunFailed
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed
 from lakefs_gc_assets.settings import LaunchSettings, Loaded
 
 
@@ -53,7 +52,7 @@ _NOT_REACHED = "Dependencies for step "
 def execute(
     loaded: Loaded,
     sweep: bool | None,
-    progress: Say,
+    progress: LogLine,
     clock: Clock,
     home: dg.DagsterInstance,
     flow: Flow = Flow.CLEAN,
@@ -106,7 +105,7 @@ def _end_if_left(collecting: Collector, run_id: str, owner: str, why: str) -> No
 def execute_approved(
     loaded: Loaded,
     run_id: str,
-    progress: Say,
+    progress: LogLine,
     clock: Clock,
     home: dg.DagsterInstance,
     level: int = logging.INFO,
@@ -171,7 +170,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield home
 
 
-def line_logger(progress: Say, level: int = logging.INFO, watch: Watch | None = None) -> dg.LoggerDefinition:
+def line_logger(progress: LogLine, level: int = logging.INFO, watch: Watch | None = None) -> dg.LoggerDefinition:
     """A console that shows a run's messages as plain lines.
 
     Args:

@@ -20,8 +20,7 @@ import urllib3
 import yaml
 from urllib3.exceptions import HTTPError
 
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, LogLine
 
 _DEFINITIONS = "lakefs_gc_assets.definitions"
 _START_SECONDS = 600
@@ -79,7 +78,7 @@ class DagsterUI:
                     return str(entry["name"])
         raise AssertionError
 
-    def make_first_run(self, location: str, say: Say = click.echo) -> None:
+    def make_first_run(self, location: str, say: LogLine = click.echo) -> None:
         """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
 
         Raises CollectionError where it is not made; one that fails can be looked at as well.
@@ -174,8 +173,8 @@ def serve(
     environment: Mapping[str, str],
     port: int,
     home: Path,
-    say: Say = click.echo,
-    tell: Say = click.echo,
+    say: LogLine = click.echo,
+    tell: LogLine = click.echo,
     *,
     first_run: bool = True,
 ) -> int:

@@ -17,8 +17,7 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.settings import Loaded
 
 
@@ -37,7 +36,7 @@ def demonstrate(
     clock: Clock,
     console: Console,
     why: Mapping[str, str],
-    meanwhile: Say = lambda line: None,
+    meanwhile: LogLine = lambda line: None,
     then: Sequence[Flow] = (),
 ) -> Shown:
     """Makes a dry run and a sweep in one process and one Spark session, and shows both.
@@ -93,7 +92,7 @@ def _run(
     home: dg.DagsterInstance,
     *,
     sweep: bool,
-    meanwhile: Say = lambda line: None,
+    meanwhile: LogLine = lambda line: None,
     flow: Flow = Flow.CLEAN,
 ) -> str:
     def progress(line: str) -> None:

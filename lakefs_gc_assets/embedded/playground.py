@@ -13,7 +13,7 @@ from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.session import session
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 REPOSITORY = "sample"
@@ -34,7 +34,7 @@ def playground(
     objects: int,
     port: int,
     store_url: str = "",
-    say: Say = click.echo,
+    say: LogLine = click.echo,
 ) -> Iterator[dict[str, str]]:
     """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.extras import requiring
+from lakefs_gc_assets.errors import ConfigurationError, requiring
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -10,9 +10,9 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.past_runs import NOW
@@ -35,7 +35,7 @@ def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:
 
 
 def made_step(
-    engine: Engine[R], repository: OpenRepository, plan: Plan = PLAN, note: Say = lambda line: None
+    engine: Engine[R], repository: OpenRepository, plan: Plan = PLAN, note: LogLine = lambda line: None
 ) -> Step[R]:
     """A step of a run that holds no lock.
 

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 from lakefs_gc_assets.lakefs.api import parsing
-from lakefs_gc_assets.lakefs.api.errors import Answer, Call, is_transient, refusal
 from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
@@ -22,7 +21,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     RetentionRules,
     UncommittedPage,
 )
-from lakefs_gc_assets.lakefs.api.parsing import Fields
+from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, Fields, is_transient, refusal
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome, require_clear
 

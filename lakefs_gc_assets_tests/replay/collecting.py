@@ -15,14 +15,13 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-Collect = Callable[[Loaded, bool, Say, Clock, Flow], str]
+Collect = Callable[[Loaded, bool, LogLine, Clock, Flow], str]
 """Makes a run, whether it sweeps or not; returns its id. Raises CollectionError where it fails."""
 Engine = Callable[[], AbstractContextManager[Collect]]
 _PACE = timedelta(days=2)
@@ -33,7 +32,7 @@ def graph() -> Iterator[Collect]:
     """Through the real graph, on Spark; all runs on one instance."""
     with running.instance() as home:
 
-        def collect(loaded: Loaded, sweep: bool, progress: Say, clock: Clock, flow: Flow) -> str:
+        def collect(loaded: Loaded, sweep: bool, progress: LogLine, clock: Clock, flow: Flow) -> str:
             succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
             if not succeeded:
                 raise error or CollectionError(f"run {run_id} failed")
@@ -46,7 +45,7 @@ def graph() -> Iterator[Collect]:
 def plain_tables() -> Iterator[Collect]:
     """By the run alone, without Dagster and Spark."""
 
-    def collect(loaded: Loaded, sweep: bool, progress: Say, clock: Clock, flow: Flow) -> str:
+    def collect(loaded: Loaded, sweep: bool, progress: LogLine, clock: Clock, flow: Flow) -> str:
         return ArrowRuns(running.decided_here(loaded, sweep=sweep), clock).collect(flow).run_id
 
     yield collect
@@ -57,7 +56,7 @@ def replay(
     flow: Flow,
     now: datetime | None,
     variant: int | None,
-    progress: Say,
+    progress: LogLine,
     *,
     keep_tags: bool = False,
     engine: Engine = graph,
@@ -82,7 +81,7 @@ def replay(
         return collected(server, collect, flow, False, moment, progress, {"retention_policy": str(policy)})
 
 
-def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress: Say) -> Iterator[dict[str, Any]]:
+def chain(folders: Sequence[Path], moments: Sequence[datetime] | None, progress: LogLine) -> Iterator[dict[str, Any]]:
     """Sweeps recordings of one repository one after the other: the first with a clean run, the others optimized.
 
     Deletions happen in a layer over the recordings, and hide the objects from the later ones.
@@ -110,7 +109,7 @@ def collected(
     flow: Flow,
     sweep: bool,
     moment: datetime,
-    progress: Say,
+    progress: LogLine,
     changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """One run of a server, with changes to its settings; what `chain` tells of each run, and the run it built on."""

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.stored import records, tables
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import names
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs, sstables
+from lakefs_gc_assets.lakefs.formats import ranges, refs, sstables
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.lakefs.names import Names
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
@@ -64,7 +64,7 @@ def remembering() -> Iterator[None]:
         patch(ranges, "read_table", _of_bytes(memory, sstables.read_table))
         patch(ranges, "read_metarange", _of_bytes(memory, ranges.read_metarange))
         patch(ranges, "read_range", _of_bytes(memory, ranges.read_range))
-        patch(commit_columns, "read_commits", _of_bytes(memory, commit_columns.read_commits))
+        patch(refs, "read_commits", _of_bytes(memory, refs.read_commits))
         patch(refs, "read_branches", _of_bytes(memory, refs.read_branches))
         patch(refs, "read_tags", _of_bytes(memory, refs.read_tags))
         read_addresses = _addresses(memory, uncommitted.read_addresses)

@@ -43,7 +43,7 @@ from lakefs_gc_assets.collector.universe import expired
 from lakefs_gc_assets.collector.universe.expired import find_expired
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
 from lakefs_gc_assets_tests.simulation.clean_bugs import only_uncommitted

@@ -31,9 +31,8 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
+from lakefs_gc_assets.errors import AccessDenied, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.saying import Say
 
 NAME = "retention_forecast"
 """Of the asset, and of the frame's folder in the folder of a forecast."""
@@ -225,7 +224,7 @@ class Asked(Generic[R]):
 def make(
     repository: OpenRepository,
     engine: Engine[R],
-    note: Say,
+    note: LogLine,
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
@@ -255,7 +254,7 @@ def make(
 def ask(
     repository: OpenRepository,
     engine: Engine[R],
-    note: Say,
+    note: LogLine,
     ages: Sequence[int | None] = AGES,
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
@@ -274,7 +273,7 @@ def ask(
         yield Asked(step, questions, marked, len(readings.dump.commits), depth)
 
 
-def begin(repository: OpenRepository, engine: Engine[R], note: Say) -> Step[R]:
+def begin(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Step[R]:
     """A step without a lock, with the plan that a dry run by retention rules would have now.
 
     Raises what `planning.make_plan` raises.

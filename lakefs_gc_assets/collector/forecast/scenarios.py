@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Polic
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 
 AGES: tuple[int | None, ...] = (0, 1, 3, 7, 14, 30, 60, 90, 180, 365, None)
 """Days of retention that are asked for by default; None for unlimited."""

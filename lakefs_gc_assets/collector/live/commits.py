@@ -18,14 +18,12 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.live.metadata_folder import list_ids
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
+from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
-from lakefs_gc_assets.lakefs.formats.refs import Entity
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
@@ -138,7 +136,7 @@ class IncompleteDump(LakeFSError):
 def live_commits(
     repository: OpenRepository,
     prepared_until: datetime,
-    note: Say = lambda message: None,
+    note: LogLine = lambda message: None,
     *,
     at_once: bool = False,
 ) -> LiveCommits:
@@ -165,7 +163,7 @@ def live_commits(
 def complete_dump(
     repository: OpenRepository,
     prepared_until: datetime,
-    note: Say = lambda message: None,
+    note: LogLine = lambda message: None,
     *,
     at_once: bool = False,
 ) -> Dump:
@@ -193,11 +191,11 @@ def complete_dump(
     return replace(_dump_now(repository, note), waited=waited)
 
 
-def _dump_now(repository: OpenRepository, note: Say) -> Dump:
+def _dump_now(repository: OpenRepository, note: LogLine) -> Dump:
     return dump_refs(repository.api, repository.store, repository.settings, repository.clock, note)
 
 
-def _wait(repository: OpenRepository, prepared_until: datetime, note: Say) -> float:
+def _wait(repository: OpenRepository, prepared_until: datetime, note: LogLine) -> float:
     """Waits until a set time after the preparation of uncommitted data; returns for how many seconds."""
     wait = _left(repository, prepared_until, repository.clock.now())
     if wait:
@@ -217,7 +215,7 @@ def dump_refs(
     store: ObjectStore,
     settings: CollectionSettings,
     clock: Clock,
-    note: Say = lambda message: None,
+    note: LogLine = lambda message: None,
 ) -> Dump:
     """A refs dump that lacks nothing, as it is now: `complete_dump` is for runs. Raises as that does."""
     started_at = clock.now()
@@ -240,7 +238,7 @@ def _dumped(
     def parts(metarange_id: str, entity: Entity, read: _TableReader[Rows_co]) -> Iterator[Rows_co]:
         return table_parts(store, metarange_id, entity, read, tables)
 
-    commits = CommitColumns.joined(list(parts(dump.commits_meta_range_id, "commit", commit_columns.read_commits)))
+    commits = CommitColumns.joined(list(parts(dump.commits_meta_range_id, "commit", refs.read_commits)))
     records = [branch for part in parts(dump.branches_meta_range_id, "branch", refs.read_branches) for branch in part]
     branches = {branch.id: branch.commit_id for branch in records}
     tags = {tag.id: tag.commit_id for part in parts(dump.tags_meta_range_id, "tag", refs.read_tags) for tag in part}

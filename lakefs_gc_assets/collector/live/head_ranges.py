@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.stored import copying, run_folder, tables
-from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CorruptFile, LogLine, ObjectNotFound, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 HEAD_RANGES = pa.schema(
@@ -112,7 +111,7 @@ class HeadNotes:
     store: ObjectStore
     run_id: str
     base_run: str | None
-    warn: Say
+    warn: LogLine
 
     def read(self) -> HeadRanges:
         """What the base run noted; nothing where it noted nothing, or where that is not what was written."""

@@ -10,11 +10,10 @@ from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.errors import CorruptFile, LogLine
 
 
-def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str], warn: Say) -> pa.Table:
+def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str], warn: LogLine) -> pa.Table:
     """Address and bytes of what `restore` would restore.
 
     Args:
@@ -29,7 +28,7 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
 
 
 def restore(
-    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: Say
+    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: LogLine
 ) -> Iterator[Restored]:
     """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
 

@@ -8,13 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.errors import (
-    AlreadyExists,
-    CollectionError,
-    CorruptFile,
-    NotOffered,
-    OrderViolation,
-)
+from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.live.metadata_folder import NOT_LISTED
 from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, raise_dates, spread
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule
 from lakefs_gc_assets.errors import LakeFSError
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
 
 Flags = npt.NDArray[np.bool_]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -38,10 +38,17 @@ from lakefs_gc_assets.collector.retention.active_commits import (
 from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last_holders
 from lakefs_gc_assets.collector.retention.policy import Policy, in_units
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LakeFSError, NotFound, NotSupported
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    CorruptFile,
+    GuardTripped,
+    LakeFSError,
+    LogLine,
+    NotFound,
+    NotSupported,
+)
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, Integers
-from lakefs_gc_assets.saying import Say
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
 from lakefs_gc_assets.settings import CollectionSettings
 
 _LINES = 20
@@ -161,7 +168,7 @@ def live_definition(
     repository: OpenRepository,
     now: datetime,
     prepared_until: datetime,
-    note: Say = lambda message: None,
+    note: LogLine = lambda message: None,
     shown: Collection[str] = (),
 ) -> LiveDefinition:
     """Reads refs, rules, policy and the server's list anew, and computes what stays.
@@ -204,7 +211,7 @@ def policy_of(settings: CollectionSettings) -> Policy:
     return policy_file.load(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
-def read(repository: OpenRepository, prepared_until: datetime, note: Say, policy: Policy) -> Readings:
+def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, policy: Policy) -> Readings:
     """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
 
     Raises:

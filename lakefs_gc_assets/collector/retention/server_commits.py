@@ -13,9 +13,8 @@ from pyarrow import csv
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, NotSupported
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PreparedCommits
-from lakefs_gc_assets.saying import Say
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import fetch
 
@@ -40,7 +39,7 @@ class ServerCommits:
     metarange_ids: pa.StringArray | None
 
 
-def server_commits(repository: OpenRepository, note: Say = lambda message: None) -> ServerCommits:
+def server_commits(repository: OpenRepository, note: LogLine = lambda message: None) -> ServerCommits:
     """Makes the server list its commits, and reads the list.
 
     Raises:
@@ -62,7 +61,7 @@ def prepare(
     api: LakeFSApi,
     settings: CollectionSettings,
     clock: Clock,
-    note: Say = lambda message: None,
+    note: LogLine = lambda message: None,
 ) -> PreparedCommits:
     """Makes the server list its commits, in the background where it can. Raises LakeFSError."""
     try:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.api import parsing
-from lakefs_gc_assets.lakefs.api.errors import Answer, Call
 from lakefs_gc_assets.lakefs.api.models import (
     OBJECTS_ON_PAGE,
     Branch,
@@ -26,7 +25,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     ServerClocks,
     UncommittedPage,
 )
-from lakefs_gc_assets.lakefs.api.parsing import Fields
+from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, Fields
 from lakefs_gc_assets.settings import LakeFSSettings
 
 if TYPE_CHECKING:

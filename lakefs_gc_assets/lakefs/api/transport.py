@@ -33,8 +33,8 @@ from urllib3.exceptions import HTTPError, LocationParseError, NewConnectionError
 from urllib3.util import Url, parse_url
 
 from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, ServerUnavailable
-from lakefs_gc_assets.lakefs.api.errors import Answer, Call, is_transient, refusal
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, is_transient, refusal
 from lakefs_gc_assets.settings import LakeFSSettings
 
 _API_PATH = "/api/v1"

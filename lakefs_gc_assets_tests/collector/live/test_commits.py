@@ -24,8 +24,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, RefsDump
 from lakefs_gc_assets.lakefs.formats import ranges
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
-from lakefs_gc_assets.lakefs.formats.refs import Entity
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Entity
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore

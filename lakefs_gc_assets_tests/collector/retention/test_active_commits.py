@@ -25,9 +25,8 @@ from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, read_commits
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
-from lakefs_gc_assets.lakefs.formats.refs import read_branches
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, read_branches, read_commits
 from lakefs_gc_assets_tests import retention_cases
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings

@@ -7,12 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from lakefs_gc_assets.errors import (
-    AccessDenied,
-    LakeFSError,
-    NotFound,
-    ServerUnavailable,
-)
+from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, ServerUnavailable
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import (
     Branch,

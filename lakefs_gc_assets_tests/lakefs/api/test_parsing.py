@@ -4,10 +4,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.errors import (
-    LakeFSError,
-    ServerUnavailable,
-)
+from lakefs_gc_assets.errors import LakeFSError, ServerUnavailable
 from lakefs_gc_assets.lakefs.api.models import RefsDump
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD, ask
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, said

@@ -1,9 +1,9 @@
 """Columns of commits as rows, for comparisons; their generation is not among the columns."""
 
 from lakefs_gc_assets.lakefs.api.models import Commit
-from lakefs_gc_assets.lakefs.formats import commit_columns
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns
+from lakefs_gc_assets.lakefs.formats import refs
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 
 
 def rows(columns: CommitColumns) -> list[Commit]:
@@ -23,4 +23,4 @@ def rows(columns: CommitColumns) -> list[Commit]:
 
 
 def read_commits(data: bytes, file: str, *, expected: RangeRecord | None = None) -> list[Commit]:
-    return rows(commit_columns.read_commits(data, file, expected=expected))
+    return rows(refs.read_commits(data, file, expected=expected))

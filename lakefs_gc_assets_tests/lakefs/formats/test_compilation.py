@@ -85,7 +85,7 @@ def test_compiled_functions_depend_on_their_own_file_alone() -> None:
 
 def test_importing_the_readers_does_not_import_numba() -> None:
     code = (
-        "import sys; from lakefs_gc_assets.lakefs.formats import columns, ranges, records, refs, sstables;"
+        "import sys; from lakefs_gc_assets.lakefs.formats import ranges, records, refs, sstables;"
         "from lakefs_gc_assets.collector.retention import active_commits;"
         "from lakefs_gc_assets.collector import address_hashes; print('numba' in sys.modules)"
     )

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
+from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
     FOOTER_BYTES,
     Entry,
@@ -28,7 +28,7 @@ from lakefs_gc_assets_tests.lakefs.formats.table_bytes import (
 )
 from lakefs_gc_assets_tests.recordings import REAL, folder_of, needs_recordings
 
-_REFS: dict[str, Any] = {"commit": commit_columns.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
+_REFS: dict[str, Any] = {"commit": refs.read_commits, "branch": refs.read_branches, "tag": refs.read_tags}
 
 
 def _read(data: bytes, kind: ranges.Kind) -> Any:

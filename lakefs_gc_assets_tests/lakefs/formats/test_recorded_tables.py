@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.lakefs.formats import commit_columns, ranges, refs
+from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits, rows
 from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
 
@@ -78,7 +78,7 @@ def _check_metarange(data: bytes, file: str, entity: str | None, entries: list[d
 def _check_refs(data: bytes, file: str, entity: str, entries: list[dict[str, Any]]) -> None:
     stated = [entry[entity] for entry in entries]
     if entity == "commit":
-        columns = commit_columns.read_commits(data, file)
+        columns = refs.read_commits(data, file)
         assert [
             (c.id, c.metarange_id, list(c.parents), c.creation_date, nanos, c.version)
             for c, nanos in zip(rows(columns), columns.nanos.tolist(), strict=True)

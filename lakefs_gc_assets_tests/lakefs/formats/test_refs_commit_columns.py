@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats import ranges
-from lakefs_gc_assets.lakefs.formats.commit_columns import CommitColumns, read_commits
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, read_commits
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows
 from lakefs_gc_assets_tests.lakefs.formats.table_bytes import TableBytes, framed, integer, text, varint
 

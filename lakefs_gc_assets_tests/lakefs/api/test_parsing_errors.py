@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import pytest
 
-from lakefs_gc_assets.lakefs.api.errors import Answer, Call, refusal
+from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, refusal
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import refused
 from lakefs_gc_assets_tests.lakefs.api.talking import KEY_ID, SECRET, talking
 
