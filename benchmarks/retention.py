@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from lakefs_gc_assets.collector.live import commits as dumps
+from lakefs_gc_assets.collector import commits as dumps
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.policy import Policy

@@ -43,13 +43,13 @@ WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": (
-        "arrow_engine branch_baseline clock earlier_runs expiring failing gap_check guards lock order preparations "
-        "restored run sightings step subtraction"
+        "arrow_engine branch_baseline clock commits earlier_runs expiring failing gap_check guards lock order "
+        "preparations restored run sightings step subtraction"
     ),
     "collector/frame": "receipts",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
-        "commits contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
+        "contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
         "range_records range_sizes uncommitted unnamed"
     ),
     "collector/quarantine": "check purge restore restore_run",

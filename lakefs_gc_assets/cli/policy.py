@@ -17,7 +17,7 @@ from lakefs_gc_assets.cli.common import (
     progress_unless,
 )
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.live import commits
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import retention

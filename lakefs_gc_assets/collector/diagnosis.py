@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from lakefs_gc_assets.collector import guards, preparations
+from lakefs_gc_assets.collector import commits, guards, preparations
 from lakefs_gc_assets.collector.clock import Clock, Clocks
-from lakefs_gc_assets.collector.live import commits, other_repositories, ownership
+from lakefs_gc_assets.collector.live import other_repositories, ownership
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.repository import require_writable
 from lakefs_gc_assets.collector.retention import server_commits

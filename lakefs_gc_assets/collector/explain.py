@@ -11,25 +11,23 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import past_frames, planning, preparations, sightings
+from lakefs_gc_assets.collector import commits, past_frames, planning, preparations, sightings
+from lakefs_gc_assets.collector.commits import Dump, list_ids
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.held_engine import HeldEngine
-from lakefs_gc_assets.collector.live import commits, uncommitted
-from lakefs_gc_assets.collector.live.commits import Dump
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.metadata_folder import list_ids
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.universe.parts import as_listed
 from lakefs_gc_assets.errors import (
     CollectionError,
-    ConfigurationError,
     CorruptFile,
     GuardTripped,
     LogLine,
@@ -37,7 +35,7 @@ from lakefs_gc_assets.errors import (
     StorageError,
 )
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectFacts, as_batch
 
@@ -156,18 +154,6 @@ def explain(
     if found.stored is None or found.is_referenced:
         return found
     return replace(found, kept=_kept(repository, found.stored, heads, note))
-
-
-def relative(repository: OpenRepository, address: str) -> str:
-    """The address below the storage namespace. Raises ConfigurationError where it lies outside."""
-    if parse_location(address) is None:
-        return address
-    found = repository.namespace.relative(address)
-    if not found:
-        raise ConfigurationError(
-            f"{address} lies outside of {repository.namespace.uri}: objects there are never collected"
-        )
-    return found
 
 
 def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:

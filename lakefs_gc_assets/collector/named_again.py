@@ -8,12 +8,12 @@ run which deleted it knew a commit that held it, and took that commit to be expi
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
 from lakefs_gc_assets.collector.history import DELETIONS, deletions
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import plan as plans

@@ -7,12 +7,11 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.incremental.base_run import BaseRun, NoBaseRun
+from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run, live_definition
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
-from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import move
+from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.repository import OpenRepository, require_copies
 from lakefs_gc_assets.collector.universe import inventoried, parts
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
@@ -44,7 +43,7 @@ def begin(
             f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
         )
     if repository.settings.quarantines:
-        move.require_copies(repository.store)
+        require_copies(repository.store)
     earlier = report.read(repository.store, run_id)
     if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
@@ -111,34 +110,6 @@ def _build_on_base_run(repository: OpenRepository, made: Plan, flow: Flow) -> Pl
     except NoBaseRun as reason:
         return replace(made, why_clean=str(reason))
     return replace(made, flow=flow, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
-
-
-def live_definition(repository: OpenRepository) -> str:
-    """What counts as live, in words."""
-    others = sorted(other.facts.id for other in repository.others)
-    words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
-    settings = repository.settings
-    if not settings.keep_unnamed_ranges:
-        return f"{words}, without ranges that no commit names"
-    return words if settings.keep_old_unnamed_ranges else f"{words}, without old ranges that no commit names"
-
-
-def find_base_run(repository: OpenRepository, before: str | None = None, definition: str | None = None) -> BaseRun:
-    """The run that the next one builds on.
-
-    Args:
-        before: id of the next run, where it has one.
-        definition: what counts as live in it; by default whatever any commit holds.
-    Raises:
-        NoBaseRun: it cannot build on any.
-    """
-    found = base_run.find(repository, definition or live_definition(repository), before)
-    folders = parts.folders(repository.store)
-    if new := sorted(set(folders.others).difference(found.checkpoint.other_folders)):
-        raise NoBaseRun(
-            f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
-        )
-    return found
 
 
 def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[str, ...], str | None]:

@@ -1,8 +1,5 @@
 """The figures of a mark, and the report of a run that came to its end, from what its frames say of themselves."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -20,7 +17,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
-from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
+from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending
 from lakefs_gc_assets.collector.step import Step
@@ -31,14 +28,6 @@ _WAY_BACK = (
     "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address ADDRESS` brings it back "
     "where the bucket keeps versions or the run moved it to quarantine"
 )
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """Objects and bytes by what became of them."""
-
-    objects: Mapping[Outcome, int]
-    sizes: Mapping[Outcome, int]
 
 
 def mark_of(

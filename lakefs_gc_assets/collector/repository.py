@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.errors import ReadOnlyRepository
-from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.errors import ConfigurationError, ReadOnlyRepository
+from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 
@@ -53,3 +53,24 @@ def require_writable(facts: Repository) -> None:
             f"repository {facts.id} is read-only: lakeFS refuses to prepare a collection of it, and nothing in it can "
             "become garbage"
         )
+
+
+def require_copies(store: ObjectStore) -> CopiesObjects:
+    """The store, as one that copies objects by itself. Raises ConfigurationError where it cannot."""
+    if not isinstance(store, CopiesObjects):
+        raise ConfigurationError(
+            "collection.sweep_mode is quarantine, and this kind of store cannot copy by itself: set it to delete"
+        )
+    return store
+
+
+def relative(repository: OpenRepository, address: str) -> str:
+    """The address below the storage namespace. Raises ConfigurationError where it lies outside."""
+    if parse_location(address) is None:
+        return address
+    found = repository.namespace.relative(address)
+    if not found:
+        raise ConfigurationError(
+            f"{address} lies outside of {repository.namespace.uri}: objects there are never collected"
+        )
+    return found

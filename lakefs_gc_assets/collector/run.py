@@ -42,6 +42,7 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.incremental.leaving import leave
 from lakefs_gc_assets.collector.live import (
     noted_addresses,
@@ -79,7 +80,6 @@ from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.expired import find_expired
-from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]

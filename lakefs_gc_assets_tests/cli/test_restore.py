@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import lock, planning
-from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
+from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.batches import Sweep
@@ -90,7 +90,7 @@ def restore(*arguments: str) -> Result:
 
 def test_what_a_run_deleted_is_there_again_and_the_next_run_is_clean(deleted: Deleted) -> None:
     assert deleted.statuses() == [410, 410]
-    assert planning.find_base_run(deleted.repository).run_id == deleted.run_id
+    assert find_base_run(deleted.repository).run_id == deleted.run_id
     full = f"{deleted.repository.namespace.uri}{deleted.addresses[1]}"
 
     one = restore("--run-id", deleted.run_id, "--address", full)
@@ -110,7 +110,7 @@ def test_what_a_run_deleted_is_there_again_and_the_next_run_is_clean(deleted: De
     assert deleted.statuses() == [200, 200]
     assert lock.holder(deleted.repository.store) is None
     with pytest.raises(NoBaseRun, match=f"objects that run {deleted.run_id} had deleted were brought back"):
-        planning.find_base_run(deleted.repository)
+        find_base_run(deleted.repository)
 
 
 def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
@@ -120,7 +120,7 @@ def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
     sizes = sorted(f"{address}: {len(path)} B" for address, path in zip(deleted.addresses, PATHS, strict=True))
     assert shown.stdout.splitlines() == [*sizes, "2 objects, 3 B, would be brought back; this was a dry run"]
     assert deleted.statuses() == [410, 410]
-    assert planning.find_base_run(deleted.repository).run_id == deleted.run_id
+    assert find_base_run(deleted.repository).run_id == deleted.run_id
 
 
 def test_in_json(deleted: Deleted) -> None:
@@ -166,7 +166,7 @@ def test_what_cannot_be_meant_changes_nothing(
     assert said in result.stderr and result.stderr.count("\n") == 1
     assert deleted.statuses() == [410, 410]
     assert lock.holder(deleted.repository.store) is None
-    assert planning.find_base_run(deleted.repository).run_id == deleted.run_id
+    assert find_base_run(deleted.repository).run_id == deleted.run_id
 
 
 def test_a_collection_under_way_is_not_disturbed(deleted: Deleted) -> None:

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import failing, lock
+from lakefs_gc_assets.collector import commits, failing, lock
 from lakefs_gc_assets.collector import make_step as steps
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.frame import manifest as manifests
@@ -19,7 +19,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     STEPS,
     UNCOMMITTED_DF,
 )
-from lakefs_gc_assets.collector.live import commits
 from lakefs_gc_assets.collector.lock import Lock, renewed
 from lakefs_gc_assets.collector.make_step import Turn
 from lakefs_gc_assets.collector.records import plan as plans

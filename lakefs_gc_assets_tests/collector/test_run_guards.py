@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import checking, lock, preparations, run, sightings
+from lakefs_gc_assets.collector import checking, commits, lock, preparations, run, sightings
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import commits, range_notes
+from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

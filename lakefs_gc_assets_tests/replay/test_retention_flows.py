@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.collector.incremental import expired_since
 from lakefs_gc_assets.collector.live import noted_addresses
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.universe import expired_since
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import rows

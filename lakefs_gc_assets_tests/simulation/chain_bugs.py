@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import failing, run
+from lakefs_gc_assets.collector import commits, failing, run
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
@@ -26,8 +27,6 @@ from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_rea
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.leaving import CheckpointCounts, leave, reason_for_none, select_pending
-from lakefs_gc_assets.collector.live import commits
-from lakefs_gc_assets.collector.live.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, find_unread
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards, lock, order, run, sightings
+from lakefs_gc_assets.collector import commits, guards, lock, order, run, sightings
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.frame import receipts
@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.live import commits, uncommitted
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import (
+    commits,
     earlier_runs,
     gap_check,
     guards,
@@ -24,6 +25,7 @@ from lakefs_gc_assets.collector import (
     run,
     sightings,
 )
+from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.frame.kinds import (
     DELETED_REPORT,
     UNCOMMITTED_DF,
@@ -35,8 +37,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import commits, current, noted_addresses, ownership, range_notes, uncommitted
-from lakefs_gc_assets.collector.live.commits import LiveCommits
+from lakefs_gc_assets.collector.live import current, noted_addresses, ownership, range_notes, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind

@@ -16,9 +16,9 @@ from types import ModuleType
 
 from lakefs_gc_assets import collector
 from lakefs_gc_assets.collector import lock, make_step
+from lakefs_gc_assets.collector.incremental import expired_since
 from lakefs_gc_assets.collector.live import hidden, noted_addresses
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.universe import expired_since
 from lakefs_gc_assets.settings import SweepMode
 from lakefs_gc_assets.storage import read_ahead
 from lakefs_gc_assets_tests.simulation import other_writers, ruling, versioning, writers

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector import commits, run
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.commits import Dump, complete_dump
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.live import commits, current
-from lakefs_gc_assets.collector.live.commits import Dump, complete_dump
+from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Uncommitted,

@@ -2,7 +2,7 @@
 
 docs/retention.md names them. In a run that reads all that is live, those that compare with less than that are one and
 the same: to take for known what was read before. That what expired is not learnt from commits that a server names shows
-only where a server forgets commits; simulated ones forget none (`collector/universe/test_expired_since.py`).
+only where a server forgets commits; simulated ones forget none (`collector/incremental/test_expired_since.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -21,6 +21,7 @@ from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live import current, named_ranges, noted_addresses, range_hashes, range_notes
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.live.named_ranges import NAMED_RANGES
@@ -32,7 +33,6 @@ from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import look_around, track
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed

@@ -15,10 +15,11 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.records import approval, restoration
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import CollectionSettings
@@ -49,11 +50,11 @@ class BaseRun:
         return self.report.run_id
 
 
-def find(repository: OpenRepository, live_definition: str, before: str | None = None) -> BaseRun:
+def find(repository: OpenRepository, definition: str, before: str | None = None) -> BaseRun:
     """Finds the newest run that listed and was to delete, if it can be built on. Dry runs are passed over.
 
     Args:
-        live_definition: what counts as live in the next run.
+        definition: what counts as live in the next run.
         before: id of the next run, where it has one.
     Raises:
         NoBaseRun: there is no such run, or it cannot be built on; the text says why.
@@ -65,7 +66,7 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
         if checkpoint is None:
             raise NoBaseRun(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
         _require_not_undone(repository.store, found.report.run_id)
-        _require_alike(repository, found.plan, live_definition)
+        _require_alike(repository, found.plan, definition)
         run_id = found.report.run_id
         files = checkpoints.require_frames(repository.store, run_id, checkpoint)
         checkpoints.count_ids(repository.store, run_id, checkpoint)
@@ -73,6 +74,34 @@ def find(repository: OpenRepository, live_definition: str, before: str | None = 
     except CorruptFile as corrupt:
         raise _unreadable(corrupt) from corrupt
     return BaseRun(found.plan, found.report, checkpoint, sealed, files)
+
+
+def live_definition(repository: OpenRepository) -> str:
+    """What counts as live, in words."""
+    others = sorted(other.facts.id for other in repository.others)
+    words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
+    settings = repository.settings
+    if not settings.keep_unnamed_ranges:
+        return f"{words}, without ranges that no commit names"
+    return words if settings.keep_old_unnamed_ranges else f"{words}, without old ranges that no commit names"
+
+
+def find_base_run(repository: OpenRepository, before: str | None = None, definition: str | None = None) -> BaseRun:
+    """The run that the next one builds on.
+
+    Args:
+        before: id of the next run, where it has one.
+        definition: what counts as live in it; by default whatever any commit holds.
+    Raises:
+        NoBaseRun: it cannot build on any.
+    """
+    found = find(repository, definition or live_definition(repository), before)
+    folders = parts.folders(repository.store)
+    if new := sorted(set(folders.others).difference(found.checkpoint.other_folders)):
+        raise NoBaseRun(
+            f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
+        )
+    return found
 
 
 def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
@@ -192,7 +221,7 @@ def _require_not_undone(store: ObjectStore, run_id: str) -> None:
         raise NoBaseRun(f"{restored}, after run {run_id} was opened")
 
 
-def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: str) -> None:
+def _require_alike(repository: OpenRepository, earlier: Plan, definition: str) -> None:
     """Raises NoBaseRun where the next run differs in anything that the earlier run's checkpoint depends on."""
     now = {
         "repository": (earlier.repository, repository.facts.id),
@@ -200,7 +229,7 @@ def _require_alike(repository: OpenRepository, earlier: Plan, live_definition: s
         "slice window": (earlier.slice_window, repository.settings.slice_window),
         "minimum age": (timedelta(seconds=earlier.min_age_seconds), repository.min_age),
         "grace period": (timedelta(seconds=earlier.grace_period_seconds), repository.api.grace_period()),
-        "definition of what is live": (earlier.live_definition, live_definition),
+        "definition of what is live": (earlier.live_definition, definition),
     }
     for what, (before, after) in now.items():
         if before != after:

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -234,7 +233,7 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
     if step.plan.flow is not Flow.CLEAN or not candidates.count:
         return 0
     try:
-        found = planning.find_base_run(step.repository, step.plan.run_id)
+        found = base_run.find_base_run(step.repository, step.plan.run_id)
         base_run.require_files(step.repository.store, found)
     except NoBaseRun:
         return 0

@@ -9,10 +9,10 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import preparations
+from lakefs_gc_assets.collector import commits, preparations
+from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.live import commits, cross_repository, uncommitted
-from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.live import cross_repository, uncommitted
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_hashes import HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder

@@ -28,9 +28,9 @@ from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.repository import require_copies
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import move
-from lakefs_gc_assets.collector.sweep.move import require_copies
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, OrderViolation, StorageError
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,

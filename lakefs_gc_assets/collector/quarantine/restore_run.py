@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository, relative
 from lakefs_gc_assets.errors import CorruptFile, LogLine
 
 
@@ -52,5 +51,5 @@ def restore(
 
 
 def _deleted(repository: OpenRepository, run_id: str, addresses: Sequence[str], damaged: DamagedFile) -> pa.Table:
-    keys = [explain.relative(repository, address) for address in addresses]
+    keys = [relative(repository, address) for address in addresses]
     return quarantine_restore.deleted_by(repository.store, run_id, keys, damaged)

@@ -17,10 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.live import commits
-from lakefs_gc_assets.collector.live.commits import Dump, LiveCommits
-from lakefs_gc_assets.collector.live.metadata_folder import times_written
+from lakefs_gc_assets.collector import commits, guards
+from lakefs_gc_assets.collector.commits import Dump, LiveCommits, times_written
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import rules as retention_rules

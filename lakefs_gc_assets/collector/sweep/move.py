@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import verify
 from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.repository import require_copies
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets.errors import ObjectNotFound, StorageError
+from lakefs_gc_assets.storage.interface import CopiesObjects
 
 ROOT = "_lakefs/retention/gc/quarantine/"
 BATCH = 100
@@ -30,15 +31,6 @@ _CALLERS = 16
 def key(run_id: str, address: str) -> str:
     """The key of the copy of an object that a run moved to quarantine."""
     return f"{ROOT}{run_id}/{address}"
-
-
-def require_copies(store: ObjectStore) -> CopiesObjects:
-    """The store, as one that copies objects by itself. Raises ConfigurationError where it cannot."""
-    if not isinstance(store, CopiesObjects):
-        raise ConfigurationError(
-            "collection.sweep_mode is quarantine, and this kind of store cannot copy by itself: set it to delete"
-        )
-    return store
 
 
 @dataclass(frozen=True, slots=True)

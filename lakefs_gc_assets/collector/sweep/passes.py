@@ -19,8 +19,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_since
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.records import approval
-from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.reporting import Amounts
+from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import undeletable
 from lakefs_gc_assets.collector.sweep.approval import give

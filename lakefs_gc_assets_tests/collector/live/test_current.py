@@ -11,9 +11,9 @@ import pytest
 
 from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import cross_repository, noted_sizes, range_sizes, uncommitted
-from lakefs_gc_assets.collector.live.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,

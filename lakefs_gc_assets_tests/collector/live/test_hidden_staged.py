@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector import digests
+from lakefs_gc_assets.collector import commits, digests
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.engine import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live import commits, hidden_staged
+from lakefs_gc_assets.collector.live import hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, known_contents
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept

@@ -5,7 +5,7 @@ import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.live.commits import CommitSource, live_commits
+from lakefs_gc_assets.collector.commits import CommitSource, live_commits
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
@@ -18,8 +18,8 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets_tests.collector.live.test_commits import LINE
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.test_commits import LINE
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
 from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakefs_gc_assets.collector.live.commits import CommitSource
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.policy import Policy

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.live.commits import CommitSource
 from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.repository import OpenRepository

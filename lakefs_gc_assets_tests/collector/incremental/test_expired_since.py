@@ -9,14 +9,13 @@ import pytest
 
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
-from lakefs_gc_assets.collector.incremental import tracked_ranges
+from lakefs_gc_assets.collector.incremental import expired_since, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.universe import expired_since
-from lakefs_gc_assets.collector.universe.expired_since import store_expired
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
