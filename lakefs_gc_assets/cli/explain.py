@@ -46,8 +46,9 @@ _DECIDED = {
 def explain(file: Path | None, repository: str | None, quiet: bool, as_json: bool, address: str) -> None:
     """Says why the object at ADDRESS stays or goes.
 
-    ADDRESS is relative to the storage namespace (data/…), or a physical address in full. Every range of the repository
-    is read.
+    ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
+    Every range of the repository is read, unless the newest run looked at the object and no live commit held it: then
+    only ranges that this run did not read are.
     """
     opened = open_to_look(loaded_configuration(file, repository))
     found = collector_explain.explain(opened, address, opened.clock.now(), progress_unless(quiet))
@@ -94,8 +95,8 @@ def verdict(found: Explanation) -> str:
         return f"{_gone(found)}{f', although {referenced}: reading it fails' if referenced else ''}"
     if referenced:
         return f"stays: {referenced}"
-    if found.kept not in (None, Kept.YOUNG):
-        return f"stays: {found.kept}"
+    if found.kept_when_old or found.kept not in (None, Kept.YOUNG):
+        return f"stays: {found.kept_when_old or found.kept}"
     when = ", once it is old enough" if found.kept else ""
     listed = f"; run {found.listed_by} lists it as a candidate" if found.listed_by else ""
     if found.holders:

@@ -1,42 +1,56 @@
 """Why one object stays or goes: who holds it, by which rule, where it is staged, and which run deleted it.
 
-Everything is read anew and whole, paths included: this is for one question, not for a run.
+What is live is asked by the functions of a run, and nothing is stored but a note of what the server prepared for the
+question. Where the newest run looked at the object and found no live commit that holds it, the ranges that this run
+read are not read again; else every range is.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import commits, past_frames, planning, preparations, sightings
-from lakefs_gc_assets.collector.commits import Dump, list_ids
+from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNHELD_DF, Frame
+from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.held_engine import HeldEngine
+from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.live.unnamed import find_unnamed
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.collector.universe.parts import as_listed
 from lakefs_gc_assets.errors import (
     CollectionError,
+    ConfigurationError,
     CorruptFile,
-    GuardTripped,
     LogLine,
     ObjectNotFound,
     StorageError,
 )
-from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectFacts, as_batch
 
 _READERS = 8
@@ -53,7 +67,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class UnnamedRange:
-    """A range below `_lakefs/` that no commit names and that holds the object: perhaps another repository's."""
+    """A range that holds the object and counts though no active commit has it: perhaps it is another repository's.
+
+    No commit names it, or a metarange names it that no commit has.
+    """
 
     range_id: str
     paths: tuple[str, ...]
@@ -88,10 +105,11 @@ class Explanation:
         uncommitted: whether the server's uncommitted data names it, or a branch shows it.
         staged: where, as far as branches show it.
         decisions: by runs, newest first.
-        unnamed: ranges that no commit names and that count by the settings; none where `keep_unnamed_ranges` is off.
+        unnamed: ranges that count by the settings though no active commit has them; none where one holds the object.
         compacted: compacted bases of branches that hold it, and no active commit does: it is, or was, staged there.
         kept: why a run that marks now keeps the object although nothing is known to reference it; None where it may go,
             is referenced, or is not stored.
+        kept_when_old: of an object that is too young, why a run keeps it however old; None where it may go then.
         listed_by: the newest run that came to its end, if the object is among its candidates.
     """
 
@@ -104,6 +122,7 @@ class Explanation:
     unnamed: tuple[UnnamedRange, ...] = ()
     compacted: tuple[StagedAt, ...] = ()
     kept: str | None = None
+    kept_when_old: str | None = None
     listed_by: str | None = None
 
     @property
@@ -123,37 +142,123 @@ def explain(
     """Looks for an address everywhere.
 
     Args:
-        address: relative to the storage namespace, or in full.
+        address: relative to the storage namespace, in full, or of an object in lakeFS, see `find_key`.
     Raises:
-        ConfigurationError: it lies outside the storage namespace.
+        ConfigurationError: it lies outside the storage namespace, or lakeFS has no such object.
+        GuardTripped: the clocks disagree.
         LakeFSError: the server refuses a refs dump, or fails.
         CorruptFile: a file cannot be read.
     """
-    key = relative(repository, address)
+    key = find_key(repository, address)
+    step = _begin(repository, key, note)
+    listed_by, known = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, note)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     asked = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
-    own, read, compacted, heads = _own_holders(repository, key, now, note)
-    holders = [*own]
+    search = _Search(step, key, known)
+    readings = retention.read(repository, repository.clock.now(), note, retention.policy_of(repository.settings))
+    found = retention.retention(repository, readings, now)
+    holders, compacted = search.commits(repository, readings.dump, found.why, found.late)
     for other in repository.others:
-        theirs, bases = _other_holders(repository.namespace, other, key, note)
-        holders += theirs
-        compacted += bases
-    found = Explanation(
+        dump = commits.complete_dump(other, other.clock.now(), note)
+        theirs, bases = search.commits(other, dump, partial(_held_by, other.facts.id))
+        holders, compacted = holders + theirs, compacted + bases
+    is_active = any(holder.why for holder in holders)
+    explanation = Explanation(
         key,
         _stored(repository, key),
         tuple(sorted(holders, key=lambda holder: not holder.why)),
         is_uncommitted or bool(staged),
         staged,
         tuple(_decisions(repository, key, note)),
-        tuple(_unnamed(repository, key, read, now, note)) if repository.settings.keep_unnamed_ranges else (),
-        () if any(holder.why for holder in holders) else compacted,
-        listed_by=_listed_by(repository, key),
+        () if is_active else search.unnamed(),
+        () if is_active else tuple(compacted),
+        listed_by=listed_by,
     )
-    if found.stored is None or found.is_referenced:
-        return found
-    return replace(found, kept=_kept(repository, found.stored, heads, note))
+    if explanation.stored is None or explanation.is_referenced:
+        return explanation
+    kept, kept_when_old = _judge(step, explanation.stored, readings.dump.live().heads)
+    return replace(explanation, kept=kept, kept_when_old=kept_when_old)
+
+
+def _held_by(repository_id: str, at: int) -> tuple[str, ...]:
+    return (f"repository {repository_id} holds it",)
+
+
+def find_key(repository: OpenRepository, address: str) -> str:
+    """The address below the storage namespace.
+
+    Args:
+        address: relative to the storage namespace, in full, or `lakefs://REPOSITORY/REF/PATH` for the object that a
+            branch, tag or commit has at a path: of this repository, or of one that `collection.also_live` names.
+    Raises:
+        ConfigurationError: it lies outside of the storage namespace, or lakeFS has no such object.
+        LakeFSError: there is no such branch, tag or commit, or the server fails.
+    """
+    location = parse_location(address)
+    if location is None or location.kind != "lakefs":
+        return relative(repository, address)
+    reference, _, path = location.key.partition("/")
+    opened = {each.facts.id: each for each in (repository, *repository.others)}
+    if location.bucket not in opened or not path:
+        raise ConfigurationError(
+            f"{address} is no lakefs://REPOSITORY/REF/PATH of {', '.join(opened)}: --repository chooses another one of "
+            "the configuration"
+        )
+    stats = opened[location.bucket].api.stat(reference, path)
+    if stats is None:
+        raise ConfigurationError(f"lakeFS has no object at {address}: give an address of the object store instead")
+    return relative(repository, stats.physical_address)
+
+
+def _begin(repository: OpenRepository, key: str, note: LogLine) -> Step[ArrowRows]:
+    """A step without a lock, with the plan that a run of flow `clean` would have now."""
+    now = repository.clock.now()
+    windows = (_window(key, repository.settings.slice_window),)
+    plan = planning.make_plan(repository, xids.issue_run_id(now), windows, "explain", now, Flow.CLEAN)
+    return Step(note, note, repository, HeldEngine(), plan, None)
+
+
+def _window(key: str, window_size: WindowSize) -> str:
+    return str(names.read(pa.array([key], pa.string()), window_size).windows[0])
+
+
+def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, Set[str]]:
+    """The newest run that came to its end, if the address is among its candidates, and ids of files that lack it.
+
+    Whatever the run looked at and did not find to be committed is in no range that it read, or that a run read which it
+    builds on; its recheck relies on that as well. What cannot be read of the run is not known.
+    """
+    store, listed_by = repository.store, None
+    try:
+        run_id = past_frames.newest_run(store)
+        plan = plans.read(store, run_id)
+        if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
+            return None, IdSet()
+        if _has(repository, plan, CANDIDATES_DF, key):
+            listed_by = run_id
+        elif not _has(repository, plan, UNHELD_DF, key):
+            return None, IdSet()
+        committed = past_frames.read_manifest(store, COMMITTED_DF.name, run_id)
+        unheld = past_frames.read_manifest(store, UNHELD_DF.name, run_id)
+        if unheld.inputs.get(COMMITTED_DF.name) == committed.digest:
+            known = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
+            return listed_by, known
+    except CollectionError:
+        pass
+    return listed_by, IdSet()
+
+
+def _has(repository: OpenRepository, plan: Plan, frame: Frame[Any], key: str) -> bool:
+    """True if a frame of a run has the address."""
+    windows = (_window(key, plan.slice_window), OTHER_WINDOW)
+    for file in past_frames.read_manifest(repository.store, frame.name, plan.run_id).files:
+        if file.slice_window in windows:
+            rows = files.read_file(repository.store, file, frame.schema, ["address"], frame.added)
+            if pc.any(pc.equal(rows.column("address"), key)).as_py():
+                return True
+    return False
 
 
 def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
@@ -163,159 +268,125 @@ def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
         return None
 
 
-def _own_holders(
-    repository: OpenRepository, key: str, now: datetime, note: LogLine
-) -> tuple[list[Holder], frozenset[str], tuple[StagedAt, ...], Mapping[str, str]]:
-    """The commits of the repository that hold the address, ids of all that they and branches name, compacted bases.
+@dataclass(frozen=True)
+class _Search:
+    """Looks for an address in metaranges and ranges.
 
-    At last the metarange of each branch's head.
+    Attributes:
+        known: ids of metaranges and ranges that do not hold the address.
+        read: ids of the metaranges and ranges of this repository that were looked for, and paths in the ranges.
     """
-    policy = retention.policy_of(repository.settings)
-    readings = retention.read(repository, repository.clock.now(), note, policy)
-    found = retention.retention(repository, readings, now)
-    metaranges = [*_metaranges(readings.dump), *found.late.values()]
-    held, read = _paths(repository.namespace, repository, metaranges, key, note)
-    holders = [Holder(commit_id, paths, found.why(at)) for at, commit_id, paths in _holding(readings.dump, held)]
-    holders += [
-        Holder(commit_id, held[metarange_id], ("newer than the refs dump, in the server's own list",))
-        for commit_id, metarange_id in found.late.items()
-        if metarange_id in held
-    ]
-    return holders, read, _compacted(repository, readings.dump, held), readings.dump.live().heads
+
+    step: Step[ArrowRows]
+    key: str
+    known: Set[str]
+    read: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def commits(
+        self,
+        repository: OpenRepository,
+        dump: Dump,
+        why: Callable[[int], tuple[str, ...]],
+        late: Mapping[str, str] = MappingProxyType({}),
+    ) -> tuple[list[Holder], list[StagedAt]]:
+        """The commits, and the compacted bases of branches, that hold the address.
+
+        Args:
+            why: why each commit stays, by its position.
+            late: metaranges of commits that are newer than the dump, by their ids.
+        """
+        columns = dump.commits
+        metarange_ids = [*commits.distinct_metaranges(columns).to_pylist(), *dump.compacted, *late.values()]
+        held = self._metaranges(repository, metarange_ids)
+        among = pc.is_in(columns.metarange_ids, value_set=pa.array(held, pa.string()))
+        holders = [
+            Holder(columns.ids[at].as_py(), held[columns.metarange_ids[at].as_py()], why(at))
+            for at in pc.indices_nonzero(among).to_pylist()
+        ]
+        newer = ("newer than the refs dump, in the server's own list",)
+        holders += [Holder(each, held[metarange], newer) for each, metarange in late.items() if metarange in held]
+        bases = ((branch, path) for base, branch in dump.compacted.items() for path in held.get(base, ()))
+        return holders, [StagedAt(repository.facts.id, branch, path) for branch, path in bases]
+
+    def _metaranges(self, repository: OpenRepository, metarange_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The paths at which metaranges hold the address; those that do not are left out."""
+        wanted = [each for each in dict.fromkeys(metarange_ids) if each and each not in self.known]
+        live_files = self._files(repository)
+        records: dict[str, RangeRecord] = {}
+        ranges_of: dict[str, tuple[str, ...]] = {}
+        with ThreadPoolExecutor(_READERS) as pool:
+            for metarange_id, rows in zip(wanted, pool.map(live_files.metarange, wanted), strict=True):
+                named = [RangeRecord(**row) for row in rows.to_pylist() if row["id"] not in self.known]
+                records |= {record.id: record for record in named}
+                ranges_of[metarange_id] = tuple(record.id for record in named)
+        self.step.log(f"reading {len(records):,} ranges of {len(wanted):,} metaranges of {repository.facts.id}")
+        paths = self._paths(repository, records.values())
+        if repository is self.step.repository:
+            self.read.update({**dict.fromkeys(wanted, ()), **paths})
+        held = {each: tuple(path for part in named for path in paths[part]) for each, named in ranges_of.items()}
+        return {metarange_id: at for metarange_id, at in held.items() if at}
+
+    def unnamed(self) -> tuple[UnnamedRange, ...]:
+        """The ranges that hold the address and count though no active commit has them; to be asked for last."""
+        step, settings = self.step, self.step.repository.settings
+        if not settings.keep_unnamed_ranges:
+            return ()
+        since = None if settings.keep_old_unnamed_ranges else step.plan.cutoff
+        found = find_unnamed(step.repository.store, References.from_step(step), self.known, IdSet(self.read), since)
+        step.log(f"reading {len(found.records):,} ranges that no commit of {step.repository.facts.id} names")
+        unread = [record for record in found.records if record.id not in self.read]
+        paths = {**self.read, **self._paths(step.repository, unread)}
+        return tuple(UnnamedRange(record.id, paths[record.id]) for record in found.records if paths[record.id])
+
+    def _paths(self, repository: OpenRepository, records: Iterable[RangeRecord]) -> dict[str, tuple[str, ...]]:
+        """The paths, as text, at which each of some ranges holds the address."""
+        wanted, live_files = list(records), self._files(repository)
+        with ThreadPoolExecutor(_READERS) as pool:
+            found = pool.map(lambda record: live_files.paths(record, self.key), wanted)
+            return {
+                record.id: tuple(path.decode("utf-8", "replace") for path in paths)
+                for record, paths in zip(wanted, found, strict=True)
+            }
+
+    def _files(self, repository: OpenRepository) -> LiveFiles:
+        return LiveFiles(repository.store, self.step.repository.namespace, self.step.plan.slice_window)
 
 
-def _kept(repository: OpenRepository, stored: ObjectFacts, heads: Mapping[str, str], note: LogLine) -> str | None:
-    """Why a run that marks now keeps an object that nothing is known to reference; None where it may go.
-
-    The run's own functions decide: by age, name, earlier sightings, and what branches answer for paths of its content.
-    """
-    clock, engine = repository.clock, HeldEngine()
-    listed = as_listed(as_batch([stored]), repository.settings.slice_window)
+def _judge(step: Step[ArrowRows], stored: ObjectFacts, heads: dict[str, str]) -> tuple[str | None, str | None]:
+    """Why a run keeps an object that nothing is known to reference: now, and where it is too young, when it is old."""
+    engine, now = step.engine, step.repository.clock.now()
+    listed = as_listed(as_batch([stored]), step.plan.slice_window)
     if not listed.num_rows:
-        return None
+        return None, None
     rows = engine.table(pa.Table.from_batches([listed]))
-    windows = tuple(listed.column("slice_window").to_pylist())
-    run_id = xids.issue_run_id(clock.now())
-    try:
-        plan = planning.make_plan(repository, run_id, windows, "explain", clock.now(), Flow.CLEAN)
-    except GuardTripped as guard:
-        return str(guard)
-    step = Step(note, note, repository, engine, plan, None)
-    sighted = sightings.select_old_enough(engine, sightings.read_earlier(step, clock.now()), clock.now())
-    (kept,) = engine.collect(engine.kept_because(rows, plan.cutoff, windows, sighted)).column("kept").to_pylist()
-    if kept is not None:
-        return str(kept)
-    with clear_hidden(step, rows, heads, LISTED) as cleared:
-        return None if engine.count(cleared.candidates) else next(iter(cleared.kept))
+    is_multipart = pc.any(sightings.is_multipart(listed)).as_py()
+    earlier = sightings.read_earlier(step, now) if is_multipart else engine.table(SIGHTINGS.empty_table())
+    kept = _keep_because(step, rows, sightings.select_old_enough(engine, earlier, now), heads)
+    if kept != Kept.YOUNG:
+        return kept, None
+    when_old = replace(step, plan=replace(step.plan, cutoff=datetime.max.replace(tzinfo=UTC)))
+    return kept, _keep_because(when_old, rows, rows, heads)
 
 
-def _listed_by(repository: OpenRepository, key: str) -> str | None:
-    """The newest run that came to its end, if the address is among its candidates, as far as these can be read."""
-    try:
-        run_id = past_frames.newest_run(repository.store)
-        candidates = past_frames.read_manifest(repository.store, CANDIDATES_DF.name, run_id)
-        for file in candidates.files:
-            rows = files.read_file(repository.store, file, CANDIDATES_DF.schema, added=CANDIDATES_DF.added)
-            if pc.any(pc.equal(rows.column("address"), key)).as_py():
-                return run_id
-    except CollectionError:
-        return None
-    return None
+def _keep_because(step: Step[ArrowRows], rows: ArrowRows, sighted: ArrowRows, heads: dict[str, str]) -> str | None:
+    """Why the mark keeps the object that is the only row (LISTED), which nothing is known to reference."""
+    unreferenced = subtract(step, rows, (), sighted, 1)
 
+    def clear(eligible: ArrowRows) -> Any:
+        return clear_hidden(step, eligible, heads, LISTED)
 
-def _other_holders(
-    namespace: Namespace, other: OpenRepository, key: str, note: LogLine
-) -> tuple[list[Holder], tuple[StagedAt, ...]]:
-    """The commits of a repository that `also_live` names, which all count, and its compacted bases."""
-    dump = commits.complete_dump(other, other.clock.now(), note)
-    held, _ = _paths(namespace, other, _metaranges(dump), key, note)
-    why = (f"repository {other.facts.id} holds it",)
-    holders = [Holder(commit_id, paths, why) for _, commit_id, paths in _holding(dump, held)]
-    return holders, _compacted(other, dump, held)
-
-
-def _metaranges(dump: Dump) -> list[str]:
-    """The metaranges of all commits, and the compacted bases of branches."""
-    return [*commits.distinct_metaranges(dump.commits).to_pylist(), *dump.compacted]
-
-
-def _compacted(repository: OpenRepository, dump: Dump, held: dict[str, tuple[str, ...]]) -> tuple[StagedAt, ...]:
-    """The compacted bases that hold the address."""
-    return tuple(
-        StagedAt(repository.facts.id, branch, path)
-        for base, branch in dump.compacted.items()
-        for path in held.get(base, ())
-    )
-
-
-def _holding(dump: Dump, held: dict[str, tuple[str, ...]]) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Position, id and paths of each commit whose metarange is among those."""
-    columns = dump.commits
-    rows = pc.indices_nonzero(pc.is_in(columns.metarange_ids, value_set=pa.array(held, pa.string())))
-    for at in rows.to_pylist():
-        yield at, columns.ids[at].as_py(), held[columns.metarange_ids[at].as_py()]
-
-
-def _paths(
-    namespace: Namespace,
-    repository: OpenRepository,
-    metarange_ids: Iterable[str],
-    key: str,
-    note: LogLine,
-) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
-    """The paths at which metaranges hold the address, those that do not left out, and ids of all that was read."""
-    files = LiveFiles(repository.store, namespace, repository.settings.slice_window)
-    metaranges = [metarange_id for metarange_id in dict.fromkeys(metarange_ids) if metarange_id]
-    parts: dict[str, RangeRecord] = {}
-    parts_of: dict[str, tuple[str, ...]] = {}
-    with ThreadPoolExecutor(_READERS) as pool:
-        for metarange_id, rows in zip(metaranges, pool.map(files.metarange, metaranges), strict=True):
-            records = [RangeRecord(**row) for row in rows.to_pylist()]
-            parts |= {record.id: record for record in records}
-            parts_of[metarange_id] = tuple(record.id for record in records)
-        note(f"reading {len(parts):,} ranges of {len(metaranges):,} metaranges of {repository.facts.id}")
-        paths = dict(zip(parts, pool.map(lambda record: _read(files, record, key), parts.values()), strict=True))
-    held = {
-        metarange_id: tuple(path for part in named for path in paths[part]) for metarange_id, named in parts_of.items()
-    }
-    return {metarange_id: at for metarange_id, at in held.items() if at}, frozenset(metaranges).union(parts)
-
-
-def _unnamed(
-    repository: OpenRepository, key: str, read: Collection[str], now: datetime, note: LogLine
-) -> Iterator[UnnamedRange]:
-    """The ranges beside those of the repository's commits and compacted bases that hold the address, and that count.
-
-    Args:
-        read: ids of all that its commits and compacted bases name.
-    """
-    since = None if repository.settings.keep_old_unnamed_ranges else now - repository.min_age - repository.skew
-    files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
-    names = [name for name in list_ids(repository.store, since=since) if name not in read]
-    with ThreadPoolExecutor(_READERS) as pool:
-        rows = [row for table in pool.map(files.unnamed, names) for row in table.to_pylist()]
-        records = {row["id"]: RangeRecord(**row) for row in rows if row["id"] not in read}
-        note(f"reading {len(records):,} ranges that no commit of {repository.facts.id} names")
-        for range_id, paths in zip(
-            records, pool.map(lambda record: _read(files, record, key), records.values()), strict=True
-        ):
-            if paths:
-                yield UnnamedRange(range_id, paths)
-
-
-def _read(files: LiveFiles, record: RangeRecord, key: str) -> tuple[str, ...]:
-    """The paths at which a range holds the address, as text."""
-    return tuple(path.decode("utf-8", "replace") for path in files.paths(record, key))
+    with choose_candidates(step.engine, unreferenced, 1, LISTED, clear) as chosen:
+        return next(iter({**chosen.reasons.kept, **chosen.cleared.kept}), None)
 
 
 def _is_uncommitted(repository: OpenRepository, key: str, note: LogLine) -> bool:
-    files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
+    live_files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     prepared = uncommitted.prepare(repository)
     try:
         preparations.note_without_run(repository.store, prepared.server_run_ids)
     except StorageError as error:
         note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
-    return any(pc.any(pc.equal(files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)
+    return any(pc.any(pc.equal(live_files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)
 
 
 def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> Iterator[StagedAt]:

@@ -16,11 +16,14 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.deleting import keys_below
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.embedded import clients
@@ -139,6 +142,18 @@ def test_what_is_staged(made: RetainedRepository, explain: Invoke) -> None:
     assert said[3:] == ["  staged: repo, branch main, path staged file"]
 
 
+def test_what_is_staged_with_the_content_of_a_committed_object_stays_however_old(
+    made: RetainedRepository, explain: Invoke
+) -> None:
+    """The server lists it nowhere: to lakeFS nothing changed at that path."""
+    address = clients.upload(made.server, "file", b"v4")
+    assert address != made.addresses["v4"]
+    assert lines(explain(address))[0] == f"{address}: stays: {Kept.HIDDEN_STAGED}"
+    clients.call(made.server, "DELETE", "/repositories/repo/branches/main/objects", path="file")
+    clients.call(made.server, "PUT", "/repositories/repo/branches/main", {"type": "object", "path": "file"})
+    assert "goes, once it is old enough" in lines(explain(address))[0]
+
+
 def test_what_nothing_holds_any_more(made: RetainedRepository, explain: Invoke) -> None:
     address = clients.upload(made.server, "passing", b"x")
     clients.call(made.server, "DELETE", "/repositories/repo/branches/main/objects", path="passing")
@@ -188,6 +203,20 @@ def test_addresses_in_full(made: RetainedRepository, explain: Invoke) -> None:
         assert f"{outside} lies outside of local://repo/" in result.stderr
 
 
+def test_objects_by_their_path_in_lakefs(made: RetainedRepository, explain: Invoke) -> None:
+    for reference, version in (("main", "v4"), ("v1.0", "v1"), (made.commits["second"], "v2")):
+        assert lines(explain(f"lakefs://repo/{reference}/file")) == lines(explain(made.addresses[version]))
+    assert lines(explain("lakefs://repo/main/staged file"))[0] == f"{made.addresses['staged']}: stays: it is staged"
+    for address, said in (
+        ("lakefs://repo/main/no such file", "lakeFS has no object at lakefs://repo/main/no such file"),
+        ("lakefs://repo/main", "lakefs://repo/main is no lakefs://REPOSITORY/REF/PATH of repo"),
+        ("lakefs://other/main/file", "lakefs://other/main/file is no lakefs://REPOSITORY/REF/PATH of repo"),
+    ):
+        result = explain(address)
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
+        assert said in result.stderr
+
+
 def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, explain: Invoke) -> None:
     """As those of a second repository on the same namespace are."""
     generator, then = xids.Generator(), datetime(2026, 1, 1, tzinfo=UTC)
@@ -207,6 +236,23 @@ def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, expla
     finally:
         made.configuration()
         store.delete([address, f"_lakefs/{record.id}", f"_lakefs/{metarange_id}"])
+
+
+def test_a_range_of_expired_commits_counts_where_a_metarange_that_no_commit_has_names_it(
+    made: RetainedRepository, explain: Invoke
+) -> None:
+    store = store_of(made)
+    commit = clients.call(made.server, "GET", f"/repositories/repo/commits/{made.commits['of gone']}")[1]
+    files = LiveFiles(store, Namespace.parse("local://repo"), "month")
+    records = [RangeRecord(**row) for row in files.metarange(commit["meta_range_id"]).to_pylist()]
+    (record,) = (each for each in records if files.paths(each, made.addresses["lost"]))
+    metarange_id = put_metarange(store, [record])
+    try:
+        said = lines(explain(made.addresses["lost"]))
+        assert "stays: 1 ranges that no commit names hold it" in said[0]
+        assert f"  in range {record.id}, which no commit names, at lost" in said
+    finally:
+        store.delete([f"_lakefs/{metarange_id}"])
 
 
 @pytest.mark.slow

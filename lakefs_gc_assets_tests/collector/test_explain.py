@@ -6,10 +6,20 @@ import pytest
 
 from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.collector.explain import Explanation, explain
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, dry, marked, world_of
+from lakefs_gc_assets_tests.collector.test_run_guards import (
+    UNIFIED,
+    allowing,
+    commit_elsewhere,
+    commit_on_new_branch,
+    dry,
+    marked,
+    noting,
+    world_of,
+)
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
@@ -66,6 +76,24 @@ def test_of_every_object_it_says_what_a_run_does(kind: str, asked: Asked) -> Non
     referenced = {key for key, each in found.items() if each.is_referenced}
     assert referenced and not referenced & candidates
     assert len(referenced) + len(candidates) + sum(kept.values()) == len(found)
+
+
+def test_what_no_commit_held_is_looked_for_in_what_the_newest_run_did_not_read() -> None:
+    with world_of("clean") as scene:
+        dry(scene, FULL)
+        first, second, *_, other = sorted(marked(scene))
+        commit_on_new_branch(scene, first)
+        commit_elsewhere(scene, second)
+        with noting(LiveFiles, "paths", lambda: None) as read:
+            assert verdict(explained(scene, first)[first]).startswith("stays: 1 active commits hold it")
+            assert verdict(explained(scene, second)[second]).startswith("stays: 1 ranges that no commit names hold it")
+            assert verdict(explained(scene, other)[other]).startswith("goes: no commit holds it")
+        assert len(read) == 5, "the new commit's range three times, the other one twice"
+        head = scene.world.repository.branches["main"]
+        held = min(entry.address for entry in scene.world.repository.head(head).values())
+        with noting(LiveFiles, "paths", lambda: None) as read:
+            assert explained(scene, held)[held].active
+        assert len(read) > 1, "what a commit held is looked for in ranges that the run read"
 
 
 @pytest.mark.parametrize("options", [SWEEP, MOVE])
