@@ -47,7 +47,7 @@ from lakefs_gc_assets.errors import (
     ObjectNotFound,
     StorageError,
 )
-from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs import layout, names, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW, WindowSize
@@ -228,7 +228,8 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
     """The newest run that came to its end, if the address is among its candidates, and ids of files that lack it.
 
     Whatever the run looked at and did not find to be committed is in no range that it read, or that a run read which it
-    builds on; its recheck relies on that as well. What cannot be read of the run is not known.
+    builds on; its recheck relies on that as well. Nor is an address that was issued later. What cannot be read of the
+    run is not known.
     """
     store, listed_by = repository.store, None
     try:
@@ -236,12 +237,14 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
         plan = plans.read(store, run_id)
         if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
             return None, IdSet()
-        if _has(repository, plan, CANDIDATES_DF, key):
-            listed_by = run_id
-        elif not _has(repository, plan, UNHELD_DF, key):
-            return None, IdSet()
         committed = past_frames.read_manifest(store, COMMITTED_DF.name, run_id)
         unheld = past_frames.read_manifest(store, UNHELD_DF.name, run_id)
+        issued_at = layout.parse(key).issued_at
+        if issued_at is None or xids.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
+            if _has(repository, plan, CANDIDATES_DF, key):
+                listed_by = run_id
+            elif not _has(repository, plan, UNHELD_DF, key):
+                return None, IdSet()
         if unheld.inputs.get(COMMITTED_DF.name) == committed.digest:
             known = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
             return listed_by, known

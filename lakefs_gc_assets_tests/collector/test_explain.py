@@ -22,7 +22,7 @@ from lakefs_gc_assets_tests.collector.test_run_guards import (
 )
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
-from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, SWEEP
@@ -89,6 +89,12 @@ def test_what_no_commit_held_is_looked_for_in_what_the_newest_run_did_not_read()
             assert verdict(explained(scene, second)[second]).startswith("stays: 1 ranges that no commit names hold it")
             assert verdict(explained(scene, other)[other]).startswith("goes: no commit holds it")
         assert len(read) == 5, "the new commit's range three times, the other one twice"
+        scene.world.pass_time(HOUR)
+        younger, _ = scene.world.issue(scene.world.servers.servers[0])
+        scene.world.bucket.put_data(younger, b"younger than the run")
+        with noting(LiveFiles, "paths", lambda: None) as read:
+            assert explained(scene, younger)[younger].kept == Kept.YOUNG
+        assert len(read) == 2
         head = scene.world.repository.branches["main"]
         held = min(entry.address for entry in scene.world.repository.head(head).values())
         with noting(LiveFiles, "paths", lambda: None) as read:
