@@ -53,10 +53,10 @@ _MODULES = {
         "range_records range_sizes uncommitted unnamed"
     ),
     "collector/quarantine": "check purge restore restore_run",
-    "collector/records": "outcomes restoration",
+    "collector/records": "outcomes restoration undeletable",
     "collector/retention": "active_commits policy retention retention_rules server_commits",
     "collector/stored": "copying id_set ids records run_folder tables",
-    "collector/sweep": "approval batches move overtaking passes recheck undeletable validity",
+    "collector/sweep": "approval batches move overtaking passes recheck validity",
     "collector/universe": "parts",
     "lakefs": "addresses",
 }

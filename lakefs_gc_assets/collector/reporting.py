@@ -20,8 +20,8 @@ from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending
+from lakefs_gc_assets.collector.records.undeletable import Verdict
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep.undeletable import Verdict
 from lakefs_gc_assets.settings import CollectionSettings
 
 _WAY_BACK = (

@@ -58,8 +58,8 @@ from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import report, restoration
-from lakefs_gc_assets.collector.records.outcomes import Kept, add_why, by_flow
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
+from lakefs_gc_assets.collector.records.plan import Flow, by_flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import (
     count_amounts,

@@ -49,6 +49,7 @@ from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
@@ -56,7 +57,6 @@ from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
-from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import xids

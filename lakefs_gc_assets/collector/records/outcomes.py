@@ -15,8 +15,6 @@ from enum import StrEnum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.records.plan import Flow
-
 MULTIPART_ETAG = r"^[0-9a-f]{32}-[0-9]+$"
 """ETag of an S3 object uploaded in parts: its LastModified may be the moment the upload began."""
 
@@ -37,19 +35,6 @@ class Why(StrEnum):
     EXPIRED = "only expired commits hold it"
     NO_ACTIVE_COMMIT = "no active commit holds it"
     RESTORED = "brought back, and garbage again"
-
-
-_BY_FLOW = {
-    Flow.CLEAN: Why.NO_COMMIT,
-    Flow.OPTIMIZED: Why.NO_COMMIT,
-    Flow.COMMITTED: Why.EXPIRED,
-    Flow.UNIFIED: Why.NO_ACTIVE_COMMIT,
-}
-
-
-def by_flow(flow: Flow) -> Why:
-    """Why everything is garbage that a run of this flow finds, unless an earlier run deleted it and it came back."""
-    return _BY_FLOW[flow]
 
 
 def add_why(batch: pa.RecordBatch, why: Why, restored: pa.Array) -> pa.RecordBatch:

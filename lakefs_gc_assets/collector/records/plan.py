@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.stored import records, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -38,6 +39,19 @@ class Flow(StrEnum):
     def by_retention(self) -> bool:
         """Whether only active commits are live, not all of them."""
         return self in (Flow.COMMITTED, Flow.UNIFIED)
+
+
+_BY_FLOW = {
+    Flow.CLEAN: Why.NO_COMMIT,
+    Flow.OPTIMIZED: Why.NO_COMMIT,
+    Flow.COMMITTED: Why.EXPIRED,
+    Flow.UNIFIED: Why.NO_ACTIVE_COMMIT,
+}
+
+
+def by_flow(flow: Flow) -> Why:
+    """Why everything is garbage that a run of this flow finds, unless an earlier run deleted it and it came back."""
+    return _BY_FLOW[flow]
 
 
 ALL_COMMITS = "all commits"

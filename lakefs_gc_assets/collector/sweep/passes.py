@@ -18,15 +18,14 @@ from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_since
 from lakefs_gc_assets.collector.lock import LockToken
-from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import approval, undeletable
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
+from lakefs_gc_assets.collector.records.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import undeletable
 from lakefs_gc_assets.collector.sweep.approval import give
 from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.collector.sweep.move import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
-from lakefs_gc_assets.collector.sweep.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.storage.opening import StoreOpener

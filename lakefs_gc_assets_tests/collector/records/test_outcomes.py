@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, PLAIN_ETAG, Kept, Why, add_why, by_flow
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, PLAIN_ETAG, Kept, Why, add_why
+from lakefs_gc_assets.collector.records.plan import Flow, by_flow
 
 MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 

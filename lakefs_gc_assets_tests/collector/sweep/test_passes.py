@@ -18,17 +18,17 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import approval, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import move, passes, undeletable
+from lakefs_gc_assets.collector.sweep import move, passes
 from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost
 from lakefs_gc_assets.settings import StoreSettings

@@ -4,10 +4,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from lakefs_gc_assets.collector.following import report_to_follow
+from lakefs_gc_assets.collector.records import undeletable
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.records.undeletable import LIMIT, Failures, Undeletable, Verdict, judge
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import undeletable
-from lakefs_gc_assets.collector.sweep.undeletable import LIMIT, Failures, Undeletable, Verdict, judge
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as REAL_NOW
