@@ -22,7 +22,7 @@ from benchmarks.repositories import (
     written,
 )
 from benchmarks.shapes import Shape
-from lakefs_gc_assets.embedded import branches, commits, entries, repositories
+from lakefs_gc_assets.embedded import branches, commits, formats, repositories
 from lakefs_gc_assets.embedded.commits import Commit
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.lakefs.formats import ranges
@@ -100,7 +100,7 @@ def _commit(core: Core, root: Path, shape: Shape, names: list[str]) -> list[Path
         (
             part.max_key,
             part.id.encode(),
-            entries.range_data(part.min_key, part.max_key, part.estimated_size, part.count),
+            formats.range_data(part.min_key, part.max_key, part.estimated_size, part.count),
         )
         for part in _ranges_of(root, head)
     ]

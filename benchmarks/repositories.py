@@ -20,13 +20,12 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.shapes import Shape
-from lakefs_gc_assets.embedded import branches, commits, entries, repositories, repository_creation, staging
-from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
-from lakefs_gc_assets.embedded.committed import Record, TableFile, _table_file
+from lakefs_gc_assets.embedded import branches, commits, formats, repositories, repository_routes
+from lakefs_gc_assets.embedded.commits import Record, TableFile, _table_file
 from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.entries import Entry
+from lakefs_gc_assets.embedded.formats import Entry, table
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -208,7 +207,7 @@ def _xid(start: int, number: int) -> str:
 def _fill(core: Core, shape: Shape, folder: Path) -> None:
     place = f"{BUCKET}/{REPOSITORY}" if shape.numbered else REPOSITORY
     namespace = f"{core.blockstore.scheme}{place}"
-    repository = repository_creation.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = repository_routes.create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
     hours = shape.objects // NAMES_IN_SLICE
@@ -289,7 +288,7 @@ def write_range_of(root: Path, rows: list[Record]) -> tuple[bytes, str, bytes, R
     """The same of records, in order."""
     file, record, highest, size = range_of(rows)
     (root / METADATA_PREFIX / file.id).write_bytes(table(file.records, file.properties))
-    return highest, file.id, entries.range_data(record[0], highest, size, len(rows)), record
+    return highest, file.id, formats.range_data(record[0], highest, size, len(rows)), record
 
 
 def write_metarange(root: Path, rows: list[Record]) -> str:
@@ -346,4 +345,4 @@ def _stage(core: Core, repository: repositories.Repository, shape: Shape, names:
         for number, address in enumerate(names):
             path = f"staged/{number:09d}.parquet"
             described = describe_by(shape)(address, 10_000_000 + number)
-            staging.put(database, tokens[number % len(tokens)], path, described)
+            branches.stage_entry(database, tokens[number % len(tokens)], path, described)

@@ -24,9 +24,9 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.rules import effective
-from lakefs_gc_assets.embedded import entries
-from lakefs_gc_assets.embedded.committed import record_value
-from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.embedded import formats
+from lakefs_gc_assets.embedded.commits import record_value
+from lakefs_gc_assets.embedded.formats import table
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -71,7 +71,7 @@ def _put_table(store: LocalStore, entity: str, records: Sequence[tuple[bytes, by
     named = []
     for part in parts:
         name = _put(store, "ranges", entity, part)
-        data = entries.range_data(part[0][0], part[-1][0], 0, len(part))
+        data = formats.range_data(part[0][0], part[-1][0], 0, len(part))
         named.append((part[-1][0], record_value(name.encode(), data)))
     return _put(store, "metaranges", entity, named)
 
@@ -104,7 +104,7 @@ def _written(folder: Path, count: int) -> ScriptedApi:
     for commit, date, parents, branch in _history(count):
         heads[branch] = commit
         metarange = _metarange(commit)
-        data = entries.commit_data(commit, "someone", "work", date, metarange, {"key": "value"}, parents, 1, 1)
+        data = formats.commit_data(commit, "someone", "work", date, metarange, {"key": "value"}, parents, 1, 1)
         records.append((commit.encode(), record_value(commit.encode(), data)))
         if date > young and branch == "main":
             lines.append(f"{commit},false,{metarange}")
@@ -112,7 +112,7 @@ def _written(folder: Path, count: int) -> ScriptedApi:
     _make_metaranges(folder / "_lakefs", ((_metarange(commit), date) for commit, date, _, _ in _history(count)))
     records.sort()
     branches = [
-        (name.encode(), record_value(name.encode(), entries.branch_data(name, head, "token", (), False)))
+        (name.encode(), record_value(name.encode(), formats.branch_data(name, head, "token", (), False)))
         for name, head in sorted(heads.items())
     ]
     dump = RefsDump(

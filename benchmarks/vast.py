@@ -24,10 +24,10 @@ from benchmarks.repositories import (
     write_metarange,
     write_range_of,
 )
-from lakefs_gc_assets.embedded import branches, commits, repositories, repository_creation, staging
-from lakefs_gc_assets.embedded.committed import Record
+from lakefs_gc_assets.embedded import branches, commits, repositories, repository_routes
+from lakefs_gc_assets.embedded.commits import Record
 from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.entries import Entry
+from lakefs_gc_assets.embedded.formats import Entry
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -161,7 +161,7 @@ def server(folder: Path) -> EmbeddedServer:
 
 def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
     namespace = f"s3://{BUCKET}/{REPOSITORY}"
-    repository = repository_creation.create(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = repository_routes.create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
     head = next(iter(commits.every(core, repository))).id
     held: dict[int, _Range] = {}
     with ProcessPoolExecutor() as pool:
@@ -178,7 +178,7 @@ def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
             for object_number, address in enumerate(_objects(born, number), number * _SLICES * NAMES_IN_SLICE):
                 if object_number % _GROUP in _STAGED:
                     path = f"staged/{object_number:09d}.parquet"
-                    staging.put(database, found.staging_token, path, described(address, object_number))
+                    branches.stage_entry(database, found.staging_token, path, described(address, object_number))
 
 
 def _objects(born: datetime, branch: int) -> list[str]:

@@ -17,7 +17,7 @@ from benchmarks import vast
 from benchmarks.repositories import BUCKET, DELETED, REPOSITORY, NumberedObjects, objects_folder, server_of
 from benchmarks.shapes import Shape
 from benchmarks.vast_bucket import NumberedBucket
-from lakefs_gc_assets.embedded.faults import Fault
+from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets.embedded import bucket, demo
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
@@ -84,5 +84,5 @@ def _environment() -> dict[str, str]:
 @pytest.fixture
 def sample_runs(tmp_path: Path) -> Iterator[SampleRuns]:
     """A small one, and nothing collected yet."""
-    with bucket.server(tmp_path / "lakefs", "oss", "", None) as server:
+    with demo.open_server(tmp_path / "lakefs", "oss", "", None) as server:
         yield SampleRuns(tmp_path, server, make_sample_repository(server, objects=60))

@@ -21,10 +21,16 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import move
-from lakefs_gc_assets.embedded import bucket, demo
-from lakefs_gc_assets.embedded.sample import LiveObject, Sample, link_pending, make_sample_repository, unreadable
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.sample import (
+    LiveObject,
+    Sample,
+    link_pending,
+    make_sample_repository,
+    session,
+    unreadable,
+)
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.session import session
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -52,7 +58,7 @@ class InCloud:
     store: ObjectStore
     file: Path
     content: dict[str, Any]
-    old_at: float = field(default_factory=lambda: time.monotonic() + bucket.AGING.total_seconds())
+    old_at: float = field(default_factory=lambda: time.monotonic() + demo.BUCKET_AGING.total_seconds())
 
     def command(self, name: str, *arguments: str, **collection: Any) -> Result:
         """What a user types; exit status 0."""
@@ -84,7 +90,7 @@ class InCloud:
 
 
 def _in_cloud(folder: Path, url: str, settings: StoreSettings, section: dict[str, Any], stack: ExitStack) -> InCloud:
-    server = stack.enter_context(bucket.server(folder, "oss", url, settings))
+    server = stack.enter_context(demo.open_server(folder, "oss", url, settings))
     sample = make_sample_repository(server, objects=60)
     link_pending(server, sample)
     given = demo.configuration(server, sample.repository, settings).collection

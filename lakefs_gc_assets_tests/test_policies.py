@@ -19,8 +19,7 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.embedded import bucket as buckets
-from lakefs_gc_assets.embedded import demo, users
+from lakefs_gc_assets.embedded import core, demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, Loaded
@@ -102,7 +101,7 @@ class Watched:
     bucket: str
     prefix: str
     required: list[tuple[str, str]]
-    old_at: float = field(default_factory=lambda: time.monotonic() + buckets.AGING.total_seconds())
+    old_at: float = field(default_factory=lambda: time.monotonic() + demo.BUCKET_AGING.total_seconds())
 
     def run(self, flow: Flow = Flow.CLEAN, **collection: Any) -> tuple[set[Call], set[str]]:
         """Makes a run; returns the calls of the store and the rights that lakeFS asked for."""
@@ -146,18 +145,18 @@ class Watched:
 def watching(s3: S3Server, bucket: str, folder: Path) -> Iterator[Watched]:
     """A repository of which all objects may be collected soon, and all that is asked of it."""
     required: list[tuple[str, str]] = []
-    require = users.User.require
+    require = core.User.require
 
-    def recorded(self: users.User, action: str) -> None:
+    def recorded(self: core.User, action: str) -> None:
         required.append((self.name, action))
         require(self, action)
 
     with (
         pytest.MonkeyPatch.context() as patch,
-        buckets.server(folder, "oss", f"s3://{bucket}/policies", s3.settings()) as server,
+        demo.open_server(folder, "oss", f"s3://{bucket}/policies", s3.settings()) as server,
     ):
         sample = make_sample_repository(server, objects=60)
-        patch.setattr(users.User, "require", recorded)
+        patch.setattr(core.User, "require", recorded)
         yield Watched(server, sample, s3, bucket, f"policies/{sample.repository}", required)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from lakefs_gc_assets.embedded import bucket, demo
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import Configuration, Loaded
@@ -154,7 +154,7 @@ class Watched:
     calls_of: Callable[[Request, int], Iterator[Call]]
     rights: Callable[[str, str], set[Right]]
     asked: list[tuple[Request, int]] = field(default_factory=list)
-    old_at: float = field(default_factory=lambda: time.monotonic() + bucket.AGING.total_seconds())
+    old_at: float = field(default_factory=lambda: time.monotonic() + demo.BUCKET_AGING.total_seconds())
 
     def __post_init__(self) -> None:
         def note(request: Request, response: Response) -> Response:
@@ -198,7 +198,7 @@ def made(
 
 def _google(request: pytest.FixtureRequest, folder: Path, stack: ExitStack) -> Watched:
     server, name = request.getfixturevalue("gcs_server"), request.getfixturevalue("gcs_bucket")
-    lakefs = stack.enter_context(bucket.server(folder, "oss", f"gs://{name}/policies", server.settings()))
+    lakefs = stack.enter_context(demo.open_server(folder, "oss", f"gs://{name}/policies", server.settings()))
     proxy = GcsServer(server.upstream, folder)
     stack.callback(proxy.stop)
     return Watched(lakefs, make_sample_repository(lakefs, objects=60), proxy, google_calls, google_rights)
@@ -207,7 +207,7 @@ def _google(request: pytest.FixtureRequest, folder: Path, stack: ExitStack) -> W
 def _azure(request: pytest.FixtureRequest, folder: Path, stack: ExitStack) -> Watched:
     server, name = request.getfixturevalue("azure_server"), request.getfixturevalue("azure_container")
     url = f"https://{ACCOUNT}.blob.core.windows.net/{name}/policies"
-    lakefs = stack.enter_context(bucket.server(folder, "oss", url, server.settings()))
+    lakefs = stack.enter_context(demo.open_server(folder, "oss", url, server.settings()))
     proxy = AzureServer(server.upstream)
     stack.callback(proxy.stop)
     return Watched(lakefs, make_sample_repository(lakefs, objects=60), proxy, azure_calls, azure_rights)

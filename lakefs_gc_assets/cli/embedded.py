@@ -8,7 +8,7 @@ import click
 
 from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
 from lakefs_gc_assets.embedded.core import RuleSet
-from lakefs_gc_assets.embedded.playground import playground
+from lakefs_gc_assets.embedded.demo import playground
 
 
 @click.command()

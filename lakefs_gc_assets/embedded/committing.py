@@ -1,14 +1,24 @@
-"""Making commits of what is staged: the changes laid over the head's entries."""
+"""Making commits: of what is staged, by merges and reverts, by imports; and what differs between them.
 
-from collections.abc import Mapping
+Merges and reverts are one three-way comparison of entries by identity. An import makes objects outside the storage
+namespace entries with full addresses, in a commit of their own.
+"""
 
-from lakefs_gc_assets.embedded import branches, commits, committed, staging
-from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.failures import bad_request
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakefs_gc_assets.embedded import branches, commits, repositories
+from lakefs_gc_assets.embedded.commits import Commit, Record
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
+from lakefs_gc_assets.embedded.formats import Entry
 from lakefs_gc_assets.embedded.repositories import Repository
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 
 
-def commit(
+def commit_staged(
     core: Core,
     repository: Repository,
     branch_id: str,
@@ -26,16 +36,20 @@ def commit(
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        changes = list(staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base))
+        changes = list(
+            branches.staged_changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base)
+        )
         metarange_id = head.metarange_id
         if changes:
-            entries = {path: (path, identity, data) for path, identity, data in committed.scan(database, metarange_id)}
+            entries = {
+                path: (path, identity, data) for path, identity, data in commits.scan_records(database, metarange_id)
+            }
             for change in changes:
                 if change.data is None or change.identity is None:
                     del entries[change.path]
                 else:
                     entries[change.path] = (change.path, change.identity, change.data)
-            metarange_id = committed.write(core, repository, [entries[path] for path in sorted(entries)])
+            metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
         elif not allow_empty:
             raise bad_request("commit: no changes")
         made = commits.add(
@@ -47,3 +61,225 @@ def commit(
         )
         branches.move(core, repository, branch, made.id)
     return made
+
+
+STRATEGY_KEY = ".lakefs.merge.strategy"
+_SOURCE_WINS, _DEST_WINS = "source-wins", "dest-wins"
+
+
+def combine(
+    core: Core, repository: Repository, base: str, source: str, destination: str, strategy: str, doing: str
+) -> str:
+    """The metarange of `destination` with what changed from `base` to `source`.
+
+    Raises ApiFailure 400 where the source changed nothing, 409 where both changed a path differently and no strategy
+    says who wins.
+    """
+    if source == base:
+        raise bad_request(f"{doing}: no changes")
+    if destination == base:
+        return source
+    before, theirs, ours = (
+        {record[0]: record for record in commits.all_records(core, metarange)}
+        for metarange in (base, source, destination)
+    )
+    merged: dict[bytes, Record] = dict(ours)
+    for path in before.keys() | theirs.keys():
+        was, their, our = (_identity(records.get(path)) for records in (before, theirs, ours))
+        if their in (was, our):
+            continue
+        if our != was and strategy == _DEST_WINS:
+            continue
+        if our != was and strategy != _SOURCE_WINS:
+            raise ApiFailure(409, f"{doing}: conflict found")
+        if path in theirs:
+            merged[path] = theirs[path]
+        else:
+            merged.pop(path, None)
+    return commits.write_metarange(core, repository, [merged[path] for path in sorted(merged)])
+
+
+def _identity(record: Record | None) -> bytes | None:
+    return None if record is None else record[1]
+
+
+def merge(
+    core: Core,
+    repository: Repository,
+    source_reference: str,
+    destination_branch: str,
+    committer: str,
+    message: str,
+    metadata: Mapping[str, str],
+    *,
+    strategy: str = "",
+    squash: bool = False,
+    allow_empty: bool = False,
+) -> commits.Commit:
+    """Merges a reference into a branch; squashed, the commit has one parent only.
+
+    Raises ApiFailure 400 where the source changed nothing and `allow_empty` is not set, 409 for a conflict.
+    """
+    doing = f"update branch {destination_branch}"
+    if strategy not in ("", _SOURCE_WINS, _DEST_WINS):
+        raise bad_request(f"{doing}: invalid merge strategy {strategy!r}")
+    with core.database.transaction():
+        branch = branches.get(core, repository, destination_branch)
+        head = commits.get(core, repository, branch.commit_id)
+        source = commits.resolve(core, repository, source_reference)
+        branches.require_clean(core, repository, branch, doing)
+        base = commits.merge_base(core, repository, source, head)
+        shared = base.metarange_id if base else ""
+        if allow_empty and source.metarange_id == shared:
+            metarange_id = head.metarange_id
+        else:
+            metarange_id = combine(core, repository, shared, source.metarange_id, head.metarange_id, strategy, doing)
+        made = commits.add(
+            core,
+            repository,
+            commits.Draft(
+                committer,
+                message or f"Merge '{source_reference}' into '{destination_branch}'",
+                metarange_id,
+                (head.id,) if squash else (head.id, source.id),
+                max(head.generation, source.generation) + 1,
+                {**metadata, STRATEGY_KEY: strategy or "default"},
+            ),
+        )
+        branches.move(core, repository, branch, made.id)
+    return made
+
+
+def revert(
+    core: Core, repository: Repository, branch_id: str, reference: str, parent_number: int, committer: str
+) -> commits.Commit:
+    """Takes back what one commit changed, in a new commit on the branch."""
+    with core.database.transaction():
+        branch = branches.get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+        reverted = commits.resolve(core, repository, reference)
+        if len(reverted.parents) > 1 and parent_number <= 0:
+            raise bad_request("must specify 1-based parent number for reverting merge commit")
+        branches.require_clean(core, repository, branch, "update branch")
+        parent = parent_of(core, repository, reverted, max(parent_number, 1))
+        metarange_id = combine(
+            core, repository, reverted.metarange_id, parent.metarange_id, head.metarange_id, "", "update branch"
+        )
+        made = commits.add(
+            core,
+            repository,
+            commits.Draft(committer, f"Revert {reference}", metarange_id, (head.id,), head.generation + 1),
+        )
+        branches.move(core, repository, branch, made.id)
+    return made
+
+
+def parent_of(core: Core, repository: Repository, commit: commits.Commit, number: int) -> commits.Commit:
+    """The parent of this number, counted from 1. Raises ApiFailure 400 where there is none."""
+    if number > len(commit.parents):
+        raise bad_request(f"parent {number}: given commit does not have the given parent number")
+    return commits.get(core, repository, commit.parents[number - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One path that differs; `data` is the entry that is there now or, where it was removed, that was there."""
+
+    type: str
+    path: bytes
+    data: bytes
+
+
+def branch_differences(core: Core, repository: Repository, branch_id: str, start: bytes) -> Iterator[Difference]:
+    """What is staged on a branch, from a path on, in order of path. Use up inside a transaction."""
+    with core.database.transaction() as database:
+        branch = branches.get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+    token, base = branch.staging_token, branch.compacted_base
+    for change in branches.staged_changes(core, database, token, head.metarange_id, base, start):
+        data = change.data if change.data is not None else change.base_data
+        assert data is not None
+        yield Difference(change.type, change.path, data)
+
+
+def commit_differences(
+    core: Core, repository: Repository, left: Commit, right: Commit, *, since_base: bool
+) -> Iterator[Difference]:
+    """What is otherwise in `right` than in `left`, in order of path.
+
+    Args:
+        since_base: only what a merge of `right` into `left` would change: not what changed in `left` alone since both
+            were the same; a path that changed in both is a `conflict`.
+    """
+    base = commits.merge_base(core, repository, left, right) if since_base else left
+    before, common, after = (
+        {path: (identity, data) for path, identity, data in commits.all_records(core, metarange)}
+        for metarange in (left.metarange_id, base.metarange_id if base else "", right.metarange_id)
+    )
+    for path in sorted(before.keys() | after.keys()):
+        was, shared, now = (records.get(path, (None, b"")) for records in (before, common, after))
+        if was[0] == now[0] or (since_base and shared[0] == now[0]):
+            continue
+        kind = "added" if was[0] is None else "removed" if now[0] is None else "changed"
+        yield Difference(kind if shared[0] == was[0] else "conflict", path, (was if now[0] is None else now)[1])
+
+
+_LAST_IMPORT = ".lakefs.last.import.timestamp"
+
+
+def run_import(
+    core: Core, repository: Repository, branch_id: str, committer: str, body: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Imports what the body's paths name; returns the commit, its metarange and the number of objects."""
+    imported: dict[bytes, Entry] = {}
+    for source in body.get("paths", ()):
+        for path, entry in _imported_entries(core, source):
+            imported[branches.encode_path(path)] = entry
+    commit = body.get("commit") or {}
+    with core.database.transaction():
+        branch = branches.get(core, repository, branch_id)
+        head = commits.get(core, repository, branch.commit_id)
+        branches.require_clean(core, repository, branch, f"update branch {branch_id}")
+        entries = {record[0]: record for record in commits.all_records(core, head.metarange_id)}
+        entries |= {path: (path, entry.identity, entry.encode()) for path, entry in imported.items()}
+        metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
+        made = commits.add(
+            core,
+            repository,
+            commits.Draft(
+                committer,
+                str(commit.get("message") or "Import objects"),
+                metarange_id,
+                (head.id,),
+                head.generation + 1,
+                {**(commit.get("metadata") or {}), STRATEGY_KEY: "source-wins"},
+            ),
+        )
+        branches.move(core, repository, branch, made.id)
+        repositories.set_metadata(core, repository, _LAST_IMPORT, str(core.clock.seconds()))
+    return {"commit": made.as_json(), "metarange_id": metarange_id, "ingested_objects": len(imported)}
+
+
+def _imported_entries(core: Core, source: Mapping[str, Any]) -> list[tuple[str, Entry]]:
+    location, destination, kind = str(source["path"]), str(source["destination"]), source.get("type")
+    folder, _, name = location.rpartition("/")
+    store = core.blockstore.open(folder)
+    if kind == "object":
+        return [(destination, _imported_entry(store, location, store.head(name)))]
+    if kind != "common_prefix":
+        raise bad_request(f"import path type {kind!r} is neither common_prefix nor object")
+    found = []
+    for batch in store.list(""):
+        for row in batch.to_pylist():
+            if row["key"].startswith(name):
+                facts = ObjectFacts(row["key"], row["size"], row["last_modified"], row["etag"])
+                found.append(
+                    (destination + row["key"][len(name) :], _imported_entry(store, f"{folder}/{row['key']}", facts))
+                )
+    return found
+
+
+def _imported_entry(store: ObjectStore, address: str, facts: ObjectFacts) -> Entry:
+    # A folder has no ETags that say something of the content: take what an upload would have had.
+    etag = facts.etag or hashlib.md5(store.get(facts.key), usedforsecurity=False).hexdigest()
+    return Entry(address, AddressType.FULL, facts.size, etag, int(facts.last_modified.timestamp()), content_type="")

@@ -1,17 +1,138 @@
-"""What every part of the server shares: database, stores, clock, writers, settings."""
+"""What every part of the server shares: settings, tasks, users, names of new objects, failures.
 
+New objects are named `data/<slice>/<xid>`, slices by time and size, each written by one writer. As lakeFS's
+`pkg/upload/path_provider.go`: a slice ends an hour after it began or with its 50,000th name.
+"""
+
+import base64
+import binascii
+import fnmatch
 import hashlib
+import hmac
 import os
+import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from lakefs_gc_assets.embedded.blockstores import Blockstore
-from lakefs_gc_assets.embedded.clock import Clock
-from lakefs_gc_assets.embedded.database import Database
-from lakefs_gc_assets.embedded.object_names import MAX_SLICE_SIZE, Writer
+from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database
+from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
+
+
+class ApiFailure(Exception):
+    """Answered as `{"message": …}` with this status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def not_found(what: str = "") -> ApiFailure:
+    """404."""
+    return ApiFailure(404, f"{what} not found".strip())
+
+
+def bad_request(message: str) -> ApiFailure:
+    """400."""
+    return ApiFailure(400, message)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Credentials and refusals; `denied` holds actions, with `*` for any part of one."""
+
+    name: str
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    denied: tuple[str, ...] = ()
+
+    @property
+    def basic_authorization(self) -> str:
+        """Value of the header Authorization."""
+        pair = f"{self.access_key_id}:{self.secret_access_key}".encode()
+        return "Basic " + base64.b64encode(pair).decode()
+
+    def require(self, action: str) -> None:
+        """Raises ApiFailure 403 where the user may not do this."""
+        if any(fnmatch.fnmatchcase(action, pattern) for pattern in self.denied):
+            raise ApiFailure(403, "insufficient permissions")
+
+
+def new_user(name: str, denied: tuple[str, ...] = ()) -> User:
+    """A user with new credentials."""
+    return User(name, "AKIA" + secrets.token_hex(8).upper(), secrets.token_urlsafe(30), denied)
+
+
+def authenticate(users: Mapping[str, User], headers: Mapping[str, str]) -> User:
+    """The user of HTTP basic authentication. Raises ApiFailure 401."""
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            key, _, secret = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            key, secret = "", ""
+        user = users.get(key)
+        if user is not None and hmac.compare_digest(user.secret_access_key.encode(), secret.encode()):
+            return user
+    raise ApiFailure(401, "error authenticating request")
+
+
+MAX_SLICE_SIZE = 50_000
+_CLOCK_STEP = timedelta(minutes=1)
+
+
+class Writer:
+    """One lakeFS server process: its own slices, its own machine bytes, a clock that may be off."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        machine: bytes | None = None,
+        clock_offset: timedelta = timedelta(),
+        max_slice_size: int = MAX_SLICE_SIZE,
+    ) -> None:
+        self._clock = clock
+        self._offset = clock_offset
+        self._max_slice_size = max_slice_size
+        self._ids = xids.Generator(machine)
+        self._lock = threading.Lock()
+        self._slice = ""
+        self._slice_began: datetime | None = None
+        self._names_in_slice = 0
+
+    def now(self) -> datetime:
+        """This writer's idea of the time."""
+        return self._clock.now() + self._offset
+
+    def new_address(self) -> str:
+        """A relative address that no object has yet."""
+        with self._lock:
+            now = self.now()
+            began = self._slice_began
+            # A clock set back also opens a new slice, so that a slice holds no names much older than itself.
+            if (
+                began is None
+                or not -_CLOCK_STEP <= now - began <= timedelta(seconds=SLICE_SPAN_SECONDS)
+                or self._names_in_slice >= self._max_slice_size
+            ):
+                self._slice = self._ids.descending(now)
+                self._slice_began, self._names_in_slice = now, 0
+            self._names_in_slice += 1
+            return f"{DATA_PREFIX}{self._slice}/{self._ids.ascending(now)}"
+
+    def new_run_id(self) -> str:
+        """A descending id, the newest first."""
+        return self._ids.descending(self.now())
+
+    def new_file_id(self) -> str:
+        """An ascending id."""
+        return self._ids.ascending(self.now())
+
 
 DAY_SECONDS = 86_400
 

@@ -1,35 +1,216 @@
-"""The demonstration on an embedded lakeFS server: garbage and live objects of every kind, collected before your eyes.
+"""The demonstration on an embedded lakeFS server, and a place to try the collector.
 
-Afterwards every live object is read back through the API, byte for byte.
+Garbage and live objects of every kind are collected before your eyes: a dry run, what would go and why, the sweep,
+what an optimized run looks at. Afterwards every live object is read back through the API, byte for byte. Objects lie
+in a folder, or in a bucket or container that exists, reached by the cloud's usual configuration.
 """
 
+import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
+import click
+import dagster as dg
+import yaml
 from rich.console import Console
+from rich.table import Table
 
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.collector.described_report import describe
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.embedded import bucket
-from lakefs_gc_assets.embedded.core import RuleSet
-from lakefs_gc_assets.embedded.demonstration import demonstrate
-from lakefs_gc_assets.embedded.months import make_repository_of_months
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
     Sample,
     copy,
     link_pending,
+    make_repository_of_months,
     make_sample_repository,
     rename,
+    session,
     unreadable,
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, Loaded, StoreSettings
+from lakefs_gc_assets.embedded.stores import RemoteBlockstore
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import (
+    CONFIGURATION_VARIABLE,
+    CollectionSettings,
+    Configuration,
+    LakeFSSettings,
+    Loaded,
+    StoreSettings,
+)
+from lakefs_gc_assets.storage.opening import open_store
+
+BUCKET_GRACE = timedelta(seconds=5)
+"""How long an issued address may be linked: objects in a bucket cannot be made to look old, so old comes soon."""
+BUCKET_SKEW = timedelta(seconds=12)
+"""What is allowed for clocks that differ, for the same reason; they must agree within half of it."""
+BUCKET_AGING = BUCKET_GRACE + BUCKET_SKEW + timedelta(seconds=2)
+"""After this time an object may be collected."""
+
+
+def store_from_environment(url: str) -> StoreSettings:
+    """Credentials and region by the cloud's usual chain; an endpoint of S3 in the environment is used in path style."""
+    if not url.startswith("s3"):
+        return StoreSettings()
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    return StoreSettings(endpoint_url=endpoint, path_style=bool(endpoint))
+
+
+def in_bucket(url: str, settings: StoreSettings) -> RemoteBlockstore:
+    """Objects below an address such as `s3://bucket/prefix`, where each repository gets a folder.
+
+    Raises ConfigurationError where it cannot be opened.
+    """
+    root = Namespace.parse(url)
+    if root.location.kind == "local":
+        raise ConfigurationError(f"{url} is no bucket: objects lie in a local folder unless one is named")
+    return RemoteBlockstore(root.location.kind, lambda uri: open_store(settings, Namespace.parse(uri)), root.uri)
+
+
+def open_server(
+    folder: Path,
+    rules: RuleSet,
+    url: str,
+    store: StoreSettings | None,
+    *,
+    port: int = 0,
+    credentials: tuple[str, str] = ("", ""),
+) -> EmbeddedServer:
+    """A server with its metadata in a folder and its objects there too or, with settings of a store, below the url."""
+    access_key_id, secret_access_key = credentials
+    return EmbeddedServer(
+        folder,
+        blockstore=None if store is None else in_bucket(url, store),
+        settings=Settings(rules=rules) if store is None else Settings(rules=rules, link_seconds=BUCKET_GRACE.seconds),
+        port=port,
+        access_key_id=access_key_id,
+        secret_access_key=secret_access_key,
+    )
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a demonstration did: addresses that the dry run named, how many went, and the flows of the sweeps."""
+
+    candidates: frozenset[str]
+    deleted: int
+    failed: int
+    flows: tuple[str, ...]
+
+
+def demonstrate(
+    loaded: Loaded,
+    clock: Clock,
+    console: Console,
+    why: Mapping[str, str],
+    meanwhile: LogLine = lambda line: None,
+    then: Sequence[Flow] = (),
+) -> Shown:
+    """Makes a dry run and a sweep in one process and one Spark session, and shows both.
+
+    Args:
+        why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
+        meanwhile: is told each line of the sweep as it happens, to work on the repository at the same time.
+        then: flows of further sweeps, to compare what each looks at.
+    Raises:
+        CollectionError: where one of the runs fails.
+    """
+    with running.instance() as home:
+        console.rule("dry run: what would go")
+        dry = _run(loaded, clock, console, home, sweep=False)
+        repository = running.opened(loaded, clock).open()
+        candidates = stored(repository, dry, "candidates")
+        console.print(_table(candidates, {**reasons(repository, dry), **why}))
+        unrecognised = stored(repository, dry, "unrecognised")
+        if unrecognised:
+            console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
+        console.rule("sweep")
+        swept = [_run(loaded, clock, console, home, sweep=True, meanwhile=meanwhile)]
+        for flow in then:
+            console.rule(f"the next run, {flow}")
+            swept.append(_run(loaded, clock, console, home, sweep=True, flow=flow))
+        ended = [found for run_id in swept if (found := report.read(repository.store, run_id))]
+        console.rule("report")
+        for found in ended:
+            for line in describe(found):
+                console.print(line, highlight=False, soft_wrap=True)
+        if then:
+            console.print(_compared(ended))
+        deleted, failed = (sum(found.counts[name] for found in ended) for name in ("deleted", "failed"))
+        return Shown(frozenset(candidates), deleted, failed, tuple(found.flow for found in ended))
+
+
+def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
+    """Size of each address of a frame."""
+    table = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame]).table()
+    return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
+
+
+def reasons(repository: OpenRepository, run_id: str) -> dict[str, str]:
+    """Why each candidate of a run is garbage, as far as the run knows, by its address."""
+    table = StoredFrame.of(repository.store, repository.opener, run_id, CANDIDATES_DF).table()
+    return dict(zip(table.column("address").to_pylist(), table.column("why").to_pylist(), strict=True))
+
+
+def _run(
+    loaded: Loaded,
+    clock: Clock,
+    console: Console,
+    home: dg.DagsterInstance,
+    *,
+    sweep: bool,
+    meanwhile: LogLine = lambda line: None,
+    flow: Flow = Flow.CLEAN,
+) -> str:
+    def progress(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
+        meanwhile(line)
+
+    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
+    if not succeeded:
+        raise error or CollectionError(f"run {run_id} failed")
+    return run_id
+
+
+def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
+    """The largest objects of each reason, and how many there are of it."""
+    table = Table("why it is garbage", "objects", "bytes", "for example", title="what a sweep would delete")
+    found: dict[str, list[str]] = {}
+    for address in sorted(candidates):
+        found.setdefault(why[address], []).append(address)
+    for reason, addresses in sorted(found.items()):
+        total = sum(candidates[address] for address in addresses)
+        table.add_row(reason, f"{len(addresses):,}", size(total), addresses[0])
+    table.add_section()
+    table.add_row("all", f"{len(candidates):,}", size(sum(candidates.values())), "")
+    return table
+
+
+def _compared(reports: Sequence[Report]) -> Table:
+    """What each run had to look at."""
+    table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
+    for found in reports:
+        counted = (found.counts[name] for name in ("slices_listed", "listed", "ranges_read"))
+        table.add_row(found.flow, *(f"{count:,}" for count in counted), found.did)
+    return table
+
 
 _STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows in ")
 
@@ -53,7 +234,7 @@ def configuration(server: EmbeddedServer, repository: str, store: StoreSettings 
         store: of the bucket that the server's objects lie in; there they count as old soon.
     """
     waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
-    ages = {"min_age_hours": 0, "clock_skew_minutes": bucket.SKEW / timedelta(minutes=1)} if store else {}
+    ages = {"min_age_hours": 0, "clock_skew_minutes": BUCKET_SKEW / timedelta(minutes=1)} if store else {}
     return Configuration(
         repository=repository,
         lakefs=LakeFSSettings(
@@ -72,8 +253,8 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
     Raises CollectionError where a run fails.
     """
     began = time.monotonic()
-    store = bucket.settings_from_environment(store_url) if store_url else None
-    with bucket.server(folder, rules, store_url, store) as server:
+    store = store_from_environment(store_url) if store_url else None
+    with open_server(folder, rules, store_url, store) as server:
         console.print(f"making a repository of about {objects:,} objects, call by call")
         sample = make_sample_repository(server, objects=objects, repository=sample_name(store_url))
         console.print(
@@ -84,8 +265,8 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
         )
         if store is not None:
             link_pending(server, sample)
-            console.print(f"nothing in a bucket can be made to look old: waiting {bucket.AGING.seconds} s")
-            time.sleep(bucket.AGING.total_seconds())
+            console.print(f"nothing in a bucket can be made to look old: waiting {BUCKET_AGING.seconds} s")
+            time.sleep(BUCKET_AGING.total_seconds())
         why = {garbage.address: garbage.kind for garbage in sample.garbage}
         users = _Users(server, sample, console)
         loaded = Loaded(configuration(server, sample.repository, store), {})
@@ -140,3 +321,53 @@ class _Users:
             style="italic",
         )
         self.worked = True
+
+
+REPOSITORY = "sample"
+ACCESS_KEY_ID = "AKIAEMBEDDEDPLAYGROUND"
+_SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"  # noqa: S105
+# Everybody knows it: the server that takes it listens on this machine alone.
+_SECRET = "embedded-playground-secret"  # noqa: S105
+_CONFIGURATION_FILE = "lakefs-gc.yaml"
+_SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
+"""Who turns the sensor on sees an optimized run minutes later."""
+
+
+@contextmanager
+def playground(
+    folder: Path,
+    *,
+    rules: RuleSet,
+    objects: int,
+    port: int,
+    store_url: str = "",
+    say: LogLine = click.echo,
+) -> Iterator[dict[str, str]]:
+    """Serves a sample repository from a folder, made at the first time; yields the environment that points to it.
+
+    The configuration file lies in the folder; it names the secret's environment variable, not the secret.
+    With a `store_url` such as s3://bucket/prefix, objects lie there.
+
+    Args:
+        say: is told each line that a person should read.
+    """
+    store = store_from_environment(store_url) if store_url else None
+    server = open_server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
+    with server:
+        if not _exists(server, REPOSITORY):
+            sample = make_sample_repository(server, objects=objects, repository=REPOSITORY)
+            say(f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage")
+        file = folder / _CONFIGURATION_FILE
+        content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
+        content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
+        content["automation"] = _SOON
+        file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        say(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
+        say(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}")
+        say(f"collect it, in another shell: {_SECRET_VARIABLE}={_SECRET} lakefs-gc run --config {file}")
+        yield {CONFIGURATION_VARIABLE: str(file.resolve()), _SECRET_VARIABLE: _SECRET}
+
+
+def _exists(server: EmbeddedServer, repository: str) -> bool:
+    with session(server, repository) as api:
+        return api.call("GET", "")[0] == 200

@@ -1,13 +1,19 @@
-"""Requests, responses and routes, independent of what is served."""
+"""Requests, responses and routes, independent of what is served; ranges, conditions, and faults to switch on.
+
+The header Range says which bytes of an object are asked for (RFC 9110, section 14); several ranges at once are not
+served. If-None-Match and If-Match (section 13) write only where nothing is, or what is known. Faults slow, throttle,
+fail or truncate answers, by path.
+"""
 
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
-from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request
+from lakefs_gc_assets.embedded.core import ApiFailure, bad_request
 
 _MAX_PER_PAGE = 1000
 
@@ -215,3 +221,199 @@ def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more
         },
         "results": list(items),
     }
+
+
+_BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+def _wanted_bytes(request: Request, size: int) -> range | None:
+    """Positions of the bytes asked for, empty where the object has none of them; None for the whole object."""
+    match = _BYTE_RANGE.fullmatch(request.headers.get("range", "").strip())
+    if match is None or match[0] == "bytes=-":
+        return None
+    first, last = match.groups()
+    if not first:
+        return range(max(size - int(last), 0), size)
+    if last and int(last) < int(first):
+        return None
+    return range(int(first), min(int(last) + 1, size) if last else size)
+
+
+def answer_get(request: Request, content: bytes, content_type: str, headers: dict[str, str]) -> Response:
+    """Answers GET: the bytes asked for, or all of them."""
+    wanted = _wanted_bytes(request, len(content))
+    if wanted is None:
+        return Response(200, content, content_type, headers)
+    if not wanted:
+        return Response(416, headers={"Content-Range": f"bytes */{len(content)}"})
+    described = {"Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{len(content)}"}
+    return Response(206, content[wanted.start : wanted.stop], content_type, headers | described)
+
+
+def answer_head(request: Request, size: int, content_type: str, headers: dict[str, str]) -> Response:
+    """Answers HEAD: what GET would say of an object of this size."""
+    wanted = _wanted_bytes(request, size)
+    if wanted is None:
+        return Response(200, content_type=content_type, headers=headers | {"Content-Length": str(size)})
+    if not wanted:
+        return Response(416, headers={"Content-Range": f"bytes */{size}"})
+    described = {
+        "Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{size}",
+        "Content-Length": str(len(wanted)),
+    }
+    return Response(206, content_type=content_type, headers=headers | described)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must be true of a path before it is written: that it has no object, or one with one of these ETags."""
+
+    absent: bool = False
+    etags: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.absent or bool(self.etags)
+
+    def check(self, etag: str | None) -> None:
+        """Takes the ETag of what is there, None for nothing. Raises ApiFailure 412."""
+        if self.absent and etag is not None:
+            raise ApiFailure(412, "path already exists")
+        if self.etags and (etag is None or not _among(etag, self.etags)):
+            raise ApiFailure(412, "precondition failed")
+
+
+ALWAYS = Condition()
+
+
+def write_condition(request: Request) -> Condition:
+    """What an upload asks for. Raises ApiFailure 400 for an If-None-Match that is not `*`."""
+    absent = _etags(request, "if-none-match")
+    if absent not in ((), ("*",)):
+        raise bad_request("Unsupported value for If-None-Match - Only '*' is supported")
+    return Condition(bool(absent), _etags(request, "if-match"))
+
+
+def is_unchanged(request: Request, etag: str) -> bool:
+    """Whether a reader has this content already, and is answered 304."""
+    return _among(etag, _etags(request, "if-none-match"))
+
+
+def check_reading(request: Request, etag: str) -> None:
+    """Raises ApiFailure 412 where a reader asks for other content than this."""
+    Condition(etags=_etags(request, "if-match")).check(etag)
+
+
+def _etags(request: Request, header: str) -> tuple[str, ...]:
+    given = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
+    return tuple(etag for etag in given if etag)
+
+
+def _among(etag: str, etags: tuple[str, ...]) -> bool:
+    return "*" in etags or etag in etags
+
+
+FaultKind = Literal["slow", "throttled", "failing", "truncated"]
+_KINDS: tuple[FaultKind, ...] = ("slow", "throttled", "failing", "truncated")
+_THROTTLED_STATUS = 429
+FAULTS_PATH = "/_embedded/faults"
+_FAULT_TYPES: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "path": (str,),
+    "method": (str,),
+    "times": (int, type(None)),
+    "after": (int,),
+    "seconds": (int, float),
+    "status": (int,),
+    "acts": (bool,),
+}
+_STATUSES = range(200, 600)
+_LONGEST_SECONDS = 3600
+
+
+@dataclass(slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        kind: `slow` waits `seconds` and then answers; `throttled` answers 429; `failing` answers `status`;
+            `truncated` breaks the connection halfway through the answer's body.
+        path: regular expression that the request's path must contain.
+        times: how many requests it strikes; None for all.
+        after: how many matching requests it lets pass first.
+        acts: whether a throttled or failing request is carried out all the same.
+    """
+
+    kind: FaultKind
+    path: str
+    method: str = ""
+    times: int | None = 1
+    after: int = 0
+    seconds: float = 1
+    status: int = 500
+    acts: bool = False
+
+    @property
+    def answer_status(self) -> int:
+        """Status of a throttled or failing answer."""
+        return _THROTTLED_STATUS if self.kind == "throttled" else self.status
+
+
+class Faults:
+    """Those that are switched on. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+
+    def add(self, fault: Fault) -> None:
+        """Switches one on."""
+        with self._lock:
+            self._faults.append(fault)
+
+    def switched_on(self) -> list[dict[str, Any]]:
+        """Those that may still strike, as JSON objects, with what is left of `times` and `after`."""
+        with self._lock:
+            return [asdict(fault) for fault in self._faults if fault.times != 0]
+
+    def clear(self) -> None:
+        """Switches all off."""
+        with self._lock:
+            self._faults.clear()
+
+    def strike(self, method: str, path: str) -> Fault | None:
+        """The first fault that strikes this request; none strikes what switches faults off."""
+        if path == FAULTS_PATH:
+            return None
+        with self._lock:
+            for fault in self._faults:
+                if fault.times == 0 or fault.method not in ("", method) or not re.search(fault.path, path):
+                    continue
+                if fault.after:
+                    fault.after -= 1
+                    continue
+                if fault.times is not None:
+                    fault.times -= 1
+                return fault
+        return None
+
+
+def fault_from_json(body: dict[str, Any]) -> Fault:
+    """Reads a fault. Raises ApiFailure 400."""
+    if body.get("kind") not in _KINDS:
+        raise bad_request(f"kind must be one of {', '.join(_KINDS)}")
+    for name, value in body.items():
+        # True is an int for Python, not for JSON.
+        if type(value) not in _FAULT_TYPES.get(name, ()):
+            raise bad_request(
+                f"fault: {name} cannot be {value!r}" if name in _FAULT_TYPES else f"fault: what is {name}?"
+            )
+    try:
+        re.compile(body.get("path", ""))
+    except re.error as error:
+        raise bad_request(f"fault: {error}") from None
+    fault = Fault(**{"path": "", **body})
+    if min(fault.after, fault.times or 0) < 0 or not 0 <= fault.seconds <= _LONGEST_SECONDS:
+        raise bad_request(f"fault: no negative times, after or seconds, and at most {_LONGEST_SECONDS} seconds")
+    if fault.status not in _STATUSES:
+        raise bad_request("fault: status is a number from 200 to 599")
+    return fault

@@ -1,18 +1,115 @@
-"""Objects as users see them: a path of a branch or commit, and the bytes behind it."""
+"""Objects as users see them: a path of a branch or commit, and the bytes behind it.
 
-from collections.abc import Iterator, Mapping
+The parts of multipart uploads, of the gateway and of presigned links, wait in the database until they are put
+together.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakefs_gc_assets.embedded import branches, commits, committed, copied_objects, issued_addresses, staging
-from lakefs_gc_assets.embedded.conditions import ALWAYS, Condition
-from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.entries import Entry, decode_entry
-from lakefs_gc_assets.embedded.failures import ApiFailure, bad_request, not_found
+from lakefs_gc_assets.embedded import branches, commits, repositories
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found
+from lakefs_gc_assets.embedded.formats import Entry, decode_entry
+from lakefs_gc_assets.embedded.http import ALWAYS, Condition
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectStore
+
+MOST_PARTS = 10_000
+"""Of one upload, as on S3; they are numbered from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload that is neither completed nor aborted."""
+
+    id: str
+    repository: str
+    branch: str
+    path: str
+    address: str
+    content_type: str
+    metadata: Mapping[str, str]
+
+
+def begin_upload(
+    core: Core,
+    repository: Repository,
+    branch_id: str,
+    path: str,
+    address: str,
+    content_type: str,
+    metadata: Mapping[str, str],
+) -> Upload:
+    """Starts an upload to an address."""
+    upload = Upload(str(uuid.uuid4()), repository.id, branch_id, path, address, content_type, metadata)
+    with core.database.transaction() as database:
+        database.execute(
+            "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (upload.id, repository.id, branch_id, path, address, content_type, json.dumps(dict(metadata))),
+        )
+    return upload
+
+
+def get_upload(core: Core, repository: Repository, upload_id: str) -> Upload:
+    """The upload of this id. Raises ApiFailure 404."""
+    with core.database.transaction() as database:
+        row = database.execute(
+            "SELECT * FROM uploads WHERE id = ? AND repository = ?", (upload_id, repository.id)
+        ).fetchone()
+    if row is None:
+        raise ApiFailure(404, "NoSuchUpload")
+    return Upload(row[0], row[1], row[2], row[3], row[4], row[5], json.loads(row[6]))
+
+
+def put_part(core: Core, repository: Repository, upload_id: str, number: int, content: bytes) -> str:
+    """Keeps one part; returns its ETag."""
+    etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    with core.database.transaction() as database:
+        get_upload(core, repository, upload_id)
+        database.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (upload_id, number, etag, content))
+    return etag
+
+
+def complete_upload(core: Core, repository: Repository, upload_id: str, wanted: Sequence[tuple[int, str]]) -> Entry:
+    """Puts the parts (number, ETag) together under the upload's address. Raises ApiFailure 400 for an unknown part."""
+    upload = get_upload(core, repository, upload_id)
+    digests, content = b"", bytearray()
+    with core.database.transaction() as database:
+        for number, etag in wanted:
+            row = database.execute(
+                "SELECT etag, content FROM parts WHERE upload_id = ? AND number = ?", (upload_id, number)
+            ).fetchone()
+            if row is None or row[0] != etag.strip('"'):
+                raise ApiFailure(400, "InvalidPart")
+            digests += bytes.fromhex(row[0])
+            content += row[1]
+    core.blockstore.put(repository.storage_namespace, upload.address, bytes(content))
+    abort_upload(core, repository, upload_id)
+    etag = f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(wanted)}"
+    return Entry(
+        upload.address,
+        AddressType.RELATIVE,
+        len(content),
+        etag,
+        core.clock.seconds(),
+        upload.content_type,
+        upload.metadata,
+    )
+
+
+def abort_upload(core: Core, repository: Repository, upload_id: str) -> None:
+    """Forgets an upload and its parts. Raises ApiFailure 404."""
+    with core.database.transaction() as database:
+        get_upload(core, repository, upload_id)
+        database.execute("DELETE FROM parts WHERE upload_id = ?", (upload_id,))
+        database.execute("DELETE FROM uploads WHERE id = ?", (upload_id,))
+
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
@@ -45,14 +142,14 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
     with core.database.transaction() as database:
         branch = branches.find(core, repository, reference)
         if branch is not None:
-            is_staged, data = staging.find(database, branch.staging_token, path)
+            is_staged, data = branches.find_staged(database, branch.staging_token, path)
             if is_staged:
                 if data is None:
                     raise not_found()
                 return Found(path, decode_entry(data), True)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
-        key, base = staging.encode_path(path), branch.compacted_base if branch is not None else ""
-        found = [committed.lookup(core, each, key) if each else None for each in (metarange_id, base)]
+        key, base = branches.encode_path(path), branch.compacted_base if branch is not None else ""
+        found = [commits.find_record(core, each, key) if each else None for each in (metarange_id, base)]
     record = found[1] if base else found[0]
     if record is None:
         raise not_found()
@@ -109,7 +206,7 @@ def stage(
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         _check(core, repository, branch_id, path, condition)
-        staging.put(database, branch.staging_token, path, entry)
+        branches.stage_entry(database, branch.staging_token, path, entry)
 
 
 def _check(core: Core, repository: Repository, branch_id: str, path: str, condition: Condition) -> None:
@@ -145,7 +242,7 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         base = branch.compacted_base or commits.get(core, repository, branch.commit_id).metarange_id
-        staging.remove(core, database, branch.staging_token, base, path)
+        branches.stage_deletion(core, database, branch.staging_token, base, path)
 
 
 def copy(
@@ -178,7 +275,7 @@ def copy(
             if metadata is not None:
                 entry = entry.with_metadata(metadata)
             if entry.address_type != AddressType.FULL:
-                copied_objects.remember(core, repository, entry.address)
+                repositories.remember_copy(core, repository, entry.address)
             stage(core, repository, branch_id, destination, entry)
             return entry
     if shallow:
@@ -234,7 +331,7 @@ def link(
         raise bad_request("request body has an error: staging.physical_address is missing")
     address, kind = _address_of(repository, physical_address)
     with core.database.transaction():
-        issued_addresses.redeem(core, repository, branch_id, path, address)
+        repositories.redeem_address(core, repository, branch_id, path, address)
         entry = _described(core, address, kind, body)
         stage(core, repository, branch_id, path, entry, condition)
     return entry
@@ -262,22 +359,22 @@ def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, 
 
 def scan(core: Core, repository: Repository, reference: str, prefix: str, after: str) -> Iterator[Found]:
     """Objects of a reference below a prefix and behind `after`, in order of path. Use up inside a transaction."""
-    key = staging.encode_path(prefix)
-    start = max(key, staging.encode_path(after))
+    key = branches.encode_path(prefix)
+    start = max(key, branches.encode_path(after))
     with core.database.transaction() as database:
         branch = branches.find(core, repository, reference)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
         compacted = branch.compacted_base if branch is not None else ""
-        base = committed.scan(database, compacted or metarange_id, start)
+        base = commits.scan_records(database, compacted or metarange_id, start)
         if branch is None:
             merged: Iterator[tuple[bytes, bytes | None, bool]] = ((path, data, False) for path, _, data in base)
         else:
-            merged = _merged(base, staging.scan(database, branch.staging_token, start))
+            merged = _merged(base, branches.scan_staged(database, branch.staging_token, start))
     for path, data, is_staged in merged:
         if not path.startswith(key):
             return
-        if data is not None and path > staging.encode_path(after):
-            yield Found(staging.decode_path(path), decode_entry(data), is_staged)
+        if data is not None and path > branches.encode_path(after):
+            yield Found(branches.decode_path(path), decode_entry(data), is_staged)
 
 
 def _merged(

@@ -1,11 +1,27 @@
-"""Repositories: read, listed, changed, removed; `repository_creation` makes them."""
+"""Repositories, and the addresses that are handed out in them.
 
+An issued address is for an object that the client uploads by itself and links afterwards. It carries an HMAC over
+repository, branch, path and itself, so a server needs no memory to check it; its age is in its name. Rule set `seed`
+also remembers each address, and forgets it when it is used or too old: it works once.
+
+A presigned link lets a client without credentials read or write one object for a quarter of an hour. Real servers hand
+out the object store's own links. Here they lead back to this server, which does as the store would.
+
+Shallow copies are remembered for a while (rule set `seed`): a copy within a branch's staging area points to the same
+object. Between the deletion of the old path and the reading of the new one a collector could see neither; so copies
+are written behind the uncommitted data, after all of it was read.
+"""
+
+import base64
+import hashlib
+import hmac
 import json
 import sqlite3
 from dataclasses import dataclass
+from urllib.parse import quote, urlencode
 
-from lakefs_gc_assets.embedded.core import Core
-from lakefs_gc_assets.embedded.failures import ApiFailure, not_found
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found
+from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -82,3 +98,109 @@ def set_metadata(core: Core, repository: Repository, key: str, value: str) -> No
 def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> Repository:
     name, namespace, default_branch, creation_date, read_only, metadata = row
     return Repository(name, namespace, default_branch, creation_date, bool(read_only), json.loads(metadata))
+
+
+def issue_address(core: Core, repository: Repository, branch_id: str, path: str) -> str:
+    """A new relative address that may be linked to this path of this branch."""
+    bare = core.writer.new_address()
+    address = f"{bare},{_address_signature(core, repository, branch_id, path, bare)}"
+    if core.settings.rules == "seed":
+        with core.database.transaction() as database:
+            forget_expired_addresses(core)
+            database.execute(
+                "INSERT INTO issued_addresses VALUES (?, ?, ?)", (repository.id, address, core.clock.seconds())
+            )
+    return address
+
+
+def redeem_address(core: Core, repository: Repository, branch_id: str, path: str, address: str) -> None:
+    """Checks an address before it is linked. Raises ApiFailure 400 for one issued for something else, or too old."""
+    bare, _, signature = address.partition(",")
+    expected = _address_signature(core, repository, branch_id, path, bare)
+    if not hmac.compare_digest(signature.encode(), expected.encode()):
+        raise bad_request("invalid address signature: invalid address")
+    name = bare.rpartition("/")[2]
+    if not xids.is_xid(name) or core.clock.seconds() - xids.issued_at(name) > core.settings.link_seconds:
+        raise bad_request("invalid address signature: address expired")
+    if core.settings.rules == "seed":
+        with core.database.transaction() as database:
+            forget_expired_addresses(core)
+            used = database.execute(
+                "DELETE FROM issued_addresses WHERE repository = ? AND address = ?", (repository.id, address)
+            ).rowcount
+            if not used:
+                raise bad_request("invalid address token: used before, or never issued")
+
+
+def forget_expired_addresses(core: Core) -> None:
+    """Removes addresses that may no longer be linked."""
+    with core.database.transaction() as database:
+        database.execute(
+            "DELETE FROM issued_addresses WHERE issued_at < ?", (core.clock.seconds() - core.settings.link_seconds,)
+        )
+
+
+def _address_signature(core: Core, repository: Repository, branch_id: str, path: str, address: str) -> str:
+    message = "\0".join((repository.id, branch_id, path, address)).encode("utf-8", "surrogateescape")
+    digest = hmac.new(core.signing_key, message, hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+PRESIGNED_PATH = "/_embedded/objects"
+LINK_LIFETIME_SECONDS = 900
+
+
+def presigned_url(
+    core: Core, repository: Repository, key: str, method: str, upload: tuple[str, int] | None = None
+) -> str:
+    """A link for one key below the repository's namespace; with `upload` (id, part number) for one part."""
+    expiry = core.clock.seconds() + LINK_LIFETIME_SECONDS
+    query = {"expires": str(expiry)}
+    if upload is not None:
+        query |= {"uploadId": upload[0], "partNumber": str(upload[1])}
+    query["signature"] = _link_signature(core, repository.id, key, method, query)
+    return f"{core.public_url}{PRESIGNED_PATH}/{quote(repository.id)}/{quote(key)}?{urlencode(query)}"
+
+
+def link_expiry(core: Core) -> int:
+    """When a link made now ends, in seconds since 1970 UTC."""
+    return core.clock.seconds() + LINK_LIFETIME_SECONDS
+
+
+def check_link(core: Core, repository_id: str, key: str, method: str, query: dict[str, str]) -> None:
+    """Raises ApiFailure 403 for a link that is not ours or too old."""
+    given = query.get("signature", "")
+    rest = {name: value for name, value in query.items() if name != "signature"}
+    expected = _link_signature(core, repository_id, key, method, rest)
+    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode()):
+        raise ApiFailure(403, "SignatureDoesNotMatch")
+    if core.clock.seconds() > int(query.get("expires", "0")):
+        raise ApiFailure(403, "Request has expired")
+
+
+def _link_signature(core: Core, repository_id: str, key: str, method: str, query: dict[str, str]) -> str:
+    message = "\0".join((repository_id, key, method, urlencode(sorted(query.items()))))
+    return hmac.new(core.signing_key, message.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+
+
+def remember_copy(core: Core, repository: Repository, address: str) -> None:
+    """Notes that this relative address was copied now."""
+    forget_old_copies(core)
+    with core.database.transaction() as database:
+        database.execute("INSERT INTO copies VALUES (?, ?, ?)", (repository.id, address, core.clock.seconds()))
+
+
+def remembered_copies(core: Core, repository: Repository) -> list[tuple[str, int]]:
+    """Address and time (seconds since 1970 UTC) of each remembered copy."""
+    forget_old_copies(core)
+    with core.database.transaction() as database:
+        rows = database.execute(
+            "SELECT address, copied_at FROM copies WHERE repository = ? ORDER BY copied_at, address", (repository.id,)
+        ).fetchall()
+    return [(address, copied_at) for address, copied_at in rows]
+
+
+def forget_old_copies(core: Core) -> None:
+    """Forgets copies older than the setting."""
+    with core.database.transaction() as database:
+        database.execute("DELETE FROM copies WHERE copied_at < ?", (core.clock.seconds() - core.settings.copy_seconds,))

@@ -1,14 +1,124 @@
-"""A sample repository, aged: garbage of every kind, live objects of every kind, and the list of both.
+"""Sample repositories, made through the API by a small client: one aged, one with commits of a year.
 
-It is built through the API. The server's clock is moved back for it, so that objects in a local folder are as old as
-they seem; on a remote store they are as young as they are.
+The aged one has garbage of every kind, live objects of every kind, and the list of both. The server's clock is moved
+back for it, so that objects in a local folder are as old as they seem; on a remote store they are as young as they
+are.
+
+The one of a year is to see what a retention period would free: tables that are replaced every day, every week and
+every month, months that are only added, a branch that somebody forgot, a release with its tag, and retention rules.
 """
 
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.session import Session, UnexpectedAnswer, session
+from lakefs_gc_assets.errors import CollectionError
+
+
+class UnexpectedAnswer(CollectionError):
+    """A call was not answered as expected."""
+
+
+class Session:
+    """Calls about one repository, over one connection."""
+
+    def __init__(self, server: EmbeddedServer, repository: str) -> None:
+        self._connection = HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+        self._headers = {"Authorization": server.basic_authorization}
+        self._repository = repository
+        self._base = f"/repositories/{quote(repository)}"
+        self.namespace = f"{server.core.blockstore.scheme}{repository}/"
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
+    def call(self, method: str, path: str, body: Any = None, /, **query: str) -> tuple[int, Any]:
+        """Status and answer of a call; `path` below the repository."""
+        return self._send(method, self._base + quote(path), body, query)
+
+    def expect(self, status: int, method: str, path: str, body: Any = None, /, **query: str) -> Any:
+        """The answer of a call. Raises UnexpectedAnswer for another status."""
+        found, answer = self.call(method, path, body, **query)
+        if found != status:
+            raise UnexpectedAnswer(f"{method} {path} {query}: {found} instead of {status}: {answer!r}")
+        return answer
+
+    def _send(self, method: str, target: str, body: Any, query: Mapping[str, str]) -> tuple[int, Any]:
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        encoded = f"?{urlencode(query)}" if query else ""
+        self._connection.request(method, f"/api/v1{target}{encoded}", content, self._headers)
+        response = self._connection.getresponse()
+        received = response.read()
+        is_json = response.getheader("Content-Type") == "application/json"
+        return response.status, json.loads(received) if is_json else received
+
+    def create(self) -> None:
+        """Makes the repository, in a storage namespace of its name."""
+        body = {"name": self._repository, "storage_namespace": self.namespace.rstrip("/")}
+        status, answer = self._send("POST", "/repositories", body, {})
+        if status != 201:
+            raise UnexpectedAnswer(
+                f"repository {self._repository} was not made in {self.namespace}: {status}: {answer!r}"
+            )
+
+    def relative(self, physical_address: str) -> str:
+        """An address without the storage namespace."""
+        return physical_address.removeprefix(self.namespace)
+
+    def branch(self, name: str, source: str) -> None:
+        """Makes a branch."""
+        self.expect(201, "POST", "/branches", {"name": name, "source": source})
+
+    def upload(self, branch: str, path: str, content: bytes) -> str:
+        """Uploads an object; returns its address."""
+        answer = self.expect(201, "POST", f"/branches/{branch}/objects", content, path=path)
+        return self.relative(answer["physical_address"])
+
+    def commit(self, branch: str, message: str) -> str:
+        """Commits; returns the commit's id."""
+        return str(self.expect(201, "POST", f"/branches/{branch}/commits", {"message": message})["id"])
+
+    def delete(self, branch: str, path: str) -> None:
+        """Removes a path."""
+        self.expect(204, "DELETE", f"/branches/{branch}/objects", path=path)
+
+    def address(self, reference: str, path: str) -> str:
+        """Address of the object at a path."""
+        return self.relative(self.expect(200, "GET", f"/refs/{reference}/objects/stat", path=path)["physical_address"])
+
+    def upload_to_issued_address(self, branch: str, path: str, content: bytes) -> str:
+        """Asks for an address and uploads to it; returns the physical address."""
+        issued = self.expect(200, "GET", f"/branches/{branch}/staging/backing", path=path, presign="true")
+        link = urlsplit(issued["presigned_url"])
+        self._connection.request("PUT", f"{link.path}?{link.query}", content)
+        response = self._connection.getresponse()
+        response.read()
+        if response.status != 200:
+            raise UnexpectedAnswer(f"upload to a presigned link: {response.status}")
+        return str(issued["physical_address"])
+
+    def link(self, branch: str, path: str, physical_address: str, size: int) -> None:
+        """Links an issued address."""
+        body = {"staging": {"physical_address": physical_address}, "checksum": f"linked-{path}", "size_bytes": size}
+        self.expect(200, "PUT", f"/branches/{branch}/staging/backing", body, path=path)
+
+
+@contextmanager
+def session(server: EmbeddedServer, repository: str) -> Iterator[Session]:
+    """A session, closed afterwards."""
+    opened = Session(server, repository)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
 
 _FEWEST = 2
 """Objects of each kind at least."""
@@ -285,3 +395,65 @@ def unreadable(server: EmbeddedServer, sample: Sample) -> list[LiveObject]:
             if status != 200 or content != live.content:
                 lost.append(live)
     return lost
+
+
+STALE_BRANCH = "experiment"
+"""The branch that nobody has worked on for months."""
+MONTHS_RULES = {"default_retention_days": 60, "branches": [{"branch_id": "main", "retention_days": 120}]}
+
+_KIB = 1024
+_DAYS = 364
+_NEWEST = 2
+"""Days ago: what is younger stays by any rules."""
+
+
+def make_repository_of_months(server: EmbeddedServer) -> None:
+    """Makes a repository whose first commit is a year old and whose newest is of the day before yesterday.
+
+    Raises UnexpectedAnswer where the server does not do its part.
+    """
+    now = server.clock.now()
+    with session(server, "months") as api:
+        for ago in range(_DAYS, _NEWEST - 1, -1):
+            with server.clock.at(now - timedelta(days=ago)):
+                _day(api, ago)
+        api.expect(204, "PUT", "/settings/gc_rules", MONTHS_RULES)
+
+
+def _day(api: Session, ago: int) -> None:
+    """What people do on one day, so many days ago."""
+    if ago == _DAYS:
+        api.create()
+        _put(api, "main", "reference/countries", "first", 400)
+    monthly, weekly, daily = ago % 28 == 0, ago % 7 == 0, ago <= 30
+    if monthly:
+        _put(api, "main", "models/recommender.bin", str(ago), 512)
+        for part in range(3):
+            _put(api, "main", f"events/month={(_DAYS - ago) // 28:02}/part-{part}.parquet", str(ago), 64)
+    if weekly:
+        for part in range(6):
+            _put(api, "main", f"sales/part-{part}.parquet", str(ago), 24)
+    if daily:
+        _put(api, "main", "prices/today.parquet", str(ago), 32)
+    if monthly or weekly or daily:
+        api.commit("main", f"{ago} days ago")
+    if ago == 196:
+        api.branch("release", "main")
+        _put(api, "release", "models/recommender.bin", "release", 512)
+        api.commit("release", "what was released")
+        api.expect(201, "POST", "/tags", {"id": "v1.0", "ref": "release"})
+    if ago == 150:
+        api.branch(STALE_BRANCH, "main")
+    if ago in (150, 140, 130):
+        for part in range(4):
+            _put(api, STALE_BRANCH, f"features/part-{part}.parquet", str(ago), 256)
+        api.commit(STALE_BRANCH, "another try")
+    if ago == 20:
+        api.branch("next", "main")
+    if ago in (20, 15, 10, 5):
+        _put(api, "next", "models/recommender.bin", f"next {ago}", 512)
+        api.commit("next", "a better model")
+
+
+def _put(api: Session, branch: str, path: str, version: str, kib: int) -> None:
+    api.upload(branch, path, f"{branch} {path} {version}\n".encode().ljust(kib * _KIB, b"."))

@@ -1,34 +1,161 @@
 """The server, put together: `with EmbeddedServer(folder) as server: …`. It is no production server.
 
 `server.url` is the lakeFS API's address, `server.s3_url` that of the S3 gateway; both take the credentials
-`server.access_key_id` and `server.secret_access_key`.
+`server.access_key_id` and `server.secret_access_key`. It listens with threads and keep-alive: each request is read,
+authenticated, handed to its route, answered, and perhaps struck by a fault.
 """
 
 import secrets
+import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
 
-from lakefs_gc_assets.embedded import faults, presigned, users
-from lakefs_gc_assets.embedded.api import (
-    administration,
-    collection,
-    configuration,
-    differences,
-    objects,
-    references,
-    repositories,
+from lakefs_gc_assets.embedded import core, http, object_routes, reference_routes, repositories, repository_routes
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, RuleSet, Settings, Tasks, Writer
+from lakefs_gc_assets.embedded.http import (
+    NO_CONTENT,
+    Faults,
+    Request,
+    Response,
+    Route,
+    Router,
+    json_response,
+    parse_query,
 )
-from lakefs_gc_assets.embedded.blockstores import Blockstore, LocalBlockstore
-from lakefs_gc_assets.embedded.clock import Clock
-from lakefs_gc_assets.embedded.core import Core, RuleSet, Settings, Tasks
-from lakefs_gc_assets.embedded.database import Database
-from lakefs_gc_assets.embedded.failures import ApiFailure
-from lakefs_gc_assets.embedded.gateway.service import Gateway
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, Router, json_response
-from lakefs_gc_assets.embedded.http_server import Listener
-from lakefs_gc_assets.embedded.object_names import Writer
+from lakefs_gc_assets.embedded.s3_gateway import Gateway
+from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database, LocalBlockstore
+from lakefs_gc_assets.errors import ConfigurationError
+
+Serve = Callable[[Request], Response]
+
+_BACKLOG = 128
+
+
+class Listener(ThreadingHTTPServer):
+    """One port. `serve` answers requests; what it raises but ApiFailure is answered with 500.
+
+    Raises ConfigurationError where the port cannot be had.
+    """
+
+    daemon_threads = True
+    request_queue_size = _BACKLOG
+
+    def __init__(self, host: str, port: int, serve: Serve, clock: Clock, faults: Faults) -> None:
+        self.serve = serve
+        self.clock = clock
+        self.faults = faults
+        self._connections: set[socket.socket] = set()
+        self._connections_lock = threading.Lock()
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
+
+    def finish_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
+        """Serves one connection, known as long as it is open."""
+        assert isinstance(request, socket.socket)
+        with self._connections_lock:
+            self._connections.add(request)
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            with self._connections_lock:
+                self._connections.discard(request)
+
+    def server_close(self) -> None:
+        """Closes the port and, since clients keep them open, the connections."""
+        super().server_close()
+        with self._connections_lock:
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing: a client that hung up is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16
+    server: Listener
+
+    def _serve(self) -> None:
+        body = self._read_body()
+        parts = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = Request(self.command, parts.path, parse_query(parts.query), headers, body)
+        fault = self.server.faults.strike(request.method, request.path)
+        if fault is not None and fault.kind == "slow":
+            time.sleep(fault.seconds)
+        if fault is not None and fault.kind in ("throttled", "failing"):
+            if fault.acts:
+                self._answered(request)
+            self._write(json_response(fault.answer_status, {"message": "switched on fault"}), truncated=False)
+            return
+        self._write(self._answered(request), truncated=fault is not None and fault.kind == "truncated")
+
+    def _answered(self, request: Request) -> Response:
+        try:
+            return self.server.serve(request)
+        except ApiFailure as failure:
+            return json_response(failure.status, {"message": failure.message})
+        except UnicodeEncodeError:
+            return json_response(400, {"message": "the request holds bytes that are no UTF-8"})
+        except Exception as error:
+            return json_response(500, {"message": f"{type(error).__name__}: {error}"})
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.wfile.flush()
+        if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
+            body = bytearray()
+            while size := int(self.rfile.readline().split(b";")[0] or b"0", 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return bytes(body)
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _write(self, response: Response, *, truncated: bool) -> None:
+        self.send_response_only(response.status)
+        # The server's own clock: a collector compares it with its own.
+        self.send_header("Date", formatdate(self.server.clock.now().timestamp(), usegmt=True))
+        self.send_header("X-Request-Id", str(uuid.uuid4()))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if response.content_type:
+            self.send_header("Content-Type", response.content_type)
+        if response.status != 204 and "Content-Length" not in response.headers:
+            self.send_header("Content-Length", str(len(response.body)))
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        if truncated:
+            self.close_connection = True
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body[: len(response.body) // 2] if truncated else response.body)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
 
 API_PREFIX = "/api/v1"
 _HOST = "127.0.0.1"
@@ -66,16 +193,16 @@ class EmbeddedServer:
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
-        self.faults = faults.Faults()
+        self.faults = http.Faults()
         chosen = settings or Settings(rules=rules or "oss")
         if rules is not None and chosen.rules != rules:
             raise ValueError(f"rules {rules!r} contradict the settings, which say {chosen.rules!r}")
         folder.mkdir(parents=True, exist_ok=True)
         if blockstore is None:
             blockstore = LocalBlockstore(folder / _OBJECTS_FOLDER, self.clock)
-        admin = users.new_user("admin")
+        admin = core.new_user("admin")
         if access_key_id:
-            admin = users.User("admin", access_key_id, secret_access_key)
+            admin = core.User("admin", access_key_id, secret_access_key)
         self.users = {admin.access_key_id: admin}
         self.access_key_id = admin.access_key_id
         self.secret_access_key = admin.secret_access_key
@@ -90,17 +217,20 @@ class EmbeddedServer:
         )
         self._api = Router(
             (
-                *repositories.ROUTES,
-                *references.ROUTES,
-                *objects.ROUTES,
-                *differences.ROUTES,
-                *collection.ROUTES,
-                *configuration.ROUTES,
-                *(route for route in routes if not route.template.startswith(administration.PREFIX)),
+                *repository_routes.ROUTES,
+                *reference_routes.ROUTES,
+                *object_routes.ROUTES,
+                *reference_routes.DIFFERENCE_ROUTES,
+                *repository_routes.COLLECTION_ROUTES,
+                *repository_routes.CONFIGURATION_ROUTES,
+                *(route for route in routes if not route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)),
             )
         )
         self._administration = Router(
-            (*administration.ROUTES, *(route for route in routes if route.template.startswith(administration.PREFIX)))
+            (
+                *repository_routes.ADMINISTRATION_ROUTES,
+                *(route for route in routes if route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)),
+            )
         )
         self._gateway = Gateway(self.core, self.users)
         self._listeners = (
@@ -144,9 +274,9 @@ class EmbeddedServer:
             return self._serve_api(request)
         if request.path == "/_health":
             return json_response(200, {"status": "ok"})
-        if request.path.startswith(presigned.PATH + "/"):
-            return administration.serve_presigned(self.core, request)
-        if request.path.startswith(administration.PREFIX + "/"):
+        if request.path.startswith(repositories.PRESIGNED_PATH + "/"):
+            return repository_routes.serve_presigned(self.core, request)
+        if request.path.startswith(repository_routes.ADMINISTRATION_PREFIX + "/"):
             return self._serve_administration(request)
         raise ApiFailure(404, "not found")
 
@@ -155,14 +285,14 @@ class EmbeddedServer:
         if found is None:
             raise ApiFailure(404, "invalid API endpoint")
         route, values = found
-        user = users.authenticate(self.users, request.headers)
+        user = core.authenticate(self.users, request.headers)
         for action in route.actions.split():
             user.require(action)
         return route.handler(self.core, request.asked_by(user.name), **values)
 
     def _serve_administration(self, request: Request) -> Response:
-        users.authenticate(self.users, request.headers)
-        if request.path == faults.PATH:
+        core.authenticate(self.users, request.headers)
+        if request.path == http.FAULTS_PATH:
             return self._serve_faults(request)
         found = self._administration.find(request.method, request.path)
         if found is None:
@@ -174,7 +304,7 @@ class EmbeddedServer:
             case "GET":
                 return json_response(200, {"results": self.faults.switched_on()})
             case "POST":
-                self.faults.add(faults.from_json(request.json_object("kind")))
+                self.faults.add(http.fault_from_json(request.json_object("kind")))
             case "DELETE":
                 self.faults.clear()
             case _:

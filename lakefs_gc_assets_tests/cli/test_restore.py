@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.batches import Sweep
 from lakefs_gc_assets.defs.running import opened
-from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import load
 from lakefs_gc_assets.storage.opening import open_store

@@ -12,8 +12,8 @@ import pytest
 
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, State, diagnose, wanted_by
-from lakefs_gc_assets.embedded import bucket as buckets
-from lakefs_gc_assets.embedded.faults import Fault
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -409,7 +409,7 @@ def denying(action: str) -> Faults:
 @pytest.fixture(params=[False, True], ids=["plain", "versioned"])
 def in_bucket(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Path) -> Iterator[Examined]:
     bucket = s3_server.new_versioned_bucket() if request.param else s3_server.new_bucket()
-    with buckets.server(tmp_path, "oss", f"s3://{bucket}/lakes", s3_server.settings()) as server:
+    with demo.open_server(tmp_path, "oss", f"s3://{bucket}/lakes", s3_server.settings()) as server:
         _fill(server)
         settings: StoreSettings = s3_server.settings().model_copy(update={"access_key_id": "AKIACOLLECTOR"})
         yield Examined(server, open_store(settings, Namespace.parse(f"s3://{bucket}/lakes/repo")))

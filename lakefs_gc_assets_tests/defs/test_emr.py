@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.defs.emr import start_parameters
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded import bucket as buckets
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -126,7 +125,7 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
 
 @pytest.mark.slow
 def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
+    with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         sample = make_sample_repository(server, objects=60)
         loaded = loaded_for(server, sample.repository, bucket)
         secret = server.secret_access_key
@@ -161,7 +160,7 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
 def test_a_run_that_fails_there_fails_here(
     aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with buckets.server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
+    with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         loaded = loaded_for(server, "no-such-repository", bucket)
         monkeypatch.setenv(VARIABLE, server.secret_access_key)
         job = build(loaded, SystemClock()).resolve_job_def(JOB)

@@ -16,7 +16,7 @@ import yaml
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.embedded import bucket as bucket_objects
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.demo import still_stored
 from lakefs_gc_assets.embedded.sample import Sample, link_pending, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -45,7 +45,7 @@ def command(*words: str, given: str = "") -> str:
 @contextmanager
 def server(folder: Path, s3: S3Server) -> Iterator[EmbeddedServer]:
     """An embedded server with its objects in a new bucket."""
-    with bucket_objects.server(folder, "oss", f"s3://{s3.new_bucket()}/lakes", s3.settings()) as found:
+    with demo.open_server(folder, "oss", f"s3://{s3.new_bucket()}/lakes", s3.settings()) as found:
         yield found
 
 
@@ -73,7 +73,7 @@ def write_settings(sample: Sample) -> None:
     """Puts what a user decides into the file that init wrote; nothing in a bucket can be made to look old."""
     content = yaml.safe_load(FILE.read_text())
     assert content["repository"] == sample.repository
-    skew = bucket_objects.SKEW.total_seconds() / 60
+    skew = demo.BUCKET_SKEW.total_seconds() / 60
     content["collection"] |= {"min_age_hours": 0, "clock_skew_minutes": skew, "sweep_mode": "quarantine"}
     content["collection"] |= {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
     FILE.write_text(yaml.safe_dump(content))
@@ -85,7 +85,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
     with server(tmp_path / "lakefs", s3_server) as lakefs:
         sample = make_sample_repository(lakefs, objects=40)
         link_pending(lakefs, sample)
-        old_at = time.monotonic() + bucket_objects.AGING.total_seconds()
+        old_at = time.monotonic() + demo.BUCKET_AGING.total_seconds()
         variables = {
             "LAKEFS_ACCESS_KEY_ID": lakefs.access_key_id,
             "LAKEFS_SECRET_ACCESS_KEY": lakefs.secret_access_key,

@@ -6,21 +6,18 @@ files of metadata, the older spelling of the retention rules' paths, and below `
 
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.embedded import branches, commits, committed, merges, presigned, repositories, staging, users
-from lakefs_gc_assets.embedded.api import administration, collection
-from lakefs_gc_assets.embedded.core import Core, timestamp
-from lakefs_gc_assets.embedded.failures import bad_request, not_found
+from lakefs_gc_assets.embedded import branches, commits, committing, repositories, repository_routes
+from lakefs_gc_assets.embedded.core import Core, User, Writer, bad_request, new_user, not_found, timestamp
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response
-from lakefs_gc_assets.embedded.object_names import Writer
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 
-def add_user(server: EmbeddedServer, name: str, *denied: str) -> users.User:
+def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
     """A further user, refused these actions (such as `fs:ListCommits` or `retention:*`)."""
-    user = users.new_user(name, denied)
+    user = new_user(name, denied)
     server.users[user.access_key_id] = user
     return user
 
@@ -50,14 +47,16 @@ def compact(core: Core, repository: Repository, branch_id: str) -> str:
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        entries = {record[0]: record for record in committed.records(core, head.metarange_id)}
-        for change in staging.changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base):
+        entries = {record[0]: record for record in commits.all_records(core, head.metarange_id)}
+        for change in branches.staged_changes(
+            core, database, branch.staging_token, head.metarange_id, branch.compacted_base
+        ):
             if change.data is None or change.identity is None:
                 del entries[change.path]
             else:
                 entries[change.path] = (change.path, change.identity, change.data)
-        base = committed.write(core, repository, [entries[path] for path in sorted(entries)])
-        staging.drop(database, branch.staging_token)
+        base = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
+        branches.drop_staged(database, branch.staging_token)
         database.execute(
             "UPDATE branches SET staging_token = ?, compacted_base = ? WHERE repository = ? AND id = ?",
             (branches.new_token(repository, branch.id), base, repository.id, branch.id),
@@ -89,8 +88,8 @@ def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> 
         if len(picked.parents) > 1 and not number:
             raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
         branches.require_clean(core, written, moved, doing)
-        base = merges.parent_of(core, written, picked, number or 1).metarange_id
-        metarange_id = merges.combine(core, written, base, picked.metarange_id, head.metarange_id, "", doing)
+        base = committing.parent_of(core, written, picked, number or 1).metarange_id
+        metarange_id = committing.combine(core, written, base, picked.metarange_id, head.metarange_id, "", doing)
         origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
         draft = commits.Draft(
             request.user,
@@ -144,7 +143,7 @@ def _metadata_object(core: Core, request: Request, repository: str, kind: str, i
     found = repositories.get(core, repository)
     key = METADATA_PREFIX + id
     if request.flag("presign"):
-        return Response(302, headers={"Location": presigned.url(core, found, key, "GET")})
+        return Response(302, headers={"Location": repositories.presigned_url(core, found, key, "GET")})
     try:
         content = repositories.store_of(core, found).get(key)
     except ObjectNotFound:
@@ -191,7 +190,7 @@ def _spelled_as_before() -> tuple[Route, ...]:
             route.actions,
             route.handler,
         )
-        for route in collection.ROUTES
+        for route in repository_routes.COLLECTION_ROUTES
         if route.template == _REPOSITORY + "/settings/gc_rules"
     )
 
@@ -209,7 +208,7 @@ ROUTES = (
     Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
-    Route("POST", administration.PREFIX + "/clock/set", "", _set_clock),
-    Route("POST", administration.PREFIX + "/lost_pages", "", _lose_pages),
-    Route("POST", administration.PREFIX + "/interrupted_writes", "", _interrupt_writes),
+    Route("POST", repository_routes.ADMINISTRATION_PREFIX + "/clock/set", "", _set_clock),
+    Route("POST", repository_routes.ADMINISTRATION_PREFIX + "/lost_pages", "", _lose_pages),
+    Route("POST", repository_routes.ADMINISTRATION_PREFIX + "/interrupted_writes", "", _interrupt_writes),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.embedded.faults import Fault
+from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, NotFound, ServerUnavailable

@@ -10,7 +10,7 @@ import boto3
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.embedded import multipart_uploads, repositories
+from lakefs_gc_assets.embedded import objects, repositories
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
@@ -61,7 +61,7 @@ def _upload_parts(server: EmbeddedServer, call: Call, player: Player) -> None:
     repository = repositories.get(core, call.path.split("/")[4])
     upload_id = player.mapping.translate(call.path.rsplit("/", 1)[1])
     for part in call.body["parts"]:
-        etag = multipart_uploads.put_part(core, repository, upload_id, part["part_number"], b"x" * 287)
+        etag = objects.put_part(core, repository, upload_id, part["part_number"], b"x" * 287)
         assert player.mapping.learn(part["etag"], f'"{etag}"')
 
 

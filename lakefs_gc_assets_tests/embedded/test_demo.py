@@ -7,7 +7,6 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from lakefs_gc_assets.embedded import bucket as bucket_objects
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets_tests.s3_server import S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -22,7 +21,7 @@ def test_the_demo_collects_in_a_bucket(
 ) -> None:
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     # Workers of the session's Spark were given their environment when it started.
-    monkeypatch.setattr(bucket_objects, "settings_from_environment", lambda url: s3_server.settings())
+    monkeypatch.setattr(demo, "store_from_environment", lambda url: s3_server.settings())
     told = StringIO()
 
     shown = demo.show(tmp_path, "oss", 60, Console(file=told, width=200), f"s3://{bucket}/demo")

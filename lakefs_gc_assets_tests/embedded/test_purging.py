@@ -37,7 +37,8 @@ from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded import demo, entries, refs_dump
+from lakefs_gc_assets.embedded import collection as embedded_collection
+from lakefs_gc_assets.embedded import demo, formats
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
@@ -235,9 +236,9 @@ class TestWhereItCannotBeKnown:
         self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def sealed(branch_id: str, commit_id: str, token: str, _: Iterable[str], hidden: bool, base: str) -> bytes:
-            return entries.branch_data(branch_id, commit_id, token, ["sealed"], hidden, base)
+            return formats.branch_data(branch_id, commit_id, token, ["sealed"], hidden, base)
 
-        monkeypatch.setattr(refs_dump, "entries", SimpleNamespace(**{**vars(entries), "branch_data": sealed}))
+        monkeypatch.setattr(embedded_collection, "formats", SimpleNamespace(**{**vars(formats), "branch_data": sealed}))
         result = quarantined.command()
         assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "commits under way" in result.stderr

@@ -6,9 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.embedded.committed import record_value
-from lakefs_gc_assets.embedded.entries import Entry, decode_entry, fields, retention_rules
-from lakefs_gc_assets.embedded.tables import table
+from lakefs_gc_assets.embedded.commits import record_value
+from lakefs_gc_assets.embedded.formats import Entry, decode_entry, fields, retention_rules, table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START, IDENTITY_END, IDENTITY_START
 from lakefs_gc_assets.lakefs.formats.sstables import read_table

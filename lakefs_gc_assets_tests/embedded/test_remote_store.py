@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.embedded.blockstores import RemoteBlockstore
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.opening import open_store

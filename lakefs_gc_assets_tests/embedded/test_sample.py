@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.embedded import branches, commits, committed, repositories, staging
+from lakefs_gc_assets.embedded import branches, commits, repositories
 from lakefs_gc_assets.embedded.core import RuleSet
-from lakefs_gc_assets.embedded.entries import decode_entry
+from lakefs_gc_assets.embedded.formats import decode_entry
 from lakefs_gc_assets.embedded.sample import Sample, link_pending, make_sample_repository, rename, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 
@@ -30,10 +30,10 @@ def _referenced(server: EmbeddedServer, name: str) -> set[str]:
     repository = repositories.get(server.core, name)
     found = set()
     for commit in commits.every(server.core, repository):
-        found |= {decode_entry(record[2]).address for record in committed.records(server.core, commit.metarange_id)}
+        found |= {decode_entry(record[2]).address for record in commits.all_records(server.core, commit.metarange_id)}
     for branch in branches.every(server.core, repository, hidden=True):
         with server.core.database.transaction() as database:
-            staged = [data for _, _, data in staging.scan(database, branch.staging_token)]
+            staged = [data for _, _, data in branches.scan_staged(database, branch.staging_token)]
         found |= {decode_entry(data).address for data in staged if data is not None}
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.embedded import uncommitted_data
+from lakefs_gc_assets.embedded import collection
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients
@@ -164,15 +164,15 @@ def test_a_rename_while_a_page_is_read_is_not_lost(
 ) -> None:
     """Copies are read after all uncommitted data of the page."""
     first, address = clients.upload(seed_server, "m", b"y"), clients.upload(seed_server, "z", b"x")
-    read = uncommitted_data._rows
+    read = collection._rows
 
     def interrupted(*arguments: Any) -> Iterator[tuple[str, str, int]]:
         for row in read(*arguments):
             yield row
             _rename(seed_server, "z", "a")
 
-    monkeypatch.setattr(uncommitted_data, "_rows", interrupted)
-    monkeypatch.setattr(uncommitted_data, "_ROWS_READ_AT_ONCE", 1)
+    monkeypatch.setattr(collection, "_rows", interrupted)
+    monkeypatch.setattr(collection, "_ROWS_READ_AT_ONCE", 1)
     assert _rows(seed_server) == [first, address]
 
 

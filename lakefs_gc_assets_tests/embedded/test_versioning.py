@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.embedded.clock import Clock
-from lakefs_gc_assets.embedded.core import Settings
-from lakefs_gc_assets.embedded.object_names import Writer
+from lakefs_gc_assets.embedded.core import Settings, Writer
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.stores import Clock
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets_tests.embedded import clients, routes
 

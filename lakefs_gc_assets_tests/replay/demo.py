@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from rich.console import Console
 
-from lakefs_gc_assets.embedded.demonstration import demonstrate
+from lakefs_gc_assets.embedded.demo import demonstrate
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lakefs_gc_assets.embedded.clock import Clock
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.stores import Clock
 from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 from lakefs_gc_assets_tests.replay.made_world import World

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from lakefs_gc_assets.embedded.sample import Session, UnexpectedAnswer
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.session import Session, UnexpectedAnswer
 from lakefs_gc_assets_tests.embedded import routes
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
 

@@ -11,8 +11,8 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.embedded import entries as messages
-from lakefs_gc_assets.embedded.tables import table, varint
+from lakefs_gc_assets.embedded import formats
+from lakefs_gc_assets.embedded.formats import table, varint
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -86,7 +86,7 @@ def _put(bucket: Bucket, file: TableFile, *, anew: bool = False) -> None:
 
 def _put_metarange(bucket: Bucket, parts: Sequence[TableFile], entity: str = "", *, anew: bool = False) -> str:
     records = tuple(
-        (part.last, part.id.encode(), messages.range_data(part.first, part.last, 0, part.count)) for part in parts
+        (part.last, part.id.encode(), formats.range_data(part.first, part.last, 0, part.count)) for part in parts
     )
     for part in parts:
         _put(bucket, part)
@@ -100,7 +100,7 @@ def _record(path: str, entry: Entry) -> Record:
     identity = hashlib.sha256(repr(entry.identity).encode()).digest()
     metadata = {"m": str(entry.metadata)} if entry.metadata else {}
     address_type = AddressType(entry.address_type)
-    stored = messages.Entry(entry.address, address_type, entry.size, entry.etag, 1_700_000_000, metadata=metadata)
+    stored = formats.Entry(entry.address, address_type, entry.size, entry.etag, 1_700_000_000, metadata=metadata)
     return path.encode(), identity, stored.encode()
 
 
@@ -131,7 +131,7 @@ def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:
         [
             (
                 commit.id,
-                messages.commit_data(
+                formats.commit_data(
                     commit.id,
                     "",
                     "",
@@ -164,7 +164,7 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
     rows = [
         (
             branch.name,
-            messages.branch_data(
+            formats.branch_data(
                 branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden, branch.base_id
             ),
         )
@@ -175,7 +175,7 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
 
 def put_dumped_tags(bucket: Bucket, tags: Sequence[Branch]) -> str:
     """The table of tags; see `put_dumped_commits`."""
-    return _put_dumped(bucket, "tag", [(tag.id, messages.tag_data(tag.id, tag.commit_id)) for tag in tags])
+    return _put_dumped(bucket, "tag", [(tag.id, formats.tag_data(tag.id, tag.commit_id)) for tag in tags])
 
 
 def _put_dumped(bucket: Bucket, entity: str, rows: Sequence[tuple[str, bytes]]) -> str:

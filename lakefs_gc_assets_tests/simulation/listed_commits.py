@@ -5,9 +5,9 @@ import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.embedded import prepared_commits
+from lakefs_gc_assets.embedded import collection
+from lakefs_gc_assets.embedded.collection import Rules
 from lakefs_gc_assets.embedded.commits import Commit as EmbeddedCommit
-from lakefs_gc_assets.embedded.retention_rules import Rules
 from lakefs_gc_assets.errors import NotFound
 from lakefs_gc_assets.lakefs.api.models import Commit, PrepareCommitsTask, PreparedCommits
 from lakefs_gc_assets_tests.simulation.clocks import moment
@@ -66,14 +66,14 @@ class ListedCommits:
         every = {id_: record.facts for id_, record in commits if id_ not in vanished}
         heads = {name: branch.commit_id for name, branch in branches.items()}
         rules = Rules(repository.rules.default_days, dict(repository.rules.branches))
-        active = prepared_commits.active_commits(heads, map(_embedded, every.values()), rules, moment(now))
+        active = collection.active_commits(heads, map(_embedded, every.values()), rules, moment(now))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if old:
             writer.writerow(("commit_id", "expired"))
             writer.writerows((id_, str(id_ not in active).lower()) for id_ in every)
         else:
-            writer.writerow(prepared_commits.HEADER)
+            writer.writerow(collection.COMMITS_HEADER)
             writer.writerows((id_, "false", every[id_].metarange_id) for id_ in every if id_ in active)
         key = f"_lakefs/retention/gc/commits/run_id={run_id}/commits.csv"
         repository.bucket.put(key, text.getvalue().encode())

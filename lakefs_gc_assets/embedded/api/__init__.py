@@ -1,1 +1,0 @@
-"""The HTTP paths of the lakeFS API, one module for each subject."""

@@ -1,0 +1,478 @@
+"""The formats that lakeFS keeps commits in: table files, identities of entries and commits, records in protobuf.
+
+Tables are RocksDB's block-based format, version 2: data blocks, index blocks, properties, metaindex, footer of 53
+bytes. Each block is followed by its compression type and a masked CRC32C. Above `INDEX_BLOCK_SIZE` the index has two
+levels.
+
+Identities are the SHA-256 that tells lakeFS whether two entries are the same content. Each field is hashed behind a
+byte for its type and, but for numbers, its length, so that no two lists of fields collide. An entry's identity leaves
+out its address: the same bytes uploaded twice are the same entry (lakeFS `pkg/ident`). All was checked against real
+servers.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import crc32c
+from cramjam import snappy
+
+from lakefs_gc_assets.lakefs.addresses import AddressType
+
+BLOCK_SIZE = 4096
+INDEX_BLOCK_SIZE = 4096
+_DATA_RESTART_INTERVAL = 16
+_MAGIC = bytes.fromhex("f7cff485b741e288")
+_FORMAT_VERSION = 2
+_CHECKSUM_CRC32C = 1
+_FOOTER_HANDLES = 40
+_UNCOMPRESSED, _SNAPPY = 0, 1
+_SET_TRAILER = struct.pack("<Q", 1)
+_SEPARATOR_TRAILER = struct.pack("<Q", 0xFFFF_FFFF_FFFF_FF00 | 17)
+_NO_RESTART = 1 << 30
+_SINGLE_LEVEL, _TWO_LEVEL = 0, 2
+
+
+def varint(number: int) -> bytes:
+    """An unsigned number, seven bits a byte, lowest first."""
+    if number < 0x80:
+        return bytes((number,))
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+class _Block:
+    """Prefix-compressed entries, then the offsets of the entries that restart compression."""
+
+    def __init__(self, restart_interval: int) -> None:
+        self._interval = restart_interval
+        self._buffer = bytearray()
+        self._restarts: list[int] = []
+        self._entries = 0
+        self._previous = b""
+
+    def __len__(self) -> int:
+        return self._entries
+
+    def size_with(self, key: bytes, value: bytes) -> int:
+        """At most how many bytes the block has once this entry is in it."""
+        return len(self._buffer) + len(key) + len(value) + 12 + 4 * len(self._restarts) + 8
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self._entries % self._interval == 0:
+            self._restarts.append(len(self._buffer))
+        else:
+            shared = _shared_prefix(self._previous, key)
+        lengths = (shared, len(key) - shared, len(value))
+        self._buffer += bytes(lengths) if max(lengths) < 0x80 else b"".join(map(varint, lengths))
+        self._buffer += key[shared:] + value
+        self._previous = key
+        self._entries += 1
+
+    def finish(self) -> bytes:
+        restarts = self._restarts or [0]
+        return bytes(self._buffer) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def _shared_prefix(left: bytes, right: bytes) -> int:
+    limit = min(len(left), len(right))
+    if left[:limit] == right[:limit]:
+        return limit
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[:middle] == right[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _separator(key: bytes, following: bytes | None) -> bytes:
+    """A short index key, not before `key` and before `following`, with its trailer."""
+    position = 0 if following is None else _shared_prefix(key, following)
+    if position < len(key) and key[position] < 0xFF:
+        bound = 0x100 if following is None or position >= len(following) else following[position]
+        if key[position] + 1 < bound:
+            return key[:position] + bytes((key[position] + 1,)) + _SEPARATOR_TRAILER
+    return key + _SET_TRAILER
+
+
+class _File:
+    """The file's bytes so far; `append` returns the handle of a block."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray()
+
+    def append(self, block: bytes, *, compress: bool) -> bytes:
+        kind = _UNCOMPRESSED
+        if compress:
+            smaller = bytes(snappy.compress_raw(block))
+            if len(smaller) < len(block) - len(block) // 8:
+                block, kind = smaller, _SNAPPY
+        offset = len(self.buffer)
+        checksum = crc32c.crc32c(bytes((kind,)), crc32c.crc32c(block))
+        masked = ((checksum >> 15 | checksum << 17) + 0xA282_EAD8) & 0xFFFF_FFFF
+        self.buffer += block + bytes((kind,)) + struct.pack("<I", masked)
+        return varint(offset) + varint(len(block))
+
+
+def table(records: Iterable[tuple[bytes, bytes]], user_properties: Mapping[str, str]) -> bytes:
+    """A whole table file.
+
+    Args:
+        records: keys and values, keys strictly increasing.
+        user_properties: further properties, as ASCII strings (lakeFS: type, min_key, max_key, count, …).
+    """
+    file = _File()
+    index: list[tuple[bytes, bytes]] = []
+    block, last_key, entries, key_bytes, value_bytes = _Block(_DATA_RESTART_INTERVAL), b"", 0, 0, 0
+    for key, value in records:
+        if entries and key <= last_key:
+            raise ValueError(f"keys of a table must increase: {key!r} after {last_key!r}")
+        internal = key + _SET_TRAILER
+        if len(block) and block.size_with(internal, value) > BLOCK_SIZE:
+            index.append((_separator(last_key, key), file.append(block.finish(), compress=True)))
+            block = _Block(_DATA_RESTART_INTERVAL)
+        block.add(internal, value)
+        last_key = key
+        entries += 1
+        key_bytes += len(internal)
+        value_bytes += len(value)
+    # A table without records still has one data block, as real servers write it.
+    last_separator = _separator(last_key, None) if entries else b"\xff" + bytes(8)
+    index.append((last_separator, file.append(block.finish(), compress=True)))
+    data_size = len(file.buffer)
+    index_handle, index_properties = _write_index(file, index)
+    properties = _properties(data_size, entries, key_bytes, value_bytes, len(index)) | index_properties
+    properties |= {name.encode(): value.encode("utf-8", "surrogateescape") for name, value in user_properties.items()}
+    property_block = _Block(_NO_RESTART)
+    for name in sorted(properties):
+        property_block.add(name, properties[name])
+    metaindex = _Block(1)
+    metaindex.add(b"rocksdb.properties", file.append(property_block.finish(), compress=False))
+    handles = file.append(metaindex.finish(), compress=False) + index_handle
+    file.buffer += (
+        bytes((_CHECKSUM_CRC32C,)) + handles.ljust(_FOOTER_HANDLES, b"\0") + struct.pack("<I", _FORMAT_VERSION) + _MAGIC
+    )
+    return bytes(file.buffer)
+
+
+def _write_index(file: _File, index: list[tuple[bytes, bytes]]) -> tuple[bytes, dict[bytes, bytes]]:
+    """Writes one index block, or several and one above them; returns the top block's handle and its properties."""
+    start = len(file.buffer)
+    partitions: list[tuple[bytes, _Block]] = []
+    for separator, handle in index:
+        if not partitions or partitions[-1][1].size_with(separator, handle) > INDEX_BLOCK_SIZE:
+            partitions.append((separator, _Block(1)))
+        partitions[-1][1].add(separator, handle)
+        partitions[-1] = (separator, partitions[-1][1])
+    if len(partitions) == 1:
+        top_handle = file.append(partitions[0][1].finish(), compress=True)
+        return top_handle, {
+            b"rocksdb.block.based.table.index.type": struct.pack("<I", _SINGLE_LEVEL),
+            b"rocksdb.index.size": varint(len(file.buffer) - start),
+        }
+    top = _Block(1)
+    for separator, partition in partitions:
+        top.add(separator, file.append(partition.finish(), compress=True))
+    top_start = len(file.buffer)
+    top_handle = file.append(top.finish(), compress=True)
+    return top_handle, {
+        b"rocksdb.block.based.table.index.type": struct.pack("<I", _TWO_LEVEL),
+        b"rocksdb.index.partitions": varint(len(partitions)),
+        b"rocksdb.index.size": varint(len(file.buffer) - start),
+        b"rocksdb.top-level.index.size": varint(len(file.buffer) - top_start),
+    }
+
+
+def _properties(data_size: int, entries: int, key_bytes: int, value_bytes: int, blocks: int) -> dict[bytes, bytes]:
+    return {
+        b"rocksdb.block.based.table.prefix.filtering": b"0",
+        b"rocksdb.block.based.table.whole.key.filtering": b"0",
+        b"rocksdb.column.family.id": varint(0x7FFF_FFFF),
+        b"rocksdb.comparator": b"leveldb.BytewiseComparator",
+        b"rocksdb.compression": b"Snappy",
+        b"rocksdb.creation.time": varint(0),
+        b"rocksdb.data.size": varint(data_size),
+        b"rocksdb.deleted.keys": varint(0),
+        b"rocksdb.external_sst_file.global_seqno": struct.pack("<Q", 0),
+        b"rocksdb.external_sst_file.version": struct.pack("<I", 2),
+        b"rocksdb.filter.size": varint(0),
+        b"rocksdb.fixed.key.length": varint(0),
+        b"rocksdb.format.version": varint(0),
+        b"rocksdb.index.key.is.user.key": varint(0),
+        b"rocksdb.index.value.is.delta.encoded": varint(0),
+        b"rocksdb.merge.operands": varint(0),
+        b"rocksdb.merge.operator": b"pebble.concatenate",
+        b"rocksdb.num.data.blocks": varint(blocks),
+        b"rocksdb.num.entries": varint(entries),
+        b"rocksdb.num.range-deletions": varint(0),
+        b"rocksdb.oldest.key.time": varint(0),
+        b"rocksdb.prefix.extractor.name": b"nullptr",
+        b"rocksdb.raw.key.size": varint(key_bytes),
+        b"rocksdb.raw.value.size": varint(value_bytes),
+    }
+
+
+_STRING, _INT64, _STRING_LIST, _STRING_MAP = b"\x01", b"\x02\x08", b"\x03", b"\x04"
+
+
+def _hashed_number(value: int) -> bytes:
+    return _INT64 + struct.pack(">q", value)
+
+
+def _hashed_text(value: str) -> bytes:
+    encoded = value.encode("utf-8", "surrogateescape")
+    return _STRING + _hashed_number(len(encoded)) + encoded
+
+
+def _hashed_texts(values: Iterable[str]) -> bytes:
+    encoded = [_hashed_text(value) for value in values]
+    return _STRING_LIST + _hashed_number(len(encoded)) + b"".join(encoded)
+
+
+def _hashed_map(values: Mapping[str, str]) -> bytes:
+    pairs = b"".join(_hashed_text(key) + _hashed_text(values[key]) for key in sorted(values))
+    return _STRING_MAP + _hashed_number(len(values)) + pairs
+
+
+def entry_identity(size: int, etag: str, metadata: Mapping[str, str], content_type: str) -> bytes:
+    """32 bytes that are equal where size, ETag, metadata and content type are; an empty content type is left out."""
+    type_field = _hashed_text(content_type) if content_type else b""
+    return hashlib.sha256(_hashed_number(size) + _hashed_text(etag) + _hashed_map(metadata) + type_field).digest()
+
+
+def commit_id(
+    committer: str,
+    message: str,
+    metarange_id: str,
+    creation_date: int,
+    metadata: Mapping[str, str],
+    parents: Iterable[str],
+) -> str:
+    """64 hexadecimal digits over everything a commit says."""
+    fields = (
+        _hashed_text(committer),
+        _hashed_text(message),
+        _hashed_text(metarange_id),
+        _hashed_number(creation_date),
+        _hashed_map(metadata),
+        _hashed_texts(parents),
+    )
+    return hashlib.sha256(b"".join(fields)).hexdigest()
+
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def _number(tag: int, value: int) -> bytes:
+    return varint(tag << 3 | _VARINT) + varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
+
+
+def _bytes(tag: int, value: bytes, *, always: bool = False) -> bytes:
+    return varint(tag << 3 | _BYTES) + varint(len(value)) + value if value or always else b""
+
+
+def _string(tag: int, value: str, *, always: bool = False) -> bytes:
+    return _bytes(tag, value.encode("utf-8", "surrogateescape"), always=always)
+
+
+def _string_map(tag: int, values: Mapping[str, str]) -> bytes:
+    return b"".join(_bytes(tag, _string(1, key) + _string(2, values[key]), always=True) for key in sorted(values))
+
+
+def _timestamp(tag: int, seconds: int) -> bytes:
+    return _bytes(tag, _number(1, seconds), always=True)
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Numbers and values of a message's fields, in order. Raises ValueError for a broken message."""
+    position, end = 0, len(message)
+    while position < end:
+        key, position = _read_varint(message, position)
+        kind = key & 7
+        if kind == _VARINT:
+            number, position = _read_varint(message, position)
+            yield key >> 3, number
+            continue
+        if kind == _BYTES:
+            length, position = _read_varint(message, position)
+        elif kind in (_FIXED32, _FIXED64):
+            length = 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(f"unknown wire type {kind}")
+        if position + length > end:
+            raise ValueError("message ends inside a field")
+        yield key >> 3, message[position : position + length]
+        position += length
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    number = shift = 0
+    while position < len(message):
+        byte = message[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+    raise ValueError("message ends inside a number")
+
+
+def _signed(number: int) -> int:
+    """An int64 out of its two's complement."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _as_text(value: int | bytes) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a path of a branch or commit stands for.
+
+    Attributes:
+        address: relative to the storage namespace, or in full where `address_type` is FULL.
+        last_modified: seconds since 1970 UTC.
+    """
+
+    address: str
+    address_type: AddressType
+    size: int
+    etag: str
+    last_modified: int
+    content_type: str = "application/octet-stream"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> bytes:
+        """Equal for equal content, wherever it lies."""
+        return entry_identity(self.size, self.etag, self.metadata, self.content_type)
+
+    def encode(self) -> bytes:
+        """The record as lakeFS stores it."""
+        return (
+            _string(1, self.address)
+            + _timestamp(2, self.last_modified)
+            + _number(3, self.size)
+            + _string(4, self.etag)
+            + _string_map(5, self.metadata)
+            + _number(6, self.address_type)
+            + _string(7, self.content_type)
+        )
+
+    def with_metadata(self, metadata: Mapping[str, str]) -> "Entry":
+        """This entry with other user metadata; the object stays where it is."""
+        return replace(self, metadata=dict(metadata))
+
+
+def decode_entry(message: bytes) -> Entry:
+    """Reads what `Entry.encode` wrote. Raises ValueError for a broken message."""
+    address, seconds, size, etag, kind, content_type = "", 0, 0, "", 0, ""
+    metadata: dict[str, str] = {}
+    for tag, value in fields(message):
+        if isinstance(value, int):
+            if tag == 3:
+                size = _signed(value)
+            elif tag == 6:
+                kind = value
+        elif tag == 1:
+            address = _as_text(value)
+        elif tag == 2:
+            parts = (part for number, part in fields(value) if number == 1 and isinstance(part, int))
+            seconds = _signed(next(parts, 0))
+        elif tag == 4:
+            etag = _as_text(value)
+        elif tag == 5:
+            pair = {number: _as_text(part) for number, part in fields(value)}
+            metadata[pair.get(1, "")] = pair.get(2, "")
+        elif tag == 7:
+            content_type = _as_text(value)
+    return Entry(address, AddressType(kind), size, etag, seconds, content_type, metadata)
+
+
+def range_data(min_key: bytes, max_key: bytes, estimated_size: int, count: int) -> bytes:
+    """A metarange's record of one range."""
+    return _bytes(1, min_key) + _bytes(2, max_key) + _number(3, estimated_size) + _number(4, count)
+
+
+def commit_data(
+    commit_id: str,
+    committer: str,
+    message: str,
+    creation_date: int,
+    metarange_id: str,
+    metadata: Mapping[str, str],
+    parents: Iterable[str],
+    version: int,
+    generation: int,
+) -> bytes:
+    """A commit in a refs dump."""
+    return (
+        _string(1, commit_id)
+        + _string(2, committer)
+        + _string(3, message)
+        + _timestamp(4, creation_date)
+        + _string(5, metarange_id)
+        + _string_map(6, metadata)
+        + b"".join(_string(7, parent, always=True) for parent in parents)
+        + _number(8, version)
+        + _number(9, generation)
+    )
+
+
+def branch_data(
+    branch_id: str,
+    commit_id: str,
+    staging_token: str,
+    sealed_tokens: Iterable[str],
+    hidden: bool,
+    compacted_base: str = "",
+) -> bytes:
+    """A branch in a refs dump, with the metarange that a compaction of its staging left."""
+    return (
+        _string(1, branch_id)
+        + _string(2, commit_id)
+        + _string(3, staging_token)
+        + b"".join(_string(4, token, always=True) for token in sealed_tokens)
+        + _number(5, int(hidden))
+        + _string(6, compacted_base)
+    )
+
+
+_BRANCH_FIELDS = ("id", "commit_id", "staging_token", "sealed_tokens", "hidden", "compacted_base_meta_range_id")
+
+
+def branch_schema() -> str:
+    """The fields of `branch_data` as a dump states them: a descriptor of the message in protobuf's JSON form."""
+    fields = [
+        {
+            "name": name,
+            "number": number,
+            "label": "LABEL_REPEATED" if name == "sealed_tokens" else "LABEL_OPTIONAL",
+            "type": "TYPE_BOOL" if name == "hidden" else "TYPE_STRING",
+        }
+        for number, name in enumerate(_BRANCH_FIELDS, 1)
+    ]
+    return json.dumps({"name": "BranchData", "field": fields})
+
+
+def tag_data(tag_id: str, commit_id: str) -> bytes:
+    """A tag in a refs dump."""
+    return _string(1, tag_id) + _string(2, commit_id)
+
+
+def retention_rules(default_days: int, branches: Mapping[str, int]) -> bytes:
+    """The rules file; empty where nothing is set."""
+    return _number(1, default_days) + b"".join(
+        _bytes(2, _string(1, branch) + _number(2, days), always=True) for branch, days in branches.items()
+    )

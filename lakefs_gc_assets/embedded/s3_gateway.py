@@ -1,0 +1,358 @@
+"""The S3 calls: put, get, head, list, copy, delete, multipart uploads.
+
+Every copy is a full copy, but in rule set `seed` within the staging area of one branch. Requests must name a known
+access key, by signature version 4 or 2, in a header or a link; the signature is not computed again.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from itertools import pairwise
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+from lakefs_gc_assets.embedded import branches, http, objects, repositories, s3_messages
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, timestamp
+from lakefs_gc_assets.embedded.http import Request, Response
+from lakefs_gc_assets.embedded.objects import Found
+from lakefs_gc_assets.embedded.repositories import Repository
+from lakefs_gc_assets.embedded.s3_messages import MAX_KEYS, BrokenChunks, content_of, iso_time, list_keys
+
+_METADATA_HEADER = "x-amz-meta-"
+_STORED_METADATA = "X-Amz-Meta-"
+_NOT_SERVED = frozenset({"acl", "attributes", "legal-hold", "restore", "retention", "select", "tagging", "torrent"})
+"""Parts of S3's query that name something of an object other than its bytes."""
+_NOT_SERVED_ON_BUCKETS = frozenset({"acl", "lifecycle", "policy", "tagging", "uploads", "versions"})
+
+
+_CREDENTIAL = re.compile(r"Credential=([^/]+)/|^AWS ([^:]+):")
+"""The access key in the header Authorization, of signature version 4 or 2."""
+_SOURCE_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+_CODES_OF_UPLOADS = frozenset({"NoSuchUpload", "InvalidPart"})
+
+
+class _Failure(Exception):
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    repository: Repository
+    reference: str
+    path: str
+
+
+class Gateway:
+    """Answers S3 requests, buckets in the path."""
+
+    def __init__(self, core: Core, users: Mapping[str, User]) -> None:
+        self._core = core
+        self._users = users
+
+    def serve(self, request: Request) -> Response:
+        """One request."""
+        try:
+            return self._route(request, self._authenticate(request))
+        except _Failure as failure:
+            return s3_messages.error_document(failure.status, failure.code, failure.message)
+        except ApiFailure as failure:
+            return s3_messages.error_document(
+                failure.status, _CODES.get(failure.status, "InternalError"), failure.message
+            )
+        except ElementTree.ParseError as error:
+            return s3_messages.error_document(400, "MalformedXML", f"The body is no XML: {error}")
+        except BrokenChunks as error:
+            return s3_messages.error_document(400, "IncompleteBody", str(error))
+        except UnicodeEncodeError:
+            return s3_messages.error_document(400, "InvalidRequest", "The request holds bytes that are no UTF-8.")
+
+    def _authenticate(self, request: Request) -> User:
+        header = _CREDENTIAL.search(request.headers.get("authorization", ""))
+        in_link = request.query.get("X-Amz-Credential", "").partition("/")[0] or request.query.get("AWSAccessKeyId", "")
+        key = header[1] or header[2] if header else in_link
+        if key not in self._users:
+            raise _Failure(403, "InvalidAccessKeyId", "The access key is not known here.")
+        return self._users[key]
+
+    def _route(self, request: Request, user: User) -> Response:
+        bucket, _, rest = request.path.removeprefix("/").partition("/")
+        if not bucket:
+            if request.method != "GET":
+                raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served here.")
+            user.require("fs:ListRepositories")
+            return self._list_buckets()
+        repository = self._repository(unquote(bucket))
+        if not rest:
+            user.require("fs:DeleteObject" if request.method == "POST" else "fs:ListObjects")
+            return self._bucket(request, repository)
+        user.require(_ACTIONS.get(request.method, ""))
+        if "x-amz-copy-source" in request.headers:
+            user.require("fs:ReadObject")
+        if unserved := _NOT_SERVED & request.query.keys():
+            raise _Failure(501, "NotImplemented", f"{min(unserved)} of objects is not served.")
+        reference, _, path = unquote(rest, errors="surrogateescape").partition("/")
+        key = _Key(repository, reference, path)
+        if request.method in ("PUT", "POST", "DELETE"):
+            repositories.get_writable(self._core, repository.id)
+        if "uploadId" in request.query or "uploads" in request.query:
+            return self._multipart(request, key)
+        match request.method:
+            case "GET" | "HEAD":
+                return self._get(request, key)
+            case "PUT" if "x-amz-copy-source" in request.headers:
+                return self._copy(request, key)
+            case "PUT":
+                return self._put(request, key)
+            case "DELETE":
+                return self._delete(key)
+        raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on objects.")
+
+    def _repository(self, bucket: str) -> Repository:
+        try:
+            return repositories.get(self._core, bucket)
+        except ApiFailure:
+            raise _Failure(404, "NoSuchBucket", "There is no such repository.") from None
+
+    def _list_buckets(self) -> Response:
+        buckets: list[s3_messages.Element] = [
+            ("Bucket", [("Name", repository.id), ("CreationDate", iso_time(repository.creation_date))])
+            for repository in repositories.every(self._core)
+        ]
+        return s3_messages.xml_document("ListAllMyBucketsResult", [("Buckets", buckets)])
+
+    def _bucket(self, request: Request, repository: Repository) -> Response:
+        if request.method == "HEAD":
+            return Response(200)
+        if request.method == "POST" and "delete" in request.query:
+            return self._delete_several(request, repository)
+        if request.method == "GET" and "location" in request.query:
+            return s3_messages.xml_document("LocationConstraint", [])
+        if request.method == "GET" and "versioning" in request.query:
+            return s3_messages.xml_document("VersioningConfiguration", [])
+        if unserved := _NOT_SERVED_ON_BUCKETS & request.query.keys():
+            raise _Failure(501, "NotImplemented", f"{min(unserved)} of buckets is not served.")
+        if request.method == "GET":
+            return list_keys(self._core, request, repository)
+        raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on buckets.")
+
+    def _find(self, key: _Key) -> Found:
+        try:
+            return objects.find(self._core, key.repository, key.reference, key.path)
+        except ApiFailure:
+            raise _Failure(404, "NoSuchKey", "The specified key does not exist.") from None
+
+    def _get(self, request: Request, key: _Key) -> Response:
+        entry = self._find(key).entry
+        headers = {
+            "ETag": f'"{entry.etag}"',
+            "Last-Modified": formatdate(entry.last_modified, usegmt=True),
+            "Accept-Ranges": "bytes",
+        }
+        for name, value in entry.metadata.items():
+            if name.lower().startswith(_METADATA_HEADER):
+                headers[name.lower()] = value
+        http.check_reading(request, entry.etag)
+        if http.is_unchanged(request, entry.etag):
+            return Response(304, headers=headers)
+        if request.method == "HEAD":
+            return http.answer_head(request, entry.size, entry.content_type, headers)
+        try:
+            content = objects.read(self._core, key.repository, entry)
+        except ApiFailure:
+            raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
+        return http.answer_get(request, content, entry.content_type, headers)
+
+    def _put(self, request: Request, key: _Key) -> Response:
+        entry = objects.upload(
+            self._core,
+            key.repository,
+            key.reference,
+            key.path,
+            content_of(request),
+            request.headers.get("content-type", ""),
+            _metadata(request),
+            http.write_condition(request),
+        )
+        return Response(200, headers={"ETag": f'"{entry.etag}"'})
+
+    def _copy(self, request: Request, key: _Key) -> Response:
+        source = self._source(request)
+        replaces = request.headers.get("x-amz-metadata-directive") == "REPLACE"
+        replaced = _metadata(request) if replaces else None
+        content_type = request.headers.get("content-type", "") if replaces else ""
+        if source.repository == key.repository:
+            try:
+                entry = objects.copy(
+                    self._core,
+                    key.repository,
+                    key.reference,
+                    key.path,
+                    source.reference,
+                    source.path,
+                    metadata=replaced,
+                    content_type=content_type,
+                )
+            except ApiFailure as failure:
+                if failure.status == 410:
+                    raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
+                raise
+        else:
+            found = self._find(source).entry
+            entry = objects.upload(
+                self._core,
+                key.repository,
+                key.reference,
+                key.path,
+                objects.read(self._core, source.repository, found),
+                content_type or found.content_type,
+                found.metadata if replaced is None else replaced,
+            )
+        return s3_messages.xml_document(
+            "CopyObjectResult", [("LastModified", iso_time(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
+        )
+
+    def _source(self, request: Request) -> _Key:
+        # A question mark of the key itself is percent-encoded.
+        named = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
+        bucket, _, rest = named.removeprefix("/").partition("/")
+        reference, _, path = rest.partition("/")
+        key = _Key(self._repository(bucket), reference, path)
+        self._find(key)
+        return key
+
+    def _delete(self, key: _Key) -> Response:
+        objects.delete(self._core, key.repository, key.reference, key.path)
+        return Response(204)
+
+    def _delete_several(self, request: Request, repository: Repository) -> Response:
+        repositories.get_writable(self._core, repository.id)
+        root = s3_messages.parse_xml(content_of(request))
+        names = [element.text or "" for element in root.iter("Key")]
+        if len(names) > MAX_KEYS:
+            raise _Failure(400, "MalformedXML", f"at most {MAX_KEYS} keys")
+        results: list[s3_messages.Element] = []
+        for name in names:
+            reference, _, path = name.partition("/")
+            try:
+                objects.delete(self._core, repository, reference, path)
+                results.append(("Deleted", [("Key", name)]))
+            except ApiFailure as failure:
+                code = _CODES.get(failure.status, "InternalError")
+                results.append(("Error", [("Key", name), ("Code", code), ("Message", failure.message)]))
+        return s3_messages.xml_document("DeleteResult", results)
+
+    def _multipart(self, request: Request, key: _Key) -> Response:
+        upload_id = request.query.get("uploadId", "")
+        if request.method == "POST" and "uploads" in request.query:
+            return self._begin(request, key)
+        try:
+            upload = objects.get_upload(self._core, key.repository, upload_id)
+            if (upload.branch, upload.path) != (key.reference, key.path):
+                raise ApiFailure(404, "NoSuchUpload")
+            if request.method == "PUT":
+                return self._put_part(request, key, upload_id)
+            if request.method == "POST":
+                return self._complete(request, key, upload_id)
+            if request.method == "DELETE":
+                objects.abort_upload(self._core, key.repository, upload_id)
+                return Response(204)
+        except ApiFailure as failure:
+            if failure.message in _CODES_OF_UPLOADS:
+                raise _Failure(failure.status, failure.message, failure.message) from None
+            raise
+        raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on uploads.")
+
+    def _begin(self, request: Request, key: _Key) -> Response:
+        branches.get(self._core, key.repository, key.reference)
+        upload = objects.begin_upload(
+            self._core,
+            key.repository,
+            key.reference,
+            key.path,
+            self._core.writer.new_address(),
+            request.headers.get("content-type") or objects.DEFAULT_CONTENT_TYPE,
+            _metadata(request),
+        )
+        name = f"{key.reference}/{key.path}"
+        return s3_messages.xml_document(
+            "InitiateMultipartUploadResult", [("Bucket", key.repository.id), ("Key", name), ("UploadId", upload.id)]
+        )
+
+    def _put_part(self, request: Request, key: _Key, upload_id: str) -> Response:
+        number, content = request.number("partNumber", 0), content_of(request)
+        if not 1 <= number <= objects.MOST_PARTS:
+            raise _Failure(400, "InvalidArgument", f"Part numbers are from 1 to {objects.MOST_PARTS:,}.")
+        if "x-amz-copy-source" not in request.headers:
+            etag = objects.put_part(self._core, key.repository, upload_id, number, content)
+            return Response(200, headers={"ETag": f'"{etag}"'})
+        source = self._source(request)
+        content = objects.read(self._core, source.repository, self._find(source).entry)
+        if wanted := request.headers.get("x-amz-copy-source-range"):
+            match = _SOURCE_RANGE.fullmatch(wanted)
+            if match is None or not int(match[1]) <= int(match[2]) < len(content):
+                raise _Failure(400, "InvalidArgument", f"The source has no {wanted}.")
+            content = content[int(match[1]) : int(match[2]) + 1]
+        etag = objects.put_part(self._core, key.repository, upload_id, number, content)
+        now = timestamp(self._core.clock.now())
+        return s3_messages.xml_document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
+
+    def _complete(self, request: Request, key: _Key, upload_id: str) -> Response:
+        root = s3_messages.parse_xml(content_of(request))
+        parts = [
+            (_part_number(part.findtext("PartNumber") or ""), (part.findtext("ETag") or "").strip('"'))
+            for part in root.iter("Part")
+        ]
+        if not parts:
+            raise _Failure(400, "MalformedXML", "No parts are named.")
+        if any(later <= earlier for (earlier, _), (later, _) in pairwise(parts)):
+            raise _Failure(400, "InvalidPartOrder", "Parts must be named in ascending order.")
+        condition = http.write_condition(request)
+        # In one transaction: where the condition does not hold, the upload is still there.
+        with self._core.database.transaction():
+            entry = objects.complete_upload(self._core, key.repository, upload_id, parts)
+            # The answer has S3's ETag; the entry keeps it without the number of parts, as on real servers.
+            stored = replace(entry, etag=entry.etag.partition("-")[0])
+            objects.stage(self._core, key.repository, key.reference, key.path, stored, condition)
+        name = f"{key.reference}/{key.path}"
+        return s3_messages.xml_document(
+            "CompleteMultipartUploadResult",
+            [("Bucket", key.repository.id), ("Key", name), ("ETag", f'"{entry.etag}"')],
+        )
+
+
+def _part_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise _Failure(400, "MalformedXML", f"{text!r} is no part's number.")
+    return int(text)
+
+
+_ACTIONS = {
+    "GET": "fs:ReadObject",
+    "HEAD": "fs:ReadObject",
+    "PUT": "fs:WriteObject",
+    "POST": "fs:WriteObject",
+    "DELETE": "fs:DeleteObject",
+}
+"""What a user must be allowed for a call on an object."""
+
+_CODES = {
+    400: "InvalidRequest",
+    403: "AccessDenied",
+    404: "NoSuchKey",
+    409: "OperationAborted",
+    410: "NoSuchVersion",
+    412: "PreconditionFailed",
+}
+
+
+def _metadata(request: Request) -> dict[str, str]:
+    return {
+        _STORED_METADATA + name[len(_METADATA_HEADER) :]: value
+        for name, value in request.headers.items()
+        if name.startswith(_METADATA_HEADER)
+    }

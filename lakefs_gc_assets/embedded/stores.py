@@ -1,0 +1,277 @@
+"""Where objects and metadata lie, and the clock that dates them.
+
+Objects lie in a local folder or any store of `storage/`, one `ObjectStore` for each storage namespace. Metadata lie in
+SQLite: repositories, branches, tags, commits, staged entries, and the records of every range. Range records are kept
+there as well as in the files, so that a path is found without reading a file; the files are what a collector reads.
+"""
+
+import hashlib
+import itertools
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+from lakefs_gc_assets.errors import ObjectNotFound, StorageError
+from lakefs_gc_assets.lakefs.addresses import parse_location
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.local.store import LocalStore
+
+
+class Clock:
+    """Runs at the speed of real time. Safe to use from several threads."""
+
+    def __init__(self, now: datetime | None = None) -> None:
+        self._offset = timedelta()
+        self._lock = threading.Lock()
+        if now is not None:
+            self.set(now)
+
+    def now(self) -> datetime:
+        """The moment it shows, in UTC."""
+        with self._lock:
+            return datetime.now(UTC) + self._offset
+
+    def seconds(self) -> int:
+        """The moment it shows, in whole seconds since 1970 UTC."""
+        return int(self.now().timestamp())
+
+    def set(self, now: datetime) -> None:
+        """Makes it show this moment; time zone required."""
+        with self._lock:
+            self._offset = now - datetime.now(UTC)
+
+    @contextmanager
+    def at(self, moment: datetime) -> Iterator[None]:
+        """Shows another time for a while, then what it would show without."""
+        with self._lock:
+            before, self._offset = self._offset, moment - datetime.now(UTC)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._offset = before
+
+    def advance(self, by: timedelta) -> None:
+        """Moves it, back where negative. Raises OverflowError where no calendar goes so far."""
+        with self._lock:
+            now = datetime.now(UTC)
+            self._offset = now + self._offset + by - now
+
+    @property
+    def moved(self) -> bool:
+        """Whether it differs from real time by more than a second."""
+        with self._lock:
+            return abs(self._offset) > timedelta(seconds=1)
+
+
+_INCOMING = ".incoming"
+"""Folder beside the storage namespaces where files are written before they are renamed into place."""
+
+
+class Blockstore(Protocol):
+    """The stores of one kind.
+
+    Attributes:
+        type: `blockstore_type` in the server's configuration.
+        scheme: what storage namespaces begin with, such as `s3://` or `s3://bucket/prefix/`.
+    """
+
+    type: str
+    scheme: str
+
+    def open(self, location: str) -> ObjectStore:
+        """The store whose root is this full address. Raises ObjectNotFound where there can be no object below it."""
+        ...
+
+    def create(self, location: str) -> ObjectStore:
+        """The store of a new storage namespace. Raises StorageError where it cannot be used."""
+        ...
+
+    def put(self, location: str, key: str, content: bytes) -> str:
+        """Writes an object, last modified when the server's clock says so where the store allows that.
+
+        Returns the MD5 of the content, as object stores do in an ETag.
+        """
+        ...
+
+
+class LocalBlockstore:
+    """A folder: `local://<name>/…` is `<folder>/<name>/…`.
+
+    Real servers spell addresses on their local blockstore with the absolute path of the file. Here they begin with the
+    storage namespace, as on every other blockstore, so that a collector may delete what it finds there.
+    """
+
+    type = "local"
+    scheme = "local://"
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder.resolve()
+        self._clock = clock
+        self._incoming = self._folder / _INCOMING
+        self._incoming.mkdir(parents=True, exist_ok=True)
+        self._names = itertools.count()
+        self._stores: dict[str, ObjectStore] = {}
+
+    def _path(self, location: str) -> Path:
+        parsed = parse_location(location)
+        if parsed is None or parsed.kind != "local" or not parsed.bucket:
+            raise StorageError(f"{location!r} is no address such as local://name: the local blockstore holds no other")
+        path = (self._folder / parsed.bucket / parsed.key.lstrip("/")).resolve()
+        if not path.is_relative_to(self._folder):
+            raise StorageError(f"{location!r} leads out of the blockstore's folder")
+        return path
+
+    def open(self, location: str) -> ObjectStore:
+        """A folder that exists."""
+        if location not in self._stores:
+            path = self._path(location)
+            if not path.is_dir():
+                raise ObjectNotFound(f"there is no folder for {location}")
+            self._stores[location] = LocalStore(path)
+        return self._stores[location]
+
+    def create(self, location: str) -> ObjectStore:
+        """A folder, made where there is none."""
+        self._path(location).mkdir(parents=True, exist_ok=True)
+        return self.open(location)
+
+    def put(self, location: str, key: str, content: bytes) -> str:
+        """Writes a file whole, with its time, but without waiting for the disk: nothing here must survive a crash."""
+        target = self._folder / location.removeprefix(self.scheme) / key
+        incoming = self._incoming / str(next(self._names))
+        incoming.write_bytes(content)
+        if self._clock.moved:
+            moment = self._clock.now().timestamp()
+            os.utime(incoming, (moment, moment))
+        try:
+            incoming.replace(target)
+        except FileNotFoundError:
+            self._path(location + "/" + key).parent.mkdir(parents=True, exist_ok=True)
+            incoming.replace(target)
+        return _md5(content)
+
+
+class RemoteBlockstore:
+    """Stores that something else opens, such as buckets behind the S3 API; times of objects are the service's own."""
+
+    def __init__(self, blockstore_type: str, open_store: Callable[[str], ObjectStore], scheme: str = "") -> None:
+        """Takes a function that opens the store whose root is a full address, and what addresses must begin with."""
+        self.type = blockstore_type
+        self.scheme = scheme or f"{blockstore_type}://"
+        self._open = open_store
+        self._stores: dict[str, ObjectStore] = {}
+
+    def open(self, location: str) -> ObjectStore:
+        """A store, opened once."""
+        if location not in self._stores:
+            self._stores[location] = self._open(location)
+        return self._stores[location]
+
+    def create(self, location: str) -> ObjectStore:
+        """Opens the store: its bucket must exist. Raises StorageError for an address of another kind."""
+        if not location.startswith(self.scheme):
+            raise StorageError(f"{location!r} does not begin with {self.scheme}")
+        return self.open(location)
+
+    def put(self, location: str, key: str, content: bytes) -> str:
+        """Writes an object."""
+        self.open(location).put(key, content)
+        return _md5(content)
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS repositories (
+    id TEXT PRIMARY KEY, storage_namespace TEXT NOT NULL, default_branch TEXT NOT NULL,
+    creation_date INTEGER NOT NULL, read_only INTEGER NOT NULL, metadata TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS branches (
+    repository TEXT, id TEXT, commit_id TEXT NOT NULL, staging_token TEXT NOT NULL, hidden INTEGER NOT NULL,
+    compacted_base TEXT NOT NULL DEFAULT '', PRIMARY KEY (repository, id)
+);
+CREATE TABLE IF NOT EXISTS tags (
+    repository TEXT, id TEXT, commit_id TEXT NOT NULL, PRIMARY KEY (repository, id)
+);
+CREATE TABLE IF NOT EXISTS commits (
+    repository TEXT, id TEXT, committer TEXT NOT NULL, message TEXT NOT NULL, metarange_id TEXT NOT NULL,
+    creation_date INTEGER NOT NULL, metadata TEXT NOT NULL, parents TEXT NOT NULL,
+    version INTEGER NOT NULL, generation INTEGER NOT NULL,
+    PRIMARY KEY (repository, id)
+);
+CREATE TABLE IF NOT EXISTS staged (
+    token TEXT, path BLOB, identity BLOB, data BLOB, PRIMARY KEY (token, path)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS range_records (
+    range_id TEXT, path BLOB, identity BLOB NOT NULL, data BLOB NOT NULL, PRIMARY KEY (range_id, path)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS metaranges (
+    id TEXT, position INTEGER, range_id TEXT NOT NULL, min_path BLOB NOT NULL, max_path BLOB NOT NULL,
+    PRIMARY KEY (id, position)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files (
+    storage_namespace TEXT, id TEXT, PRIMARY KEY (storage_namespace, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS retention_rules (
+    repository TEXT PRIMARY KEY, default_days INTEGER NOT NULL, branches TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS issued_addresses (
+    repository TEXT, address TEXT, issued_at INTEGER NOT NULL, PRIMARY KEY (repository, address)
+);
+CREATE TABLE IF NOT EXISTS copies (
+    repository TEXT, address TEXT NOT NULL, copied_at INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS uploads (
+    id TEXT PRIMARY KEY, repository TEXT NOT NULL, branch TEXT NOT NULL, path TEXT NOT NULL, address TEXT NOT NULL,
+    content_type TEXT NOT NULL, metadata TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS parts (
+    upload_id TEXT, number INTEGER, etag TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (upload_id, number)
+);
+"""
+
+
+class Database:
+    """The connection and its lock. Safe to use from several threads."""
+
+    def __init__(self, file: Path) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = OFF")
+        self._connection.executescript(_SCHEMA)
+        if "compacted_base" not in {row[1] for row in self._connection.execute("PRAGMA table_info(branches)")}:
+            # A file of an earlier version.
+            self._connection.execute("ALTER TABLE branches ADD COLUMN compacted_base TEXT NOT NULL DEFAULT ''")
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Everything inside happens, or nothing; nobody else reads or writes meanwhile. May be nested."""
+        with self._lock:
+            if self._depth == 0:
+                self._connection.execute("BEGIN")
+            self._depth += 1
+            try:
+                yield self._connection
+            except BaseException:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._depth -= 1
+            if self._depth == 0:
+                self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            self._connection.close()
