@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import past_frames
+from lakefs_gc_assets.collector import history
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -174,7 +174,7 @@ class Run:
         if name not in FRAMES:
             raise CollectionError(f"there is no frame {name!r}: there are {', '.join(FRAMES)}")
         store = self._opener.open()
-        manifest = past_frames.read_manifest(store, name, self.id)
+        manifest = history.read_manifest(store, name, self.id)
         paths = tuple(opening.readable_path(self._opener, file.key) for file in manifest.files)
         stored = StoredFrame(FRAMES[name], manifest, self._opener)
         return Table(name, self.id, paths, manifest.rows, manifest.object_bytes, stored)
@@ -200,7 +200,7 @@ class Repository:
     def run(self, run_id: str = LATEST) -> Run:
         """A run by its id, or the newest one that came to its end. Raises CollectionError where there is none."""
         if run_id == LATEST:
-            return Run(past_frames.newest_run(self._opener.open()), self._opener)
+            return Run(history.newest_run(self._opener.open()), self._opener)
         if all(run.id != run_id for run in self.runs()):
             raise CollectionError(f"there is no run {run_id} in {self.storage_namespace}")
         return Run(run_id, self._opener)

@@ -43,8 +43,8 @@ WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": (
-        "arrow_engine branch_baseline clock commits earlier_runs expiring failing gap_check guards lock order "
-        "preparations restored run sightings step subtraction"
+        "arrow_engine clock commits earlier_runs expiring failing gap_check guards history lock order preparations "
+        "run sightings step subtraction"
     ),
     "collector/frame": "receipts",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
@@ -54,9 +54,9 @@ _MODULES = {
     ),
     "collector/quarantine": "check purge restore restore_run",
     "collector/records": "outcomes restoration undeletable",
-    "collector/retention": "active_commits policy retention retention_rules server_commits",
-    "collector/stored": "copying id_set ids records run_folder tables",
-    "collector/sweep": "approval batches move overtaking passes recheck validity",
+    "collector/retention": "active_commits policy retention rules server_commits",
+    "collector/stored": "ids objects records run_folder tables",
+    "collector/sweep": "approval batches move passes recheck validity",
     "collector/universe": "parts",
     "lakefs": "addresses",
 }
@@ -305,9 +305,10 @@ def _passes(item: pytest.Item) -> bool:
 
 def tests_of(name: str) -> tuple[str, ...]:
     """Files of tests for a module, inside of the tests."""
-    mirror = MODULES[name].with_name(f"test_{MODULES[name].name}")
-    own = (str(mirror),) if (COPY / TESTS / mirror).exists() else ()
-    return own + FURTHER_TESTS.get(name, ())
+    folder, stem = MODULES[name].parent, MODULES[name].stem
+    mirrors = (COPY / TESTS / folder).glob(f"test_{stem}*.py")
+    own = (each.name for each in mirrors if each.stem == f"test_{stem}" or each.stem.startswith(f"test_{stem}_"))
+    return (*sorted(str(folder / each) for each in own), *FURTHER_TESTS.get(name, ()))
 
 
 def outcomes_of(name: str) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.cli.run import require_report, tell_ended
-from lakefs_gc_assets.collector.sizes import size
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs.running import execute_approved, instance
 from lakefs_gc_assets.errors import CollectionError

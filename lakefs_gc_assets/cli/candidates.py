@@ -16,11 +16,11 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
 from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
-from lakefs_gc_assets.collector import past_frames
+from lakefs_gc_assets.collector import history
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.errors import LogLine
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -90,8 +90,8 @@ def write_frame(
     """
     if form == "parquet" and out.name == "-":
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
-    run_id = run_id or past_frames.newest_run(repository.store, sweeps=sweeps)
-    found = past_frames.read_manifest(repository.store, frame, run_id)
+    run_id = run_id or history.newest_run(repository.store, sweeps=sweeps)
+    found = history.read_manifest(repository.store, frame, run_id)
     kind = FRAMES[frame]
     schema = files.nullable(kind.schema)
     tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)

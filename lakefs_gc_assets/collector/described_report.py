@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.sizes import size
 
 
 def describe(found: Report) -> list[str]:

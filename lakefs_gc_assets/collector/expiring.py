@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
+from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore

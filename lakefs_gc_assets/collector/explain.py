@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, past_frames, planning, preparations, sightings
+from lakefs_gc_assets.collector import commits, history, planning, preparations, sightings
 from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -233,12 +233,12 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
     """
     store, listed_by = repository.store, None
     try:
-        run_id = past_frames.newest_run(store)
+        run_id = history.newest_run(store)
         plan = plans.read(store, run_id)
         if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
             return None, IdSet()
-        committed = past_frames.read_manifest(store, COMMITTED_DF.name, run_id)
-        unheld = past_frames.read_manifest(store, UNHELD_DF.name, run_id)
+        committed = history.read_manifest(store, COMMITTED_DF.name, run_id)
+        unheld = history.read_manifest(store, UNHELD_DF.name, run_id)
         issued_at = layout.parse(key).issued_at
         if issued_at is None or xids.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
             if _has(repository, plan, CANDIDATES_DF, key):
@@ -256,7 +256,7 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
 def _has(repository: OpenRepository, plan: Plan, frame: Frame[Any], key: str) -> bool:
     """True if a frame of a run has the address."""
     windows = (_window(key, plan.slice_window), OTHER_WINDOW)
-    for file in past_frames.read_manifest(repository.store, frame.name, plan.run_id).files:
+    for file in history.read_manifest(repository.store, frame.name, plan.run_id).files:
         if file.slice_window in windows:
             rows = files.read_file(repository.store, file, frame.schema, ["address"], frame.added)
             if pc.any(pc.equal(rows.column("address"), key)).as_py():

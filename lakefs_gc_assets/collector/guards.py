@@ -45,7 +45,7 @@ class Mark:
         missing_examples: a few of the missing addresses.
         branches: how many branches have a head that holds an object.
         branches_before: the most such branches that a run counted since the newest successful sweep, see
-            `branch_baseline.branch_baseline`; None where no earlier run counted them.
+            `earlier_runs.branch_baseline`; None where no earlier run counted them.
         retention: guards that the retention rules trip.
         nested: repositories whose namespace lies inside of this one, or around it.
         repositories_unknown: what the server said where it does not list repositories; None where it does.

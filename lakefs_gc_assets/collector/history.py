@@ -1,10 +1,11 @@
-"""What earlier runs did, from what they left in the store."""
+"""What earlier runs did: the objects that they deleted or brought back, and the frames that they left."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,16 +14,16 @@ from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, FRAMES
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records import plan, report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.work import spread_by_weight
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets.storage.read_ahead import read_ahead
@@ -147,3 +148,71 @@ def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | No
     except (OrderViolation, CorruptFile):
         return None
     return found.files if found.figures.swept else None
+
+
+def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
+    """The id of the newest run that came to its end. Raises CollectionError where there is none.
+
+    Args:
+        sweeps: whether dry runs are passed over.
+    """
+    for run_id in run_folder.newest_runs(store):
+        try:
+            ended = report.read(store, run_id)
+        except CorruptFile as corrupt:
+            # An older run, chosen without a word, would be taken for the newest.
+            raise CollectionError(f"{corrupt} Name another run: `lakefs-gc status` lists all runs") from corrupt
+        if ended is not None and ended.counts and not (sweeps and ended.dry_run):
+            return run_id
+    if sweeps:
+        raise CollectionError(
+            "no sweep has come to its end yet: `lakefs-gc approve RUN` sweeps what a dry run found, `lakefs-gc status` "
+            "lists all runs"
+        )
+    raise CollectionError(
+        "no run has come to its end yet: `lakefs-gc run` makes a dry run, `lakefs-gc status` lists all runs"
+    )
+
+
+def read_manifest(store: ObjectStore, frame: str, run_id: str) -> Manifest[Any]:
+    """The manifest of a frame of a run. Raises CollectionError where there is none."""
+    plan.read(store, run_id)
+    try:
+        return manifests.read(store, run_id, FRAMES[frame])
+    except OrderViolation:
+        raise CollectionError(
+            f"run {run_id} has no {frame} stored: it ended before, or they were removed because the run is old"
+        ) from None
+
+
+_RUNS = 20
+"""So many of the newest runs are asked for."""
+MOST = 100_000
+"""So many addresses are told; where there are more, none are."""
+
+
+def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
+    """Addresses that the newest earlier runs deleted and somebody brought back; none where there are more than MOST.
+
+    One call tells of a repository where nothing ever was.
+
+    Args:
+        run_id: the run that asks.
+    Raises:
+        CollectionError: what is left of it cannot be read.
+    """
+    found: list[str] = []
+    if restoration.read(store) is not None:
+        earlier = (each for each in run_folder.newest_runs(store) if each != run_id)
+        for each in islice(earlier, _RUNS):
+            found += _restored_of(store, each)
+            if len(found) > MOST:
+                return pa.array([], pa.string())
+    return pa.array(found, pa.string())
+
+
+def _restored_of(store: ObjectStore, run_id: str) -> list[str]:
+    addresses = list[str]()
+    for rows in receipts.read_files(store, receipts.keys(store, run_id, receipts.OF_RESTORE)):
+        addresses += rows.filter(pc.equal(rows.column("outcome"), Outcome.RESTORED.value))["address"].to_pylist()
+    return addresses

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository, require_copies
-from lakefs_gc_assets.collector.universe import inventoried, parts
+from lakefs_gc_assets.collector.universe import listing, parts
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 
@@ -48,7 +48,7 @@ def begin(
     if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
     made = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
-    made = replace(inventoried.planned(repository, made), no_lock=lock.why_unfenced)
+    made = replace(listing.planned(repository, made), no_lock=lock.why_unfenced)
     plan.write_first(repository.store, made)
     return made
 

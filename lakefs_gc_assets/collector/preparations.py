@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
+from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there

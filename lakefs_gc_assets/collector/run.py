@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, sightings
-from lakefs_gc_assets.collector.branch_baseline import branch_baseline
 from lakefs_gc_assets.collector.described_report import describe_loosened
+from lakefs_gc_assets.collector.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -40,6 +40,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.history import restored_before
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
@@ -70,13 +71,12 @@ from lakefs_gc_assets.collector.reporting import (
     mark_of,
     stored_mark,
 )
-from lakefs_gc_assets.collector.restored import restored_before
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.overtaking import require_not_overtaken
+from lakefs_gc_assets.collector.sweep.validity import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.expired import find_expired

@@ -12,13 +12,13 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.retention import policy
 from lakefs_gc_assets.collector.retention.policy import Policy
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.metadata import bars, plain
 from lakefs_gc_assets.defs.pages import stored_page

@@ -14,10 +14,10 @@ from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
 from lakefs_gc_assets.collector import earlier_runs, planning
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.sweep import approval
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable

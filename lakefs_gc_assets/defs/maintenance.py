@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from lakefs_gc_assets.collector import expiring, guards, preparations
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.lock import Lock, locked
@@ -27,7 +28,6 @@ from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purg
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable

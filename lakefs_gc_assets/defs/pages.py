@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.amount import Amount, size
 from lakefs_gc_assets.collector.engine import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
@@ -20,7 +20,6 @@ from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
 from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.metadata import bars
 from lakefs_gc_assets.defs.resources import Collector

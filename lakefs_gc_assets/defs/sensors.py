@@ -11,8 +11,8 @@ from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
-from lakefs_gc_assets.collector.following import report_to_follow
 from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.incremental.base_run import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit

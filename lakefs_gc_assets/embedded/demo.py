@@ -21,6 +21,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES
@@ -29,7 +30,6 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.sample import (

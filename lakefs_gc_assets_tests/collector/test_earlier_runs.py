@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.branch_baseline import branch_baseline
-from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun
+from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS, NoFigures
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep

@@ -6,7 +6,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live import cross_repository, current
+from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
@@ -43,7 +43,7 @@ def _nothing_staged(*arguments: object) -> Any:
 
 AROUND_BUGS: dict[str, Bug] = {
     "other repositories: staged references not asked for": replaced(
-        (cross_repository, "staged_elsewhere", _nothing_staged)
+        (other_repositories, "staged_elsewhere", _nothing_staged)
     ),
     "other repositories: commits not asked for": replaced((current, "find_unread", _own_commits_alone)),
     "recheck: other repositories not asked again": replaced(

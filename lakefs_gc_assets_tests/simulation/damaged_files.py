@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector import branch_baseline, history, lock, make_step
+from lakefs_gc_assets.collector import earlier_runs, history, lock, make_step
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.incremental import base_run
@@ -279,7 +279,7 @@ DAMAGE_BUGS = {
     ),
     "a damaged report ends runs": DamageBug(
         *("clean", "/report.json", Damage.OTHER_BYTES),
-        replaced((branch_baseline, "count_branches", _no_manifests)),
+        replaced((earlier_runs, "count_branches", _no_manifests)),
         without_index=True,
     ),
     "a run of another repository is approved": DamageBug(

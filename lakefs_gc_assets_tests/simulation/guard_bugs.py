@@ -19,7 +19,6 @@ from lakefs_gc_assets.collector import (
     gap_check,
     guards,
     make_step,
-    named_again,
     order,
     planning,
     run,
@@ -342,7 +341,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
     ),
     "what expired by rule taken for a loss": TestedBug(
-        replaced((named_again, "find_expired_then", lambda step, rows: {})),
+        replaced((gap_check, "find_expired_then", lambda step, rows: {})),
         _GUARDS.test_what_a_branch_on_an_expired_commit_names_is_no_loss,
     ),
     "mark: empty live set accepted": _guarding(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.stored import copying, run_folder, tables
 from lakefs_gc_assets.collector.stored import ids as stored_ids
+from lakefs_gc_assets.collector.stored import objects, run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -83,7 +83,7 @@ def add(
 def _copied(store: ObjectStore, source: str, target: str) -> bool:
     """Copies a file where the store can: it may be a file system without hard links."""
     try:
-        copying.copy(store, source, target)
+        objects.copy(store, source, target)
     except StorageError:
         return False
     return True

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import commits, preparations
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine import R
-from lakefs_gc_assets.collector.live import cross_repository, uncommitted
+from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_hashes import HashesFolder
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
@@ -82,7 +82,7 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
     ]
     if step.repository.others:
         apis = [each.api for each in step.repository.others]
-        elsewhere = cross_repository.staged_elsewhere(apis, step.repository.namespace, step.plan.slice_window)
+        elsewhere = other_repositories.staged_elsewhere(apis, step.repository.namespace, step.plan.slice_window)
         addresses.append(step.engine.table(elsewhere))
     return Uncommitted(prepared, tuple(addresses), step.repository.clock.now())
 

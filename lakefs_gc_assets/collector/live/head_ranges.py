@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.stored import copying, run_folder, tables
+from lakefs_gc_assets.collector.stored import objects, run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LogLine, ObjectNotFound, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -141,7 +141,7 @@ class HeadNotes:
         if self.base_run is None:
             return
         try:
-            copying.copy(self.store, key(self.base_run), key(self.run_id))
+            objects.copy(self.store, key(self.base_run), key(self.run_id))
         except ObjectNotFound:
             return
         except StorageError as error:

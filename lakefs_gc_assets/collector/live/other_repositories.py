@@ -2,15 +2,23 @@
 
 An entry of another repository may point into this namespace: an import does that, and a copy between repositories that
 copies no data. Such references count only where the other repository is named in `also_live`.
+
+Staged objects count as well. A server's uncommitted data leaves out what lies outside of the repository's own
+namespace, so staged references from one repository into another one are found by asking each branch for its changes.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, NotFound, NotSupported
-from lakefs_gc_assets.lakefs.addresses import Location, Namespace
+from lakefs_gc_assets.lakefs.addresses import AddressType, Location, Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -98,3 +106,30 @@ def _overlap(one: Location, other: Location) -> bool:
     if one.bucket != other.bucket and not (one.key and other.key):
         return False
     return one.key.startswith(other.key) or other.key.startswith(one.key)
+
+
+_CONCURRENT_QUESTIONS = 8
+
+
+def staged_elsewhere(others: Iterable[LakeFSApi], namespace: Namespace, window_size: WindowSize) -> pa.Table:
+    """Addresses of this namespace (LIVE) that branches of other repositories have staged.
+
+    It takes a request for each change of each branch.
+
+    Raises LakeFSError.
+    """
+    with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
+        found = {key for api in others for branch in api.branches() for key in _staged(api, branch.id, namespace, pool)}
+    return live_table(pa.array(sorted(found), pa.string()), window_size)
+
+
+def _staged(api: LakeFSApi, branch: str, namespace: Namespace, pool: ThreadPoolExecutor) -> Iterator[str]:
+    try:
+        paths = [change.path for change in api.changes(branch) if change.type != "removed"]
+        for stats in pool.map(lambda path: api.stat(branch, path), paths):
+            if stats is not None:
+                yield from namespace.live_keys(stats.physical_address, AddressType.FULL)
+    except NotFound:
+        # A branch that is gone holds nothing any more; any other absence ends the run.
+        if any(existing.id == branch for existing in api.branches()):
+            raise

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.stored import copying, run_folder, tables
+from lakefs_gc_assets.collector.stored import objects, run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -266,7 +266,7 @@ def copy_files(store: ObjectStore, keys: Sequence[str], folder: str) -> list[str
 def _copy(store: ObjectStore, folder: str, key: str) -> str | None:
     """Copies a file; returns what went wrong."""
     try:
-        copying.copy(store, key, folder + key.rpartition("/")[2])
+        objects.copy(store, key, folder + key.rpartition("/")[2])
     except StorageError as error:
         return str(error)
     return None

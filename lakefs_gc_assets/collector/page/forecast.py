@@ -4,13 +4,12 @@ import math
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
-from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.amount import Amount, size
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.markup import element, table
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _DRAWN = 20

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from xml.etree.ElementTree import Element
 
-from lakefs_gc_assets.collector.amount import Amount
+from lakefs_gc_assets.collector.amount import Amount, size
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
@@ -19,7 +19,6 @@ from lakefs_gc_assets.collector.page.last_held import Held
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.sizes import size
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there

@@ -6,8 +6,8 @@ from typing import Generic
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import guards, order
-from lakefs_gc_assets.collector.branch_baseline import count_branches
 from lakefs_gc_assets.collector.clock import Moment
+from lakefs_gc_assets.collector.earlier_runs import count_branches
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.live import ownership

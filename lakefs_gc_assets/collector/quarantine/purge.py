@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.deleting import delete_all, keys_below
+from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.collector.sweep import move
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import names, xids

@@ -1,35 +1,108 @@
-"""Lists a namespace: each task that lists a part also writes the files of the frame.
+"""Lists everything that a run looks at, or reads an S3 Inventory in its place.
 
-So a task can stop where a part turns out to be large, such as one slice with half of all objects. The rest of that part
-is cut into pieces, which tasks list in the next round. A repository without large parts is listed in one round.
+An inventory may lack objects that were written shortly before it was made, so it is trusted only for objects that are
+clearly older. It therefore lowers the cutoff; everything else is as with a listing.
+
+Each task that lists a part also writes the files of the frame. So a task can stop where a part turns out to be large,
+such as one slice with half of all objects. The rest of that part is cut into pieces, which tasks list in the next
+round. A repository without large parts is listed in one round.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from functools import partial
+from typing import Any, Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine import Engine, R
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
-from lakefs_gc_assets.collector.frame.kinds import STORE_DF
+from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, STORE_DF, CommittedFigures, StoredFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import entries
-from lakefs_gc_assets.collector.universe import inventoried, pieces
 from lakefs_gc_assets.collector.universe import parts as universe_parts
+from lakefs_gc_assets.collector.universe import pieces
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
 from lakefs_gc_assets.collector.work import gather, spread, work_ahead
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
-from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
+from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
+
+
+@dataclass(frozen=True)
+class LookedAt(Generic[R]):
+    """The universe of a run, of which nothing is in two frames."""
+
+    engine: Engine[R]
+    frames: tuple[StoredFrame[Any], ...]
+
+    def rows(self, *columns: str) -> R:
+        """The objects (LISTED), or some of their columns."""
+        first, *more = (frame.rows(self.engine, *columns) for frame in self.frames)
+        return self.engine.union(first, *more)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(frame.count for frame in self.frames)
+
+    @property
+    def files(self) -> tuple[FrameFile, ...]:
+        """The files that they are stored in."""
+        return tuple(file for frame in self.frames for file in frame.manifest.files)
+
+
+def looked_at(
+    step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
+) -> LookedAt[R]:
+    """What this run looks at.
+
+    Raises OrderViolation where any of it was stored again after `committed_df` was, which may not tell of it.
+    """
+    if not step.plan.follows_expiry:
+        return LookedAt(step.engine, (listed,))
+    frames: tuple[StoredFrame[Any], ...] = (listed, step.stored(EXPIRED_DF))
+    for frame in frames:
+        if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
+            raise OrderViolation(
+                f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} "
+                "again"
+            )
+    return LookedAt(step.engine, frames)
+
+
+def planned(repository: OpenRepository, plan: Plan) -> Plan:
+    """The plan, with the newest inventory and its cutoff where the settings name one and the run lists every object.
+
+    Raises ConfigurationError where the inventory is of another bucket, StorageError where there is none or it is
+    damaged.
+    """
+    settings = repository.settings
+    if not settings.inventory or plan.follows_expiry or plan.flow not in (Flow.CLEAN, Flow.UNIFIED):
+        return plan
+    found = open_inventory(repository.opener.settings, settings.inventory, repository.namespace)
+    trusted = found.created_at - timedelta(hours=settings.inventory_margin_hours) - plan.skew
+    return replace(plan, inventory=found.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
+
+
+def of(repository: OpenRepository, plan: Plan) -> Inventory | None:
+    """The inventory that a plan names; None where it names none. Raises what `planned` raises."""
+    if plan.inventory is None:
+        return None
+    return open_inventory(repository.opener.settings, plan.inventory, repository.namespace)
+
 
 _ROWS = 65_536
 """Rows that are written together; a page of a listing has fewer."""
@@ -47,7 +120,7 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
 
     An inventory may still name objects that earlier runs deleted; they are left out.
     """
-    inventory = inventoried.of(step.repository, step.plan)
+    inventory = of(step.repository, step.plan)
     if inventory is None:
         return list_parts(step, listing.parts)
     step.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live import cross_repository, noted_sizes, range_sizes, uncommitted
+from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, range_sizes, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,
@@ -66,7 +66,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
         opened.clock.sleep(600)
         return LIVE.empty_table()
 
-    monkeypatch.setattr(cross_repository, "staged_elsewhere", asked)
+    monkeypatch.setattr(other_repositories, "staged_elsewhere", asked)
     monkeypatch.setattr(References, "uncommitted", lambda *given: LIVE.empty_table())
     step = SimpleNamespace(
         repository=replace(opened, others=(opened,)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.live import head_ranges, hidden
 from lakefs_gc_assets.collector.live.head_ranges import HEAD_RANGES, HeadNotes, HeadRanges
-from lakefs_gc_assets.collector.stored import copying, run_folder, tables
+from lakefs_gc_assets.collector.stored import objects, run_folder, tables
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -183,7 +183,7 @@ class TestNotes:
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, copies: bool
     ) -> None:
         if not copies:
-            monkeypatch.setattr(copying, "CopiesObjects", type("Nothing", (), {}))
+            monkeypatch.setattr(objects, "CopiesObjects", type("Nothing", (), {}))
         note(store, {"m": [("a", 1)]})
         notes(store)[0].take_over()
         store.delete([head_ranges.key("base")])

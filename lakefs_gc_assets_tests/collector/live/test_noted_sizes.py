@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.live import noted_files, noted_sizes, range_size
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import copying
+from lakefs_gc_assets.collector.stored import objects
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
@@ -200,7 +200,7 @@ class TestTakingOver:
     ) -> None:
         monkeypatch.setattr(range_sizes, "SIZES_OF_A_FILE", 1)
         if not copies:
-            monkeypatch.setattr(copying, "CopiesObjects", type("Nothing", (), {}))
+            monkeypatch.setattr(objects, "CopiesObjects", type("Nothing", (), {}))
         records = repository.commit({"a": [1], "b": [2]})
         repository.read(*records.values())
         repository.hand_on()

@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import restored
+from lakefs_gc_assets.collector import history
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.history import restored_before
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.restored import restored_before
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -54,9 +54,9 @@ def test_where_nothing_ever_came_back_one_call_tells_so(
 
 
 def test_too_many_are_not_told(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restored, "MOST", 1)
+    monkeypatch.setattr(history, "MOST", 1)
     assert told_nothing(restored_before(opened.store, "another"))
-    monkeypatch.setattr(restored, "MOST", 2)
+    monkeypatch.setattr(history, "MOST", 2)
     assert sorted(restored_before(opened.store, "another").to_pylist()) == ["data/a", "data/c"]
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs, guards
-from lakefs_gc_assets.collector.branch_baseline import branch_baseline
+from lakefs_gc_assets.collector.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest

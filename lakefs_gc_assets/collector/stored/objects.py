@@ -1,9 +1,22 @@
-"""Deletion of what runs and servers stored within the storage namespace, which is no data."""
+"""Copies and deletions within the storage namespace of what runs and servers stored there, which is no data."""
 
 from collections.abc import Sequence
 
 from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
+
+
+def copy(store: ObjectStore, source: str, target: str) -> None:
+    """Copies an object, by the store itself where it can; otherwise it is read and written.
+
+    Raises:
+        ObjectNotFound: there is no object at the source.
+        StorageError: it could not be copied.
+    """
+    if isinstance(store, CopiesObjects):
+        store.copy(source, target)
+    else:
+        store.put(target, store.get(source))
 
 
 def keys_below(store: ObjectStore, folder: str) -> list[str]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.following import report_to_follow
+from lakefs_gc_assets.collector.incremental.base_run import report_to_follow
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.plan import Flow
