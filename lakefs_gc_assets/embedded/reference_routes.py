@@ -167,29 +167,6 @@ def _import_status(core: Core, request: Request, repository: str, branch: str) -
     return json_response(200, answer)
 
 
-_REPOSITORY = "/repositories/{repository}"
-_BRANCH = _REPOSITORY + "/branches/{branch}"
-
-ROUTES = (
-    Route("POST", _REPOSITORY + "/branches", "fs:CreateBranch", _create_branch),
-    Route("GET", _REPOSITORY + "/branches", "fs:ListBranches", _list_branches),
-    Route("GET", _BRANCH, "fs:ReadBranch", _get_branch),
-    Route("DELETE", _BRANCH, "fs:DeleteBranch", _delete_branch),
-    Route("PUT", _BRANCH, "fs:RevertBranch", _reset_branch),
-    Route("POST", _BRANCH + "/commits", "fs:CreateCommit", _commit),
-    Route("POST", _BRANCH + "/revert", "fs:RevertBranch", _revert),
-    Route("POST", _BRANCH + "/import", "fs:ImportFromStorage", _start_import),
-    Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
-    Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
-    Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
-    Route("POST", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:CreateCommit", _merge),
-    Route("POST", _REPOSITORY + "/tags", "fs:CreateTag", _create_tag),
-    Route("GET", _REPOSITORY + "/tags", "fs:ListTags", _list_tags),
-    Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
-    Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
-)
-
-
 _TYPES = ("three_dot", "two_dot")
 
 
@@ -244,7 +221,26 @@ def _object(difference: Difference) -> dict[str, Any]:
     return {"type": difference.type, "path": path, "path_type": "object", "size_bytes": size}
 
 
-DIFFERENCE_ROUTES = (
-    Route("GET", _REPOSITORY + "/branches/{branch}/diff", "fs:ListObjects", _of_branch),
+_REPOSITORY = "/repositories/{repository}"
+_BRANCH = _REPOSITORY + "/branches/{branch}"
+
+ROUTES = (
+    Route("POST", _REPOSITORY + "/branches", "fs:CreateBranch", _create_branch),
+    Route("GET", _REPOSITORY + "/branches", "fs:ListBranches", _list_branches),
+    Route("GET", _BRANCH, "fs:ReadBranch", _get_branch),
+    Route("DELETE", _BRANCH, "fs:DeleteBranch", _delete_branch),
+    Route("PUT", _BRANCH, "fs:RevertBranch", _reset_branch),
+    Route("POST", _BRANCH + "/commits", "fs:CreateCommit", _commit),
+    Route("POST", _BRANCH + "/revert", "fs:RevertBranch", _revert),
+    Route("POST", _BRANCH + "/import", "fs:ImportFromStorage", _start_import),
+    Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
+    Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
+    Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
+    Route("POST", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:CreateCommit", _merge),
+    Route("POST", _REPOSITORY + "/tags", "fs:CreateTag", _create_tag),
+    Route("GET", _REPOSITORY + "/tags", "fs:ListTags", _list_tags),
+    Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
+    Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
+    Route("GET", _BRANCH + "/diff", "fs:ListObjects", _of_branch),
     Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),
 )

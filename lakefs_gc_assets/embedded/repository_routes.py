@@ -58,14 +58,6 @@ def _delete(core: Core, request: Request, repository: str) -> Response:
     return NO_CONTENT
 
 
-ROUTES = (
-    Route("POST", "/repositories", "fs:CreateRepository", _create),
-    Route("GET", "/repositories", "fs:ListRepositories", _list_all),
-    Route("GET", "/repositories/{repository}", "fs:ReadRepository", _get),
-    Route("DELETE", "/repositories/{repository}", "fs:DeleteRepository", _delete),
-)
-
-
 _MARKER = "_lakefs/dummy"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
@@ -164,14 +156,6 @@ def _garbage_collection(core: Core, request: Request) -> Response:
     return json_response(200, {"grace_period": core.settings.link_seconds})
 
 
-CONFIGURATION_ROUTES = (
-    Route("GET", "/config", "", _everything),
-    Route("GET", "/config/storage", "", _storage),
-    Route("GET", "/config/version", "", _version),
-    Route("GET", "/config/garbage-collection", "", _garbage_collection),
-)
-
-
 _PREPARE_PREFIX, _DUMP_PREFIX = "GCPC", "DR"
 
 
@@ -239,23 +223,6 @@ def _dump_status(core: Core, request: Request, repository: str) -> Response:
     return json_response(200, answer)
 
 
-_REPOSITORY = "/repositories/{repository}"
-_PREPARE = "retention:PrepareGarbageCollection"
-_DUMP_ACTIONS = "fs:ListTags fs:ListBranches fs:ListCommits"
-
-COLLECTION_ROUTES = (
-    Route("GET", _REPOSITORY + "/settings/gc_rules", "retention:GetGarbageCollectionRules", _get_rules),
-    Route("PUT", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _put_rules),
-    Route("DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules),
-    Route("POST", _REPOSITORY + "/gc/prepare_uncommited", _PREPARE + "Uncommitted", _prepare_uncommitted),
-    Route("POST", _REPOSITORY + "/gc/prepare_commits", _PREPARE + "Commits", _prepare_commits),
-    Route("POST", _REPOSITORY + "/gc/prepare_commits/async", _PREPARE + "Commits", _start_prepare_commits),
-    Route("GET", _REPOSITORY + "/gc/prepare_commits/status", _PREPARE + "Commits", _prepare_commits_status),
-    Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump),
-    Route("GET", _REPOSITORY + "/dump", _DUMP_ACTIONS, _dump_status),
-)
-
-
 ADMINISTRATION_PREFIX = "/_embedded"
 
 
@@ -266,9 +233,6 @@ def _advance_clock(core: Core, request: Request) -> Response:
     except (OverflowError, ValueError):
         raise bad_request(f"the clock cannot be moved by {seconds} seconds") from None
     return json_response(200, {"now": timestamp(core.clock.now())})
-
-
-ADMINISTRATION_ROUTES = (Route("POST", ADMINISTRATION_PREFIX + "/clock/advance", "", _advance_clock),)
 
 
 def serve_presigned(core: Core, request: Request) -> Response:
@@ -289,3 +253,32 @@ def serve_presigned(core: Core, request: Request) -> Response:
     else:
         etag = core.blockstore.put(repository.storage_namespace, key, request.body)
     return Response(200, headers={"ETag": f'"{etag}"'})
+
+
+_REPOSITORY = "/repositories/{repository}"
+_PREPARE = "retention:PrepareGarbageCollection"
+_DUMP_ACTIONS = "fs:ListTags fs:ListBranches fs:ListCommits"
+
+ROUTES = (
+    Route("POST", "/repositories", "fs:CreateRepository", _create),
+    Route("GET", "/repositories", "fs:ListRepositories", _list_all),
+    Route("GET", _REPOSITORY, "fs:ReadRepository", _get),
+    Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete),
+    Route("GET", _REPOSITORY + "/settings/gc_rules", "retention:GetGarbageCollectionRules", _get_rules),
+    Route("PUT", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _put_rules),
+    Route("DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules),
+    Route("POST", _REPOSITORY + "/gc/prepare_uncommited", _PREPARE + "Uncommitted", _prepare_uncommitted),
+    Route("POST", _REPOSITORY + "/gc/prepare_commits", _PREPARE + "Commits", _prepare_commits),
+    Route("POST", _REPOSITORY + "/gc/prepare_commits/async", _PREPARE + "Commits", _start_prepare_commits),
+    Route("GET", _REPOSITORY + "/gc/prepare_commits/status", _PREPARE + "Commits", _prepare_commits_status),
+    Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump),
+    Route("GET", _REPOSITORY + "/dump", _DUMP_ACTIONS, _dump_status),
+    Route("GET", "/config", "", _everything),
+    Route("GET", "/config/storage", "", _storage),
+    Route("GET", "/config/version", "", _version),
+    Route("GET", "/config/garbage-collection", "", _garbage_collection),
+)
+"""Of the API."""
+
+ADMINISTRATION_ROUTES = (Route("POST", ADMINISTRATION_PREFIX + "/clock/advance", "", _advance_clock),)
+"""Beside the API, for whoever knows the credentials of any user."""

@@ -19,15 +19,27 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from lakefs_gc_assets.embedded import core, http, object_routes, reference_routes, repositories, repository_routes
-from lakefs_gc_assets.embedded.core import ApiFailure, Core, RuleSet, Settings, Tasks, Writer
+from lakefs_gc_assets.embedded import object_routes, reference_routes, repositories, repository_routes
+from lakefs_gc_assets.embedded.core import (
+    ApiFailure,
+    Core,
+    RuleSet,
+    Settings,
+    Tasks,
+    User,
+    Writer,
+    authenticate,
+    new_user,
+)
 from lakefs_gc_assets.embedded.http import (
+    FAULTS_PATH,
     NO_CONTENT,
     Faults,
     Request,
     Response,
     Route,
     Router,
+    fault_from_json,
     json_response,
     parse_query,
 )
@@ -158,6 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 API_PREFIX = "/api/v1"
+ROUTES = (*repository_routes.ROUTES, *reference_routes.ROUTES, *object_routes.ROUTES)
+"""Of the API, below the prefix."""
 _HOST = "127.0.0.1"
 """Of this machine alone: the server keeps no secret as a production server does."""
 _DATABASE_FILE = "metadata.sqlite"
@@ -193,16 +207,16 @@ class EmbeddedServer:
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
-        self.faults = http.Faults()
+        self.faults = Faults()
         chosen = settings or Settings(rules=rules or "oss")
         if rules is not None and chosen.rules != rules:
             raise ValueError(f"rules {rules!r} contradict the settings, which say {chosen.rules!r}")
         folder.mkdir(parents=True, exist_ok=True)
         if blockstore is None:
             blockstore = LocalBlockstore(folder / _OBJECTS_FOLDER, self.clock)
-        admin = core.new_user("admin")
+        admin = new_user("admin")
         if access_key_id:
-            admin = core.User("admin", access_key_id, secret_access_key)
+            admin = User("admin", access_key_id, secret_access_key)
         self.users = {admin.access_key_id: admin}
         self.access_key_id = admin.access_key_id
         self.secret_access_key = admin.secret_access_key
@@ -215,23 +229,9 @@ class EmbeddedServer:
             tasks=Tasks(self.clock),
             signing_key=_signing_key(folder),
         )
-        self._api = Router(
-            (
-                *repository_routes.ROUTES,
-                *reference_routes.ROUTES,
-                *object_routes.ROUTES,
-                *reference_routes.DIFFERENCE_ROUTES,
-                *repository_routes.COLLECTION_ROUTES,
-                *repository_routes.CONFIGURATION_ROUTES,
-                *(route for route in routes if not route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)),
-            )
-        )
-        self._administration = Router(
-            (
-                *repository_routes.ADMINISTRATION_ROUTES,
-                *(route for route in routes if route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)),
-            )
-        )
+        beside = [route for route in routes if route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)]
+        self._api = Router((*ROUTES, *(route for route in routes if route not in beside)))
+        self._administration = Router((*repository_routes.ADMINISTRATION_ROUTES, *beside))
         self._gateway = Gateway(self.core, self.users)
         self._listeners = (
             Listener(_HOST, port, self._serve, self.clock, self.faults),
@@ -285,14 +285,14 @@ class EmbeddedServer:
         if found is None:
             raise ApiFailure(404, "invalid API endpoint")
         route, values = found
-        user = core.authenticate(self.users, request.headers)
+        user = authenticate(self.users, request.headers)
         for action in route.actions.split():
             user.require(action)
         return route.handler(self.core, request.asked_by(user.name), **values)
 
     def _serve_administration(self, request: Request) -> Response:
-        core.authenticate(self.users, request.headers)
-        if request.path == http.FAULTS_PATH:
+        authenticate(self.users, request.headers)
+        if request.path == FAULTS_PATH:
             return self._serve_faults(request)
         found = self._administration.find(request.method, request.path)
         if found is None:
@@ -304,7 +304,7 @@ class EmbeddedServer:
             case "GET":
                 return json_response(200, {"results": self.faults.switched_on()})
             case "POST":
-                self.faults.add(http.fault_from_json(request.json_object("kind")))
+                self.faults.add(fault_from_json(request.json_object("kind")))
             case "DELETE":
                 self.faults.clear()
             case _:

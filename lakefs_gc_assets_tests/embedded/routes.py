@@ -190,7 +190,7 @@ def _spelled_as_before() -> tuple[Route, ...]:
             route.actions,
             route.handler,
         )
-        for route in repository_routes.COLLECTION_ROUTES
+        for route in repository_routes.ROUTES
         if route.template == _REPOSITORY + "/settings/gc_rules"
     )
 
