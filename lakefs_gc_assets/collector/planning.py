@@ -6,13 +6,14 @@ from datetime import datetime
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run, live_definition
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository, require_copies
-from lakefs_gc_assets.collector.universe import listing, parts
+from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 
@@ -117,16 +118,16 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
 
     Only for choosing partitions: the plan decides again when the run has the lock.
     """
-    size, slices = repository.settings.slice_window, parts.folders(repository.store).slices
+    size, slices = repository.settings.slice_window, folders(repository.store).slices
     if flow is Flow.OPTIMIZED:
         try:
             found = find_base_run(repository)
         except NoBaseRun as reason:
-            return parts.windows_of(slices, size), str(reason)
+            return windows_of(slices, size), str(reason)
         needed = set(found.checkpoint.pending_windows)
         unsealed = tuple(name for name in slices if name not in found.sealed)
         # With `legacy`, where names belong that lakeFS never makes, also inside of a new slice.
-        needed.update(parts.windows_of(unsealed, size))
-        ordered = dict.fromkeys([*parts.windows_of(slices, size), *sorted(needed)])
+        needed.update(windows_of(unsealed, size))
+        ordered = dict.fromkeys([*windows_of(slices, size), *sorted(needed)])
         return tuple(name for name in ordered if name in needed), None
-    return parts.windows_of(slices, size), None
+    return windows_of(slices, size), None

@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.slices import folders
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
@@ -36,7 +37,6 @@ from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
-from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
@@ -98,7 +98,7 @@ class _UpToLastSlice(BaseCheckpoint):
 
     @property
     def sealed(self) -> frozenset[str]:
-        slices = parts.folders(self._store).slices
+        slices = folders(self._store).slices
         return frozenset(name for name in slices if name >= self.report.last_read_slice)
 
 

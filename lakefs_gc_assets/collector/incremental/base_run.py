@@ -18,6 +18,7 @@ from itertools import islice
 
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.slices import folders
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.records import approval, restoration
 from lakefs_gc_assets.collector.records import plan as plans
@@ -26,7 +27,6 @@ from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import CollectionSettings
@@ -103,8 +103,7 @@ def find_base_run(repository: OpenRepository, before: str | None = None, definit
         NoBaseRun: it cannot build on any.
     """
     found = find(repository, definition or live_definition(repository), before)
-    folders = parts.folders(repository.store)
-    if new := sorted(set(folders.others).difference(found.checkpoint.other_folders)):
+    if new := sorted(set(folders(repository.store).others).difference(found.checkpoint.other_folders)):
         raise NoBaseRun(
             f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
         )

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
-from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed
+from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     Frame,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed, select_unsealed
+from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
@@ -28,7 +28,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.universe.listing import looked_at
-from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 

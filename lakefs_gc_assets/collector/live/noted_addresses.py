@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
 from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.engine import R
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed
+from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental.leaving import seal
 from lakefs_gc_assets.collector.live import noted_files, range_hashes, range_notes

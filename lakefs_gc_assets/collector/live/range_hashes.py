@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import address_hashes
 from lakefs_gc_assets.collector.address_hashes import Flags, Hashes, HashSet
-from lakefs_gc_assets.collector.frame.sealed_slices import lie_in_sealed
+from lakefs_gc_assets.collector.frame.slices import lie_in_sealed
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import Notes, NotesFile, NotesFolder, NotesKind
 from lakefs_gc_assets.collector.stored.ids import IdSet

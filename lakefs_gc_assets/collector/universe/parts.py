@@ -1,6 +1,5 @@
 """What is stored: which parts of a namespace a run lists, and the table that each part gives."""
 
-import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.lakefs import layout, names, xids
-from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
+from lakefs_gc_assets.collector.frame.slices import Folders, folders
+from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, as_batch
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
 
 _FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
 LARGE_PART = 60_000
 """Objects of a large part. A server gives out 50,000 ids for one slice, so no slice of its own is large."""
-_SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +53,6 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
-    """What lies directly below `data/`: slices of the usual layout, newest first, and the names of everything else."""
-
-    slices: tuple[str, ...]
-    others: tuple[str, ...]
-
-    @property
-    def sharded(self) -> bool:
-        """Whether some folder belongs to the sharded layout, whose slices lie deeper and cannot be told apart here."""
-        return any(_SHARD.fullmatch(name) for name in self.others)
-
-
-@dataclass(frozen=True, slots=True)
 class Listing:
     """What to list, and which slices are left alone because nothing in them is old enough."""
 
@@ -78,13 +64,6 @@ class Listing:
     def slices(self) -> tuple[str, ...]:
         """The slices that are listed, newest first."""
         return tuple(part.slice for part in self.parts if part.slice is not None)
-
-
-def folders(store: ObjectStore) -> Folders:
-    """Finds what lies directly below `data/`, with one listing by delimiter."""
-    names = sorted(prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in store.list_level(DATA_PREFIX).prefixes)
-    slices = tuple(name for name in names if xids.is_xid(name))
-    return Folders(slices, tuple(name for name in names if not xids.is_xid(name)))
 
 
 def nothing(store: ObjectStore) -> Listing:
@@ -110,12 +89,6 @@ def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None 
     skipped = {name for name in unsealed if xids.as_datetime(xids.created_at(name)) >= cutoff}
     parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsealed if name not in skipped]
     return Listing(tuple(parts), tuple(sorted(skipped)), found)
-
-
-def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
-    """`legacy` first, then the windows of the slices, oldest first."""
-    oldest_first = sorted(slices, key=xids.created_at)
-    return tuple(dict.fromkeys([LEGACY_WINDOW, *(layout.window(name, size) for name in oldest_first)]))
 
 
 def list_part(

@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.collector.frame.sealed_slices import select_sealed, select_unsealed
+from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read
@@ -49,7 +49,6 @@ from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.universe.parts import Folders
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener

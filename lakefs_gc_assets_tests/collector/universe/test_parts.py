@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Listing, Part
 from lakefs_gc_assets.lakefs import layout, xids
@@ -147,7 +148,7 @@ class TestSlicesThatAreSkipped:
         fill(store, *(f"data/{name}/x" for name in names), "data/foreign/x")
         newest_first = tuple(names[at] for at in (1, 2, 0))
         assert parts.listing(store, CUTOFF).slices == newest_first
-        assert parts.folders(store).slices == newest_first
+        assert folders(store).slices == newest_first
 
 
 class TestRows:
@@ -228,15 +229,15 @@ class TestWindows:
     def test_legacy_then_oldest_first(self) -> None:
         moments = [datetime(2026, month, day, tzinfo=UTC) for month, day in ((11, 2), (9, 1), (11, 1), (10, 31))]
         slices = tuple(slice_of(moment) for moment in moments)
-        assert parts.windows_of(slices, "month") == ("legacy", "2026-09", "2026-10", "2026-11")
-        assert parts.windows_of(slices, "slice") == ("legacy", slices[1], slices[3], slices[2], slices[0])
-        assert parts.windows_of((), "month") == ("legacy",)
+        assert windows_of(slices, "month") == ("legacy", "2026-09", "2026-10", "2026-11")
+        assert windows_of(slices, "slice") == ("legacy", slices[1], slices[3], slices[2], slices[0])
+        assert windows_of((), "month") == ("legacy",)
 
     @given(st.lists(st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)), max_size=20))
     def test_hold_every_slice(self, moments: list[datetime]) -> None:
         slices = tuple(slice_of(moment.replace(tzinfo=UTC)) for moment in moments)
         for size in SIZES:
-            windows = parts.windows_of(slices, size)
+            windows = windows_of(slices, size)
             assert {layout.window(name, size) for name in slices} == set(windows) - {"legacy"}
             assert len(windows) == len(set(windows))
             if size != "slice":

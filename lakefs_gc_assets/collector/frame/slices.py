@@ -1,15 +1,47 @@
-"""Which rows lie in sealed slices, where the next run does not list."""
+"""The slices of a store: which there are, the windows that they fall into, and which rows lie in sealed ones."""
 
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, WindowSize
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 _NO_SLICE = ""
 _SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
+_SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """What lies directly below `data/`: slices of the usual layout, newest first, and the names of everything else."""
+
+    slices: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @property
+    def sharded(self) -> bool:
+        """Whether some folder belongs to the sharded layout, whose slices lie deeper and cannot be told apart here."""
+        return any(_SHARD.fullmatch(name) for name in self.others)
+
+
+def folders(store: ObjectStore) -> Folders:
+    """Finds what lies directly below `data/`, with one listing by delimiter."""
+    names = sorted(prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in store.list_level(DATA_PREFIX).prefixes)
+    slices = tuple(name for name in names if xids.is_xid(name))
+    return Folders(slices, tuple(name for name in names if not xids.is_xid(name)))
+
+
+def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
+    """`legacy` first, then the windows of the slices, oldest first."""
+    oldest_first = sorted(slices, key=xids.created_at)
+    return tuple(dict.fromkeys([LEGACY_WINDOW, *(layout.window(name, size) for name in oldest_first)]))
 
 
 def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
