@@ -14,7 +14,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame
 
 from benchmarks.subtracting import Compare, anti_join_of_duckdb, anti_join_of_polars, by_address, by_hash, in_parts
-from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
+from lakefs_gc_assets.collector.engine.port import ChangeBatches, ChangePart
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.engine import SparkEngine, in_driver_where_held
 from lakefs_gc_assets.spark.tasks import HERE, Held, Rows, dataframe_of

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks import processes, repositories
 from benchmarks.marks import Measure, at_least, figure
-from lakefs_gc_assets.collector import work
-from lakefs_gc_assets.collector.address_hashes import Flags, Hashes
+from lakefs_gc_assets.collector.engine import work
+from lakefs_gc_assets.collector.engine.hashing import Flags, Hashes
 from lakefs_gc_assets.collector.frame.columns import LISTED_COLUMNS, LIVE_COLUMNS
 from lakefs_gc_assets.collector.frame.files import FileWriter
 from lakefs_gc_assets.collector.frame.kinds import Frame, NoFigures

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import history
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -88,7 +88,7 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         """The columns, as pyarrow names their types."""
-        return files.nullable(self._stored.frame.schema)
+        return nullable(self._stored.frame.schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, one file after another: for tables that do not fit into memory.

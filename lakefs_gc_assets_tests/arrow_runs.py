@@ -9,9 +9,9 @@ from typing import Any
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore_run
@@ -101,9 +101,9 @@ class ArrowRuns:
         """See Process.last_opened."""
         return self._store
 
-    def engine(self, repository: OpenRepository) -> HeldEngine:
+    def engine(self, repository: OpenRepository) -> LocalEngine:
         """See Process.engine."""
-        return HeldEngine()
+        return LocalEngine()
 
     def now(self) -> datetime:
         """See Process.now."""
@@ -143,7 +143,7 @@ class ArrowRuns:
         repository = self.open()
 
         def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
-            return LiveCheck(Step(self.log, self.warn, repository, HeldEngine(), plan, lock), from_worker)
+            return LiveCheck(Step(self.log, self.warn, repository, LocalEngine(), plan, lock), from_worker)
 
         return [*maintenance.purge_by(repository, None, "purge", check, self.warn)]
 
@@ -179,7 +179,7 @@ class ArrowRuns:
             frame = make_frame(name, this, inputs)
         if name == STEPS[3]:
             with self._between_steps(run_id, holds_lock=turn.goes_on):
-                require_passed_checks(HeldEngine(), frame, inputs, this.plan.cutoff)
+                require_passed_checks(LocalEngine(), frame, inputs, this.plan.cutoff)
 
     def _stored(self, run_id: str, name: str) -> StoredFrame[Any]:
         repository = self.open()

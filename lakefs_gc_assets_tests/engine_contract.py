@@ -1,4 +1,4 @@
-"""What `collector.engine` promises, as tests that every engine passes.
+"""What `collector.engine.port` promises, as tests that every engine passes.
 
 Each test asks an engine and a plain model in Python for the same thing. Addresses are such as comparisons stumble over;
 how frames are cut into tasks, and what the engine is told of their sizes, is drawn by chance and must not matter.
@@ -22,8 +22,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.address_hashes import SEED
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.hashing import SEED
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import COPIES, HEAD_ENTRIES, LISTED, LIVE, RANGES, RECEIPTS, SIGHTINGS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.errors import CorruptFile

@@ -43,10 +43,11 @@ WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": (
-        "arrow_engine clock commits earlier_runs expiring failing gap_check guards history lock order preparations "
+        "clock commits earlier_runs expiring failing gap_check guards history lock order preparations "
         "run sightings step subtraction"
     ),
     "collector/frame": "receipts",
+    "collector/engine": "local",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
         "contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "

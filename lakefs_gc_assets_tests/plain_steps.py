@@ -6,7 +6,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector import checking
 from lakefs_gc_assets.collector import run as protocol
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.step import Step
@@ -38,7 +38,7 @@ def make_frame(name: str, step: Step[ArrowRows], inputs: Sequence[StoredFrame[An
 
 
 def require_passed_checks(
-    engine: ArrowEngine, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]], cutoff: datetime
+    engine: LocalEngine, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]], cutoff: datetime
 ) -> None:
     """The blocking checks of the candidates. Raises CollectionError where one fails.
 

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -110,7 +110,7 @@ class Watched:
     def forecast(self) -> tuple[set[Call], set[str]]:
         """The same of a forecast."""
         return self.rights_asked(
-            lambda runs: forecast.make(runs.open(), ArrowEngine(), print), wait_before_dump_seconds=0
+            lambda runs: forecast.make(runs.open(), LocalEngine(), print), wait_before_dump_seconds=0
         )
 
     def encrypted(self, key: str) -> set[Call]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as parquet
 from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
 from lakefs_gc_assets.collector import history
 from lakefs_gc_assets.collector.amount import size
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -93,7 +94,7 @@ def write_frame(
     run_id = run_id or history.newest_run(repository.store, sweeps=sweeps)
     found = history.read_manifest(repository.store, frame, run_id)
     kind = FRAMES[frame]
-    schema = files.nullable(kind.schema)
+    schema = nullable(kind.schema)
     tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)
     _WRITERS[form](tables, schema, columns, out)
     progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")

@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import commits, history, planning, preparations, sightings
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.commits import Dump
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNHELD_DF, Frame
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
-from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
@@ -217,7 +216,7 @@ def _begin(repository: OpenRepository, key: str, note: LogLine) -> Step[ArrowRow
     now = repository.clock.now()
     windows = (_window(key, repository.settings.slice_window),)
     plan = planning.make_plan(repository, xids.issue_run_id(now), windows, "explain", now, Flow.CLEAN)
-    return Step(note, note, repository, HeldEngine(), plan, None)
+    return Step(note, note, repository, LocalEngine(), plan, None)
 
 
 def _window(key: str, window_size: WindowSize) -> str:

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
     LOST_DF,
@@ -39,7 +40,6 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
-from lakefs_gc_assets.collector.work import work_ahead
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize

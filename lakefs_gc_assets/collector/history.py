@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R, nullable
+from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, FRAMES
@@ -22,7 +23,6 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -109,7 +109,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
     in_files = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
     rows = engine.union(
-        engine.read(in_files, partial(_read_reported, opener), files.nullable(RECEIPTS)),
+        engine.read(in_files, partial(_read_reported, opener), nullable(RECEIPTS)),
         receipts.rows(engine, opener, keys, _exclude),
     )
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
@@ -125,7 +125,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
 def _read_reported(opener: StoreOpener, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
     """The rows (RECEIPTS) of a task's share of files, and the receipts of each run of which a file cannot be read."""
     damaged: dict[str, None] = {}
-    schema = files.nullable(RECEIPTS)
+    schema = nullable(RECEIPTS)
     with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
         for file in group:
             try:

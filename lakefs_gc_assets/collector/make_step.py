@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from lakefs_gc_assets.collector import failing, planning
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.lock import Lock, acquire, renewed, warn_if_unfenced
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import restoration

@@ -1,7 +1,7 @@
 """The figures of a mark, and the report of a run that came to its end, from what its frames say of themselves."""
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, sightings
 from lakefs_gc_assets.collector.described_report import describe_loosened
 from lakefs_gc_assets.collector.earlier_runs import branch_baseline
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,

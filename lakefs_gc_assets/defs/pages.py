@@ -12,7 +12,7 @@ from urllib.parse import quote
 import dagster as dg
 
 from lakefs_gc_assets.collector.amount import Amount, size
-from lakefs_gc_assets.collector.engine import LOCAL_ROWS
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame

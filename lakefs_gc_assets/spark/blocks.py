@@ -2,7 +2,7 @@
 
 Row by row, Spark's JVM takes more than a microsecond to turn Arrow into rows of its own and back: several times as long
 as a task needs to read an address, hash it and look it up. So the task that reads a piece of a frame hashes its
-addresses (`collector.address_hashes`) and hands on one row for each part of all hashes: a block. Blocks of one part
+addresses (`collector.engine.hashing`) and hands on one row for each part of all hashes: a block. Blocks of one part
 meet in one task, whichever frames they come from.
 """
 
@@ -19,10 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.collector import address_hashes, work
-from lakefs_gc_assets.collector.address_hashes import Hashes
-from lakefs_gc_assets.collector.distinct import distinct
-from lakefs_gc_assets.collector.engine import ChangeBatches, ChangePart
+from lakefs_gc_assets.collector.engine import hashing, work
+from lakefs_gc_assets.collector.engine.hashing import Hashes, distinct
+from lakefs_gc_assets.collector.engine.port import ChangeBatches, ChangePart
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.tasks import Mapped, Rows
@@ -149,7 +148,7 @@ def unmatched(part: pa.Table) -> pa.Table:
     if not universe.num_rows:
         return pa.table({})
     hashes, live = _numbers(universe, "hashes"), _numbers(others, "hashes")
-    return _rows(universe).filter(pa.array(~address_hashes.among(hashes, live)))
+    return _rows(universe).filter(pa.array(~hashing.among(hashes, live)))
 
 
 def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
@@ -177,7 +176,7 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
 
     def tell(part: pa.Table) -> pa.Table:
         hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
-        left = distinct(hashes[~address_hashes.among(hashes, live)])
+        left = distinct(hashes[~hashing.among(hashes, live)])
         return pa.table([[len(left)], [left.tobytes() if len(left) <= most else None]], schema=LEFT)
 
     return tell
@@ -187,7 +186,7 @@ def counted(part: pa.Table) -> pa.Table:
     """How many addresses of a part are in the same frames (SETS), compared by 128 bits."""
     each = pc.binary_length(part.column("hashes")).to_numpy() // 8
     bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
-    counts = address_hashes.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
+    counts = hashing.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)
     sets = np.flatnonzero(counts)
     return pa.table([pa.array(sets), pa.array(counts[sets])], schema=SETS)
 
@@ -200,7 +199,7 @@ def _divided(part: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 def _each_once(part: pa.Table) -> pa.RecordBatch:
     rows = pa.concat_batches(_rows(part).to_batches())
-    return rows.filter(pa.array(address_hashes.first_of_each(rows.column("address"), _numbers(part, "hashes"))))
+    return rows.filter(pa.array(hashing.first_of_each(rows.column("address"), _numbers(part, "hashes"))))
 
 
 def _blocks(
@@ -212,7 +211,7 @@ def _blocks(
 
 def _cut_rows(parts: int, frame: int, with_nulls: bool, rows: pa.RecordBatch) -> pa.RecordBatch:
     addresses = rows.column("address")
-    return _cut_hashed(parts, frame, rows, address_hashes.hashes(addresses.fill_null("") if with_nulls else addresses))
+    return _cut_hashed(parts, frame, rows, hashing.hashes(addresses.fill_null("") if with_nulls else addresses))
 
 
 def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: Hashes) -> pa.RecordBatch:
@@ -224,22 +223,22 @@ def _cut_hashed(parts: int, frame: int, rows: pa.RecordBatch, hashes: Hashes) ->
 
 def _cut_first(parts: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     addresses = rows.column("address")
-    hashes = address_hashes.hashes(addresses)
-    first = address_hashes.first_of_each(addresses, hashes)
+    hashes = hashing.hashes(addresses)
+    first = hashing.first_of_each(addresses, hashes)
     return _cut_hashed(parts, 0, rows.filter(pa.array(first)), hashes[first])
 
 
 def _cut_hashes(parts: int, frame: int, twice: bool, rows: pa.RecordBatch) -> pa.RecordBatch:
     addresses = rows.column("address").drop_null()
-    hashes = address_hashes.hashes(addresses)
+    hashes = hashing.hashes(addresses)
     order, spans = _by_part(hashes, parts)
-    others = _bytes(address_hashes.hashes(addresses, address_hashes.OTHER_SEED)[order], spans) if twice else None
+    others = _bytes(hashing.hashes(addresses, hashing.OTHER_SEED)[order], spans) if twice else None
     return _of_spans(frame, spans, _bytes(hashes[order], spans), others)
 
 
 def _by_part(hashes: Hashes, parts: int) -> tuple[Indices, list[Span]]:
     """The order of rows that puts those of a part together, and where each part then is."""
-    part_of = address_hashes.parts(hashes, parts)
+    part_of = hashing.parts(hashes, parts)
     order = np.argsort(part_of, kind="stable")
     bounds = np.searchsorted(part_of[order], np.arange(parts + 1)).tolist()
     return order, [(part, start, end) for part, (start, end) in enumerate(pairwise(bounds)) if end > start]

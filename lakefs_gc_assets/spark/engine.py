@@ -14,10 +14,10 @@ import pyspark.sql.functions as F
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakefs_gc_assets.collector import address_hashes, batches
-from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows, Batches
-from lakefs_gc_assets.collector.engine import (
+from lakefs_gc_assets.collector.engine import batches, hashing
+from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
+from lakefs_gc_assets.collector.engine.local import ArrowRows, Batches
+from lakefs_gc_assets.collector.engine.port import (
     KEPT_COUNTS,
     LOCAL_ROWS,
     OUTCOME_COUNTS,
@@ -28,7 +28,6 @@ from lakefs_gc_assets.collector.engine import (
     ReadItem,
     Result,
 )
-from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.spark import blocks, comparing, tasks
 from lakefs_gc_assets.spark.tasks import HERE, Held, Mapped, Reading, Rows, United, dataframe_of
 
@@ -159,7 +158,7 @@ class SparkEngine:
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
             # What is left of one large file would else stay in one task.
-            rows, held = tasks.where(rows, partial(address_hashes.has_hash_among, HashSet.made(left))), []
+            rows, held = tasks.where(rows, partial(hashing.has_hash_among, HashSet.made(left))), []
         return blocks.compared([blocks.cut(rows, parts), *held], parts, blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:
@@ -214,9 +213,10 @@ class SparkEngine:
 
     @in_driver_where_held
     def youngest_of_each(self, rows: Rows) -> Rows:
-        """One row (LISTED) for each address: the one that was modified last."""
-        newest = F.max_by(F.struct(*LISTED.names), "last_modified").alias("row")
-        return dataframe_of(rows).groupBy("address").agg(newest).select("row.*")
+        """One row for each address: the one that was modified last."""
+        frame = dataframe_of(rows)
+        newest = F.max_by(F.struct(*frame.columns), "last_modified").alias("row")
+        return frame.groupBy("address").agg(newest).select("row.*")
 
     @in_driver_where_held
     def earliest_sightings(self, rows: Rows) -> Rows:

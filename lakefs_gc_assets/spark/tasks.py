@@ -17,11 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows, as_declared
-from lakefs_gc_assets.collector.batches import is_one_of
-from lakefs_gc_assets.collector.engine import ChangeBatches, Holds, ReadItem, Result
-from lakefs_gc_assets.collector.frame.files import nullable
-from lakefs_gc_assets.collector.held_engine import HeldEngine
+from lakefs_gc_assets.collector.engine.batches import is_one_of
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
+from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, nullable
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import packed_work
 
@@ -29,7 +27,7 @@ P = ParamSpec("P")
 ChangeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
 """What becomes of a batch. It runs in a worker: it must capture nothing that cannot travel."""
 
-HERE = HeldEngine(tasks=1)
+HERE = LocalEngine(tasks=1)
 """Works with what the driver holds."""
 
 

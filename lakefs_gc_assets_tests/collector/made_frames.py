@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.frame.files import FileWriter, nullable
+from lakefs_gc_assets.collector.engine.port import nullable
+from lakefs_gc_assets.collector.frame.files import FileWriter
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock

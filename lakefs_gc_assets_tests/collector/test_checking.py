@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.checking import (
     find_empty_live_set,
     find_live_candidates,
     find_losses,
     find_young_candidates,
 )
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -25,7 +25,7 @@ from lakefs_gc_assets_tests.collector.made_frames import (
 )
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
-ENGINE = ArrowEngine()
+ENGINE = LocalEngine()
 CUTOFF = datetime(2026, 11, 20, tzinfo=UTC)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import gap_check
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.frame.schemas import LISTED
@@ -45,7 +45,7 @@ def named(count: int, slice_: str = SLICE, at: datetime = NOW - 9 * DAY) -> list
     return sorted(f"data/{slice_}/{IDS.ascending(at)}" for _ in range(count))
 
 
-class Noting(ArrowEngine):
+class Noting(LocalEngine):
     """Notes about how many rows it is told that tables have."""
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ def test_expected_is_what_was_named_in_a_listed_slice_before_the_second_of_the_c
         rows.append(live(f"data/{slice_}/{xids.encode(raw)}", slice=slice_))
         if slice_ == SLICE and late < 0:
             expected.append(rows[-1]["address"])
-    engine = ArrowEngine()
+    engine = LocalEngine()
     table = engine.table(pa.Table.from_pylist(rows, schema=cast(pa.Schema, COMMITTED_DF.schema)))
     found = engine.collect(select_expected(engine, table, {SLICE}, cutoff))
     assert found.column("address").to_pylist() == expected

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.history import deleted_before, deleted_since
@@ -37,7 +37,7 @@ def opened(tmp_path: Path) -> OpenRepository:
 
 def deleted(opened: OpenRepository, since: timedelta | None = None) -> list[str]:
     """What a run is told that begins now."""
-    step = made_step(ArrowEngine(2), opened, began(opened, timedelta()))
+    step = made_step(LocalEngine(2), opened, began(opened, timedelta()))
     found = deleted_before(step, None if since is None else NOW - since)
     return sorted(step.engine.collect(found).column("address").to_pylist())
 
@@ -57,7 +57,7 @@ def swept(opened: OpenRepository, ago: timedelta, *batches: pa.Table, note: bool
     plan = began(opened, ago)
     for number, batch in enumerate(batches):
         receipts.write(opened.store, plan.run_id, f"batch{number}", batch)
-    step: Step[ArrowRows] = made_step(ArrowEngine(2), opened, plan)
+    step: Step[ArrowRows] = made_step(LocalEngine(2), opened, plan)
     written = step.write(DELETED_REPORT, step.engine.table(pa.concat_tables(batches)))
     step.complete(DELETED_REPORT, DeletedFigures(figure), written)
     report = ended(opened, plan, counts={"deleted": 1})
@@ -170,8 +170,8 @@ def test_nothing_is_read_of_runs_that_deleted_nothing(opened: OpenRepository) ->
 def test_the_receipts_of_the_run_itself_do_not_count(opened: OpenRepository) -> None:
     plan = replace(began(opened, HOUR), sweep=True)
     receipts.write(opened.store, plan.run_id, "batch", rows(Outcome.ACCEPTED, "data/a"))
-    found = deleted_before(made_step(ArrowEngine(2), opened, plan))
-    assert ArrowEngine(2).collect(found).num_rows == 0
+    found = deleted_before(made_step(LocalEngine(2), opened, plan))
+    assert LocalEngine(2).collect(found).num_rows == 0
 
 
 class TestDeletedSince:
@@ -179,7 +179,7 @@ class TestDeletedSince:
 
     @staticmethod
     def told(opened: OpenRepository, ago: timedelta) -> list[str]:
-        step = made_step(ArrowEngine(2), opened, began(opened, timedelta()))
+        step = made_step(LocalEngine(2), opened, began(opened, timedelta()))
         found = deleted_since(step, NOW - ago)
         return sorted(step.engine.collect(found).column("address").to_pylist())
 

@@ -12,7 +12,7 @@ import pytest
 
 from lakefs_gc_assets.collector import commits, failing, lock
 from lakefs_gc_assets.collector import make_step as steps
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import (
     FRAMES,
@@ -321,9 +321,9 @@ class OneProcess:
     def last_opened(self) -> ObjectStore | None:
         return self.repository.store if self.opened else None
 
-    def engine(self, repository: OpenRepository) -> ArrowEngine:
+    def engine(self, repository: OpenRepository) -> LocalEngine:
         assert repository is self.repository
-        return ArrowEngine()
+        return LocalEngine()
 
     def now(self) -> datetime:
         return self.repository.clock.now()
@@ -374,7 +374,7 @@ class TestOneStep:
         assert step.plan == plan
         assert (plan.windows, plan.owner, plan.flow) == (WINDOWS, "dagster-run", Flow.CLEAN)
         assert (process.lines, process.warnings, held_by(process)) == (["line"], ["warning"], None)
-        assert step.repository is process.repository and isinstance(step.engine, ArrowEngine)
+        assert step.repository is process.repository and isinstance(step.engine, LocalEngine)
         assert report_of(process) is None
 
     def test_asks_for_the_flow_that_it_is_told(self, process: OneProcess) -> None:
@@ -468,12 +468,12 @@ class TestOneStep:
             assert (step.tasks(7), step.tasks(0)) == (7, step.engine.tasks)
 
     def test_without_a_lock_deletes_nothing(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository)
+        step = made_step(LocalEngine(), process.repository)
         with pytest.raises(LockLost, match=f"{step.plan.run_id} has no lock"):
             step.lock_token  # noqa: B018
 
     def test_with_a_lock_that_does_not_hold_deletes_only_where_somebody_said_why(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository)
+        step = made_step(LocalEngine(), process.repository)
         unfenced = cast(Lock, SimpleNamespace(why_unfenced="a dry run deletes nothing", token="token"))
         with pytest.raises(NotOffered, match=f"{step.plan.run_id} has no lock that holds, and may delete nothing"):
             replace(step, lock=unfenced).lock_token  # noqa: B018

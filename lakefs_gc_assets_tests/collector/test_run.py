@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import gap_check, run
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -99,7 +99,7 @@ def runs(replaying: Replaying) -> PlainRuns:
 
 def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepository) -> None:
     lines: list[str] = []
-    step = made_step(ArrowEngine(), opened, note=lines.append)
+    step = made_step(LocalEngine(), opened, note=lines.append)
     candidates = pa.RecordBatch.from_pydict({"address": ["data/a"]})
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
 
@@ -115,7 +115,7 @@ def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(ope
     for run_id, address in ((earlier, "data/a"), (this, "data/b")):
         rows = receipts.table(candidates(address), [Outcome.RESTORED], [None], past_runs.NOW)
         receipts.write(opened.store, run_id, f"{receipts.OF_RESTORE}1", rows)
-    step = made_step(ArrowEngine(), opened)
+    step = made_step(LocalEngine(), opened)
     step.plan = replace(step.plan, run_id=this)
     told = say_why(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
     assert told.column("why").to_pylist() == [Why.RESTORED, Why.NO_COMMIT]
@@ -412,21 +412,21 @@ class TestWhatRunsTell:
         ]
 
     def test_candidates_are_compared_by_what_was_listed(self) -> None:
-        clear, cached = clear_hidden, ArrowEngine.cached
+        clear, cached = clear_hidden, LocalEngine.cached
         told, kept = list[tuple[Any, ...]](), list[int]()
 
         def noted(step: Step[ArrowRows], *more: Any) -> Any:
             told.append((step.engine.collect(more[3]()), *more[1:3]))
             return clear(step, *more)
 
-        def keeping(engine: ArrowEngine, rows: ArrowRows, at_most: int) -> Any:
+        def keeping(engine: LocalEngine, rows: ArrowRows, at_most: int) -> Any:
             kept.append(at_most)
             return cached(engine, rows, at_most)
 
         with (
             world_of("clean") as scene,
             mock.patch.object(run, "clear_hidden", noted),
-            mock.patch.object(ArrowEngine, "cached", keeping),
+            mock.patch.object(LocalEngine, "cached", keeping),
         ):
             assert scene.start(DRY, Faults()) is Ended.WELL
             listed, unheld = step_of(scene).stored(STORE_DF), step_of(scene).stored(UNHELD_DF)
@@ -592,7 +592,7 @@ class Folder:
     def step(self, opened: OpenRepository | None = None, **changes: Any) -> Step[ArrowRows]:
         """A step of a run, with changes to its plan."""
         plan = replace(PLAN, repository=self.opened.facts.id, storage_namespace=self.opened.namespace.uri, **changes)
-        return Step(self.logged.append, self.warned.append, opened or self.opened, ArrowEngine(), plan, None)
+        return Step(self.logged.append, self.warned.append, opened or self.opened, LocalEngine(), plan, None)
 
     def built_on(self) -> tuple[Step[ArrowRows], BaseCheckpoint]:
         """A step of a run that builds on another one, which left an object that waits, and a committed address."""
@@ -601,7 +601,7 @@ class Folder:
         counts = {**found.report.counts, "branches": 3}
         reports.write(self.store, replace(found.report, commit_source="refs dump", counts=counts, checkpoint=left))
         changed = replace(step.plan, run_id=past_runs.IDS.descending(past_runs.NOW), flow=Flow.OPTIMIZED)
-        own = Step(self.logged.append, self.warned.append, self.opened, ArrowEngine(), changed, None)
+        own = Step(self.logged.append, self.warned.append, self.opened, LocalEngine(), changed, None)
         return own, BaseCheckpoint(self.store, found.run_id)
 
     def frame(self, step: Step[ArrowRows], frame: Frame[Any], figures: Any, *rows: dict[str, Any]) -> StoredFrame[Any]:

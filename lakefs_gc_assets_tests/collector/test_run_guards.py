@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import checking, commits, lock, preparations, run, sightings
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
@@ -153,7 +153,7 @@ def step_of(scene: Scene, **changes: Any) -> Step[ArrowRows]:
     clock = CollectorClock(machine, scene.world.pass_time)
     repository = open_repository(api, scene.store, SWEEP, clock)
     plan = replace(plans.read(scene.store, scene.opened.run_id), **changes)
-    return Step(lambda line: None, lambda line: None, repository, ArrowEngine(), plan, cast(Lock, None))
+    return Step(lambda line: None, lambda line: None, repository, LocalEngine(), plan, cast(Lock, None))
 
 
 def allowing(options: CollectionSettings = SWEEP, **settings: float) -> CollectionSettings:
@@ -347,7 +347,7 @@ def test_a_sweep_that_is_resumed_reports_what_was_deleted_before() -> None:
 
 
 def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
-    engine, listed_at = ArrowEngine(), moment(START)
+    engine, listed_at = LocalEngine(), moment(START)
     seen = {"a": listed_at - timedelta(minutes=1), "b": listed_at - timedelta(days=30)}
     columns = {"address": pa.array(seen), "first_listed_at": pa.array(seen.values(), TIME)}
     rows = sightings.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)

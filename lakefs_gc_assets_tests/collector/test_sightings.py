@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs, sightings
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.records import plan as plans
@@ -94,7 +94,7 @@ class Repository:
 
     def __init__(self, folder: Path) -> None:
         (folder / "repository").mkdir()
-        self.engine = ArrowEngine()
+        self.engine = LocalEngine()
         self.opened: OpenRepository = opened_by(
             StoreOpener(StoreSettings(local_root=str(folder)), "local://repository")
         )

@@ -5,8 +5,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     SIGHTINGS_DF,
@@ -50,14 +50,14 @@ class TestFrames:
     """What a step stores."""
 
     def rows(self, *names: str, **changed: Any) -> ArrowRows:
-        return ArrowEngine().table(
+        return LocalEngine().table(
             pa.Table.from_pylist([listed(f"data/{name}", **changed) for name in names], schema=nullable(LISTED))
         )
 
     def test_say_what_they_were_made_of_and_when(self, process: OneProcess) -> None:
         clock = cast(HandClock, process.repository.clock)
         began = clock.now()
-        step = made_step(ArrowEngine(), process.repository, note=process.lines.append)
+        step = made_step(LocalEngine(), process.repository, note=process.lines.append)
         assert step.started_at == began
         clock.sleep(60)
         written = [*step.write(STORE_DF, self.rows("a")), *step.write(STORE_DF, self.rows("b"))]
@@ -78,7 +78,7 @@ class TestFrames:
         assert later.count == 1
 
     def test_say_for_how_long_was_waited_and_have_their_rows(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository, note=process.lines.append)
+        step = made_step(LocalEngine(), process.repository, note=process.lines.append)
         step.waited = 59.0
         cast(HandClock, process.repository.clock).sleep(60)
         stored = step.complete(STORE_DF, LISTED_FIGURES, step.write(STORE_DF, self.rows("a", "b")))
@@ -88,21 +88,21 @@ class TestFrames:
         assert found.column("address").to_pylist() == ["data/a", "data/b"]
 
     def test_are_not_told_of_where_they_are_no_step(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository, note=process.lines.append)
+        step = made_step(LocalEngine(), process.repository, note=process.lines.append)
         step.complete(SIGHTINGS_DF, NoFigures(), ())
         assert process.lines == []
 
     def test_of_another_attempt_are_no_inputs(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository)
+        step = made_step(LocalEngine(), process.repository)
         another = replace(step.plan, attempt="another")
-        stored = made_step(ArrowEngine(), process.repository, another).complete(STORE_DF, LISTED_FIGURES, ())
+        stored = made_step(LocalEngine(), process.repository, another).complete(STORE_DF, LISTED_FIGURES, ())
         with pytest.raises(
             OrderViolation, match=f"store_df is of attempt another, the run is at attempt {PLAN.attempt}"
         ):
             step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, (), (stored,))
 
     def test_have_rows_of_other_windows_apart(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository)
+        step = made_step(LocalEngine(), process.repository)
         rows = step.engine.union(self.rows("a"), self.rows("b", slice_window="2026-09"))
         assert {file.slice_window for file in step.write(STORE_DF, rows)} == {"2026-11", "other"}
         everywhere = step.write_everywhere(STORE_DF, rows)
@@ -114,7 +114,7 @@ class TestFrames:
             step.stored(STORE_DF)
 
     def test_have_columns_added_before_their_rows_are_placed(self, process: OneProcess) -> None:
-        step = made_step(ArrowEngine(), process.repository)
+        step = made_step(LocalEngine(), process.repository)
 
         def moved(batch: pa.RecordBatch) -> pa.RecordBatch:
             why = batch.append_column("why", pa.array(["no commit holds it"] * batch.num_rows))
@@ -131,7 +131,7 @@ class TestFrames:
 
 def test_references_are_read_by_as_many_tasks_as_the_settings_say(process: OneProcess) -> None:
     repository = replace(process.repository, settings=CollectionSettings(range_partitions=3))
-    step = made_step(ArrowEngine(), repository)
+    step = made_step(LocalEngine(), repository)
     own = References.from_step(step)
     assert (own.engine, own.opener, own.namespace) == (step.engine, repository.opener, repository.namespace)
     assert (own.window_size, own.tasks) == (step.plan.slice_window, 3)

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
     PROVISIONAL_DF,
@@ -98,7 +98,7 @@ PARTS = "0123456789abcdef0123456789abcdef-3"
 MICROSECOND = timedelta(microseconds=1)
 
 
-class Noting(ArrowEngine):
+class Noting(LocalEngine):
     """Notes about how many rows it is told that tables have which it subtracts, and how many are left."""
 
     def __init__(self) -> None:
@@ -185,7 +185,7 @@ def test_where_nothing_is_committed_the_files_of_the_listing_are_what_no_commit_
 def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
-    engine = ArrowEngine()
+    engine = LocalEngine()
     stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
     staged = frame_of_rows(opener, UNCOMMITTED_DF, [live("a")], UNCOMMITTED_FIGURES)
     committed = frame_of_rows(opener, COMMITTED_DF, [live("a"), live("b")], COMMITTED_FIGURES)
@@ -200,7 +200,7 @@ def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
 def test_what_is_live_and_not_committed_for_good_is_subtracted_and_stays_pending(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
-    engine = ArrowEngine()
+    engine = LocalEngine()
     stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
     staged = frame_of_rows(opener, UNCOMMITTED_DF, [], UNCOMMITTED_FIGURES)
     step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Portion, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
@@ -164,7 +164,7 @@ def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> 
         "two": "{branches: {main: 25d}}",
         "three": "{default: 0d, replace: true, keep_tags: false}",
     }
-    said = history.said(ArrowEngine(), policies)
+    said = history.said(LocalEngine(), policies)
     for name, policy in policies.items():
         assert said[Kind.POLICY, name] == history.marked(policy)[0], name
     for days in (0, 1, 7, 14, 30, 60):
@@ -181,18 +181,18 @@ def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> 
 @pytest.mark.slow
 def test_it_is_the_same_on_spark(history: History, spark: SparkSession) -> None:
     policies = {"none": "{default: 0d, replace: true, keep_tags: false}"}
-    assert history.said(SparkEngine(spark, 2), policies) == history.said(ArrowEngine(), policies)
+    assert history.said(SparkEngine(spark, 2), policies) == history.said(LocalEngine(), policies)
 
 
 def test_without_a_branch_or_a_tag(changed: History) -> None:
     """What only the deletion of a branch lets go is not asked for; here is none of it staged."""
-    said = changed.said(ArrowEngine())
+    said = changed.said(LocalEngine())
     assert {kind for kind, _ in said} == set(Kind) - {Kind.POLICY}
     assert (Kind.BRANCH, "main") not in said
     assert said[Kind.TAG, "v1"] == {"of dev 1", "path 1", "tagged"}
     assert said[Kind.BRANCH, "dev"] == {"of dev 1", "of dev 2", "path 2", "hidden 2"}
 
-    found = changed.made(ArrowEngine())
+    found = changed.made(LocalEngine())
     holdings = {holding.holder.name: holding for holding in found.holdings}
     dev, tag = holdings["dev"], holdings["v1"]
     assert (dev.in_all.objects, dev.alone.objects, dev.shared.objects) == (4, 3, 1)
@@ -214,11 +214,11 @@ def test_without_a_branch_or_a_tag(changed: History) -> None:
 
 def test_what_a_range_has_that_no_commit_names_stays(changed: History) -> None:
     expiring, everything = (Kind.AGE, "0 days"), {"of dev 1", "path 3", "path 4"}
-    assert changed.said(ArrowEngine())[expiring] == everything
+    assert changed.said(LocalEngine())[expiring] == everything
     (address,) = (address for address, version in changed.names.items() if version == "path 3")
     put_range(changed.runs().open().store, {"elsewhere": Staged(address)})
     policy = "{default: 0d, replace: true}"
-    assert changed.said(ArrowEngine())[expiring] == changed.marked(policy)[0] == everything - {"path 3"}
+    assert changed.said(LocalEngine())[expiring] == changed.marked(policy)[0] == everything - {"path 3"}
 
 
 def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
@@ -228,7 +228,7 @@ def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
         runs.loaded, configuration=runs.loaded.configuration.model_copy(update={"collection": collection})
     )
     assert ArrowRuns(sweeping).collect(Flow.COMMITTED).counts["deleted"] == 3
-    assert changed.said(ArrowEngine())[Kind.AGE, "0 days"] == set()
+    assert changed.said(LocalEngine())[Kind.AGE, "0 days"] == set()
 
 
 def _lend(history: History) -> None:
@@ -255,10 +255,10 @@ def test_what_another_repository_references_stays(changed: History) -> None:
     """Where `also_live` names it: what its commits hold, and what it has staged."""
     policy, expiring = "{default: 0d, replace: true}", (Kind.AGE, "0 days")
     _lend(changed)
-    assert changed.said(ArrowEngine())[expiring] == {"of dev 1", "path 3", "path 4"}
+    assert changed.said(LocalEngine())[expiring] == {"of dev 1", "path 3", "path 4"}
     changed.also_live = ("other",)
-    assert changed.said(ArrowEngine())[expiring] == changed.marked(policy)[0] == {"of dev 1"}
-    found = changed.made(ArrowEngine())
+    assert changed.said(LocalEngine())[expiring] == changed.marked(policy)[0] == {"of dev 1"}
+    found = changed.made(LocalEngine())
     (all_gone,) = (each for each in found.rules if each.scenario.days == 0)
     assert all_gone.amount == Amount(1, len("of dev 1"))
 
@@ -322,8 +322,8 @@ def _require_folders(changed: History, engine: Engine[R]) -> None:
 
 def test_what_folders_hold(changed: History) -> None:
     _fill_folders(changed)
-    _require_folders(changed, ArrowEngine())
-    assert _by_folder(changed.made(ArrowEngine(), depth=2)).keys() == {"", "a/", "a/b/", "c/", "d/"}
+    _require_folders(changed, LocalEngine())
+    assert _by_folder(changed.made(LocalEngine(), depth=2)).keys() == {"", "a/", "a/b/", "c/", "d/"}
 
 
 @pytest.mark.slow
@@ -338,10 +338,10 @@ def test_without_a_refs_dump_nothing_is_said(history: History, monkeypatch: pyte
 
     monkeypatch.setattr(LakeFSClient, "start_refs_dump", refuse)
     with pytest.raises(LakeFSError, match=r"needs the graph of all commits.*403 not allowed"):
-        history.made(ArrowEngine())
+        history.made(LocalEngine())
 
 
 @pytest.mark.parametrize("days", [-1, 36_501])
 def test_ages_that_cannot_be_meant(history: History, days: int) -> None:
     with pytest.raises(ConfigurationError, match=f"a retention of {days} days"):
-        forecast.make(history.runs().open(), ArrowEngine(), print, ages=(days,))
+        forecast.make(history.runs().open(), LocalEngine(), print, ages=(days,))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast
 from lakefs_gc_assets.collector.page import forecast as page
@@ -31,7 +31,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
 @pytest.fixture(scope="module")
 def found(served: Loaded) -> Forecast:
     repository = running.opened(served, SystemClock()).open()
-    return forecast.make(repository, ArrowEngine(), print, depth=1)
+    return forecast.make(repository, LocalEngine(), print, depth=1)
 
 
 def test_shorter_periods_free_more(found: Forecast) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from unittest import mock
 
 import lakefs_gc_assets
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.unnamed import Unnamed

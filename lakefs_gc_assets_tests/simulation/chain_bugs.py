@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import commits, failing, run
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.commits import CommitSource, Dump, complete_dump
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
@@ -115,7 +115,7 @@ def _young_pending() -> Sequence[Replacement]:
         steps[id(step.engine)] = step
         return leave(step, outcomes)
 
-    def select(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
+    def select(engine: LocalEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
         step = steps[id(engine)]
         moment = pa.scalar(step.plan.cutoff, TIME)
         listed, held = step.stored(STORE_DF), step.stored(COMMITTED_DF)
@@ -207,7 +207,7 @@ def _hash(row: Mapping[str, Any]) -> str:
     return hashlib.md5(row["address"].encode(), usedforsecurity=False).hexdigest()
 
 
-def _inside_alone(engine: ArrowEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
+def _inside_alone(engine: LocalEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
     """Leaves what lies in the windows of the run."""
     inside = engine.where(rows, lambda batch: pc.not_equal(batch.column("slice_window"), OTHER_WINDOW))
     return select_pending(engine, inside, *more, **named)

@@ -12,10 +12,9 @@ from datetime import datetime
 from typing import Any, cast
 
 from lakefs_gc_assets.collector import planning
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.held_engine import HeldEngine
 from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -214,9 +213,9 @@ class Run:
         """See Process.last_opened."""
         return self.store if self._opened else None
 
-    def engine(self, repository: OpenRepository) -> HeldEngine:
+    def engine(self, repository: OpenRepository) -> LocalEngine:
         """See Process.engine."""
-        return HeldEngine(TASKS)
+        return LocalEngine(TASKS)
 
     def now(self) -> datetime:
         """See Process.now."""

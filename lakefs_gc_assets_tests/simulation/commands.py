@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
-from lakefs_gc_assets.collector.held_engine import HeldEngine
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import restore_run
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
@@ -66,7 +65,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
     def work(repository: WatchedRepository) -> bool:
         def check(plan: Plan, lock: Lock) -> "_PausedCheck":
             watched = replace(repository, run=command.run(plan, options))
-            step = Step(world.log.append, world.log.append, watched, HeldEngine(TASKS), plan, lock)
+            step = Step(world.log.append, world.log.append, watched, LocalEngine(TASKS), plan, lock)
             return _PausedCheck(step, looks)
 
         totals = Totals()

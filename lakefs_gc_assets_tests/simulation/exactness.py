@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -34,6 +33,7 @@ from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.parts import Listing
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.reference_engine import ReferenceEngine, Rows
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
@@ -128,10 +128,10 @@ class Exactness:
     def _mark_clean(
         self, plan: Plan, rows: list[Row], windows: set[str], staged: frozenset[str], sighted: set[str]
     ) -> Marked:
-        """What a clean run makes of objects, by the product's own subtraction."""
-        engine = ArrowEngine(1)
+        """What a clean run makes of objects, by the plain reference engine."""
+        engine = ReferenceEngine()
 
-        def named(addresses: Iterable[str]) -> ArrowRows:
+        def named(addresses: Iterable[str]) -> Rows:
             return engine.table(pa.table({"address": pa.array(sorted(addresses), pa.string())}))
 
         listed = engine.table(pa.Table.from_pylist(rows, LISTED))

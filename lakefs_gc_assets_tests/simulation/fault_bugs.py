@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import failing, lock, run
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.clock import Clock, Moment
+from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import LIVE

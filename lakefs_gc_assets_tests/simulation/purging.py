@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
-from lakefs_gc_assets.collector.held_engine import HeldEngine
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.check import LiveCheck
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -61,7 +60,7 @@ def purge(
 
     def check(plan: Plan, lock: Lock) -> LiveCheck[ArrowRows]:
         run = Run(api, view, settings, clock, plan.run_id, plan.owner, watch, world.log.append, [])
-        step = Step(world.log.append, world.log.append, replace(repository, run=run), HeldEngine(TASKS), plan, lock)
+        step = Step(world.log.append, world.log.append, replace(repository, run=run), LocalEngine(TASKS), plan, lock)
         return LiveCheck(step, lambda error: None)
 
     try:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import commits, run
-from lakefs_gc_assets.collector.arrow_engine import ArrowRows
 from lakefs_gc_assets.collector.commits import Dump, complete_dump
+from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import NoFigures

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -64,7 +64,7 @@ def _only_new(step: ArrowStep, found: Committed) -> str | None:
     return tracked_ranges.write(step.repository.store, step.plan.run_id, step.plan.attempt, new)
 
 
-def _nothing_pending(engine: ArrowEngine, unheld: ArrowRows, *more: Any) -> ArrowRows:
+def _nothing_pending(engine: LocalEngine, unheld: ArrowRows, *more: Any) -> ArrowRows:
     return engine.where(unheld, lambda rows: rows.column("address").is_null())
 
 

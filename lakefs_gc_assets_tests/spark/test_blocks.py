@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.engine import hashing
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import blocks, tasks
@@ -108,7 +108,7 @@ def test_hashes_are_those_of_spark(spark: SparkSession, addresses: list[str]) ->
     frame = spark.createDataFrame(pa.table({"address": pa.array(addresses, pa.string())}))
     theirs = frame.select("address", F.xxhash64("address").alias("hash")).collect()
 
-    ours = address_hashes.hashes(pa.array([row["address"] for row in theirs], pa.string())).astype(np.int64)
+    ours = hashing.hashes(pa.array([row["address"] for row in theirs], pa.string())).astype(np.int64)
 
     assert ours.tolist() == [row["hash"] for row in theirs]
 

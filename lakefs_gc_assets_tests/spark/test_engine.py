@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.spark import blocks, packed_work, tasks
 from lakefs_gc_assets.spark import engine as spark_engine
@@ -250,4 +250,4 @@ def marked(engine: Engine[R], seed: int) -> list[Counter[tuple[object, ...]]]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_both_engines_agree_on_a_mark(engine: SparkEngine, seed: int) -> None:
-    assert marked(engine, seed) == marked(ArrowEngine(), seed)
+    assert marked(engine, seed) == marked(LocalEngine(), seed)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.forecast import marking, scenarios
 from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, binary_of, count, words_of
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
@@ -123,11 +124,6 @@ def write_task(
 
 def _row(file: FrameFile) -> dict[str, object]:
     return {name: getattr(file, name) for name in WRITTEN.names}
-
-
-def nullable(schema: pa.Schema) -> pa.Schema:
-    """The columns of a frame as they are read, all nullable: otherwise Spark would hide nulls from the checks."""
-    return pa.schema([column.with_nullable(True) for column in schema])
 
 
 def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:

@@ -10,11 +10,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import spread, work_ahead
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.work import spread, work_ahead
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener

@@ -6,13 +6,13 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import LOCAL_ROWS, Engine, R
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
+from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import F, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.work import spread_by_weight
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -60,7 +60,7 @@ class StoredFrame(Generic[F]):
         """
         chosen = columns or tuple(self.frame.schema.names)
         read = files.reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
-        schema = files.nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
+        schema = nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
         if self.count <= LOCAL_ROWS:
             return engine.table(pa.Table.from_batches(read(self.manifest.files), schema))
         groups = spread_by_weight(self.manifest.files, engine.tasks, lambda file: file.bytes)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Set
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
     LOST_DF,

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
@@ -30,7 +31,6 @@ from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.stored import ids, run_folder
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.collector.work import work_ahead
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import digests
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step

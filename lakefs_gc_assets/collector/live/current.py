@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import commits, preparations
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
 from lakefs_gc_assets.collector.live.range_hashes import HashesFolder

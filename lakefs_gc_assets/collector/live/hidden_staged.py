@@ -10,7 +10,7 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden, noted_sizes
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents

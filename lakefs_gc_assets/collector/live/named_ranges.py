@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import address_hashes
+from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
@@ -168,4 +168,4 @@ def _sum_at_places(values: _Numbers, first: _Numbers, last: _Numbers, places: in
 
 
 def _hashes(ids: pa.ChunkedArray) -> _Numbers:
-    return address_hashes.hashes(ids.combine_chunks()).view(np.int64)
+    return hashing.hashes(ids.combine_chunks()).view(np.int64)

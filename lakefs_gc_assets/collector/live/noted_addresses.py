@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import Hashes, HashSet
-from lakefs_gc_assets.collector.distinct import distinct
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine import hashing
+from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet, distinct
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -109,7 +108,7 @@ def find_held(step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]]
     ids, noted = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are noted")
     held = HashSet.made(np.concatenate([each for _, each in parts]))
-    rows = engine.where(wanted, partial(address_hashes.has_hash_among, held))
+    rows = engine.where(wanted, partial(hashing.has_hash_among, held))
     return Held(ids, noted, rows, hashed.num_rows)
 
 
@@ -190,5 +189,5 @@ def _require_true(step: Step[R], told: pa.Table, records: RangeRecords, files: S
 
 def _hash_each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        hashes = address_hashes.hashes(batch.column("address")).view(np.int64)
+        hashes = hashing.hashes(batch.column("address")).view(np.int64)
         yield pa.RecordBatch.from_arrays([pa.array(hashes)], schema=_HASH)

@@ -6,11 +6,11 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.work import spread_by_weight
 
 VALUES_READ_HERE = 8_000_000
 """So many values are looked at by this process: that takes less time than for tasks to begin."""

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live import named_ranges, noted_files, range_notes
 from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED
 from lakefs_gc_assets.collector.live.range_notes import NotesFile

@@ -5,12 +5,12 @@ from functools import partial
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.engine.work import spread
 from lakefs_gc_assets.collector.live import noted_files, range_notes, range_sizes
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, Notes, SizesFile
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.work import spread
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])

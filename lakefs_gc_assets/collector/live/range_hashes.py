@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import Flags, Hashes, HashSet
+from lakefs_gc_assets.collector.engine import hashing
+from lakefs_gc_assets.collector.engine.hashing import Flags, Hashes, HashSet
 from lakefs_gc_assets.collector.frame.slices import lie_in_sealed
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.range_notes import Notes, NotesFile, NotesFolder, NotesKind
@@ -170,7 +170,7 @@ def sum_up(record: RangeRecord, rows: pa.Table) -> pa.Table:
 def _hashes(rows: pa.Table) -> npt.NDArray[np.int64]:
     addresses = rows.column("address")
     column = addresses.combine_chunks() if isinstance(addresses, pa.ChunkedArray) else addresses
-    return address_hashes.hashes(column).view(np.int64)
+    return hashing.hashes(column).view(np.int64)
 
 
 def _sum_by_list(values: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

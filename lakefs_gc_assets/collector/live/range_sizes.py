@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.distinct import distinct
+from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound

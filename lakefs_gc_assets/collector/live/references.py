@@ -7,7 +7,8 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import Engine, Item, R
+from lakefs_gc_assets.collector.engine.port import Engine, Item, R
+from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live import named_ranges, range_records
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -17,7 +18,6 @@ from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_onc
 from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize

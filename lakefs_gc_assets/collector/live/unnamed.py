@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lakefs_gc_assets.collector.commits import list_ids
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.stored.ids import IdSet

@@ -8,7 +8,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.earlier_runs import count_branches
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.schemas import COPIES
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -53,7 +52,11 @@ class IdSet(Set[str]):
             are_digests = pc.match_substring_regex(column, _DIGEST)
             digests.append(_as_digests(column.filter(are_digests)))
             others.update(column.filter(pc.invert(are_digests)).to_pylist())
-        self._digests, self._others = distinct(np.concatenate(digests)), frozenset(others)
+        # `np.unique` puts values into a table of hashes, which takes eight times as long.
+        ordered = np.sort(np.concatenate(digests), kind="stable")
+        is_first = np.ones(len(ordered), np.bool_)
+        is_first[1:] = ordered[1:] != ordered[:-1]
+        self._digests, self._others = ordered[is_first], frozenset(others)
 
     def __len__(self) -> int:
         return len(self._digests) + len(self._others)

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile

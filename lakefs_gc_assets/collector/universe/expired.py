@@ -1,6 +1,6 @@
 """The universe of a run of the flow `committed`, which lists nothing: the objects that expired commits hold."""
 
-from lakefs_gc_assets.collector.engine import R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges

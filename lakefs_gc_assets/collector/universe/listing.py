@@ -17,7 +17,8 @@ from typing import Any, Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, STORE_DF, CommittedFigures, StoredFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
@@ -32,7 +33,6 @@ from lakefs_gc_assets.collector.stored.records import entries
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe import pieces
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
-from lakefs_gc_assets.collector.work import gather, spread, work_ahead
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore

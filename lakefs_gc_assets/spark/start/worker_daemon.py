@@ -29,10 +29,10 @@ interpreter.leave_out_pandas()
 import pyspark.daemon
 import pyspark.worker
 
-import lakefs_gc_assets.collector.address_hashes
-import lakefs_gc_assets.collector.batches
+import lakefs_gc_assets.collector.engine.batches
+import lakefs_gc_assets.collector.engine.hashing
+import lakefs_gc_assets.collector.engine.local
 import lakefs_gc_assets.collector.frame.files
-import lakefs_gc_assets.collector.held_engine
 import lakefs_gc_assets.collector.live.live_files
 import lakefs_gc_assets.lakefs.formats.records
 import lakefs_gc_assets.spark.packed_work

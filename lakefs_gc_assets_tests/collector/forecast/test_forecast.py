@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.amount import Amount
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast, marking
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder
 from lakefs_gc_assets.collector.forecast.marking import HELD, HELD_IN, PLACED
@@ -37,7 +37,7 @@ def table(entries: list[Entry]) -> pa.Table:
 
 def add_up(entries: list[Entry]) -> ByFolder:
     """As a forecast does it: tasks unite what they have, parts are brought together, sums are added up."""
-    engine = ArrowEngine()
+    engine = LocalEngine()
     halves = [marking.unite_in_folders(table(half)) for half in (entries[::2], entries[1::2]) if half]
     rows = engine.union(engine.table(table([])), *map(engine.table, halves))
     placed = engine.map_by_address(rows, marking.place, PLACED, len(entries))

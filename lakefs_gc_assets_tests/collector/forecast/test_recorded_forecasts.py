@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
@@ -68,8 +68,8 @@ def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: 
         clock.moment = server.recorded_at + AGED
         repository = runs_of(server, clock, files["in force"]).open()
         server.requests.clear()
-        with forecast.ask(repository, ArrowEngine(), print, (0, 1, None), policies) as asked:
-            rows = ArrowEngine().collect(asked.marked.candidates).to_pylist()
+        with forecast.ask(repository, LocalEngine(), print, (0, 1, None), policies) as asked:
+            rows = LocalEngine().collect(asked.marked.candidates).to_pylist()
             said = {
                 scenario.name: {
                     row["address"]: row["size"] for row in rows if not int.from_bytes(row["held"], "little") >> at & 1

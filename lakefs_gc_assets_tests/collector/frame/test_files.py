@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FileWriter
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
@@ -222,7 +223,7 @@ def test_a_column_that_files_of_earlier_versions_lack_is_null_there(store: Objec
     wanted = LIVE.append(pa.field("why", pa.string()))
 
     found = files.read_file(store, file, wanted, added=("why",))
-    assert found.schema == files.nullable(wanted) and found.column("why").to_pylist() == [None, None]
+    assert found.schema == nullable(wanted) and found.column("why").to_pylist() == [None, None]
     assert found.column("address").to_pylist() == ["data/a", "data/b"]
     some = files.read_file(store, file, wanted, ("why", "address"), ("why",))
     assert some.to_pylist() == [{"why": None, "address": "data/a"}, {"why": None, "address": "data/b"}]

@@ -8,7 +8,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -96,7 +96,7 @@ class TestStored:
     def test_few_are_read_at_once_and_many_by_tasks(
         self, opener: StoreOpener, monkeypatch: pytest.MonkeyPatch, few: bool
     ) -> None:
-        store, engine = opener.open(), ArrowEngine(2)
+        store, engine = opener.open(), LocalEngine(2)
         for number in range(7):
             one = receipts.table(candidates(f"data/{number}"), [Outcome.ACCEPTED], [None], NOW)
             receipts.write(store, RUN, f"batch{number}", one)

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.engine import Engine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame import stored as stored_frame
 from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -57,7 +57,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> E
     if request.param == "tasks of Spark":
         spark: SparkSession = request.getfixturevalue("spark")
         return SparkEngine(spark, 2)
-    return ArrowEngine()
+    return LocalEngine()
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_files_that_are_damaged_are_left_out_where_somebody_is_told_of_them(s3_s
     opener.open().put(damaged.key, b"damaged")
     told: list[CorruptFile] = []
 
-    left = ArrowEngine().collect(frame.rows(ArrowEngine(), "address", damaged_files=told.append))
+    left = LocalEngine().collect(frame.rows(LocalEngine(), "address", damaged_files=told.append))
 
     others = [f"data/{window}" for window in WINDOWS if window != damaged.slice_window]
     assert sorted(left.column("address").to_pylist()) == sorted(others)

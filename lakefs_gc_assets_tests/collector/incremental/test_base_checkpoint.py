@@ -6,8 +6,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.records import report as reports
@@ -79,7 +79,7 @@ class TestFrames:
 
     def put(self, repository: OpenRepository, plan: Plan, frame: Frame[NoFigures], row: dict[str, Any]) -> str:
         """Stores a frame of one row; returns the digest of its manifest."""
-        step = made_step(ArrowEngine(), repository, plan)
+        step = made_step(LocalEngine(), repository, plan)
         rows = step.engine.table(pa.Table.from_pylist([row], schema=nullable(frame.schema)))
         return step.complete(frame, NoFigures(), step.write(frame, rows)).manifest.digest
 
@@ -95,7 +95,7 @@ class TestFrames:
         )
         reports.write(repository.store, replace(made, checkpoint=left))
         plan = replace(before, run_id="later", base_run=before.run_id, base_run_attempt=before.attempt)
-        step = made_step(ArrowEngine(), repository, plan)
+        step = made_step(LocalEngine(), repository, plan)
         found = open_base_checkpoint(step)
         assert found is not None
         return step, found

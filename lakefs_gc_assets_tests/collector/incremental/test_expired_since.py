@@ -7,7 +7,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import expired_since, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
@@ -45,7 +45,7 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     left = replace(left, tracked=len(tracked), tracked_sha256=sha256, full_run=before.run_id)
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
-    return made_step(ArrowEngine(), repository, plan), BaseCheckpoint(repository.store, before.run_id)
+    return made_step(LocalEngine(), repository, plan), BaseCheckpoint(repository.store, before.run_id)
 
 
 def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: OpenRepository) -> None:

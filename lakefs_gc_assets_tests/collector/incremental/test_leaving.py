@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     CHECKPOINT_COMMITTED_DF,
@@ -58,7 +58,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, SEALED, began, ended
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
-ENGINE = ArrowEngine()
+ENGINE = LocalEngine()
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 IDS = xids.Generator(b"abcde", 7)
 SLICES = [IDS.descending(NOW - timedelta(days=days)) for days in (1, 40, 80)]
@@ -137,7 +137,7 @@ def test_what_would_make_the_next_run_inexact_is_said(counts: CheckpointCounts, 
     assert (counts.contradiction is None) if said is None else (said in str(counts.contradiction))
 
 
-class Noting(ArrowEngine):
+class Noting(LocalEngine):
     """Notes of about how many rows it is told when it compares."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import digests
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.engine import ChangeBatches
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import ChangeBatches
 from lakefs_gc_assets.collector.live import contents, hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
@@ -77,7 +77,7 @@ class _Opener:
         return self.store
 
 
-class CutUp(ArrowEngine):
+class CutUp(LocalEngine):
     """Has a task for each row, with batches of no row before it and in tasks of their own."""
 
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
@@ -103,7 +103,7 @@ class World:
     limit: int = 1000
     branches: list[str] = field(default_factory=lambda: ["main"])
     listed: dict[str, tuple[int, str]] = field(default_factory=dict)
-    engine: ArrowEngine = field(default_factory=ArrowEngine)
+    engine: LocalEngine = field(default_factory=LocalEngine)
 
     def commit(
         self, path: str, content: bytes, *, encrypted: bool = False, checksum: str = "", linked: bool = False
@@ -227,11 +227,11 @@ def test_a_checksum_that_is_no_md5_of_the_committed_object_tells_nothing_apart(
 
 
 @pytest.mark.usefixtures("all_looked_at")
-@pytest.mark.parametrize("engine", [ArrowEngine(), CutUp()], ids=["whole", "cut up"])
+@pytest.mark.parametrize("engine", [LocalEngine(), CutUp()], ids=["whole", "cut up"])
 @pytest.mark.parametrize("copy_first", [False, True])
 @pytest.mark.parametrize(("content", "other"), [(b"content", b"garbage"), (b"garbage", b"content")])
 def test_a_checksum_that_one_candidate_has_is_still_in_doubt_where_another_has_not(
-    world: World, content: bytes, other: bytes, copy_first: bool, engine: ArrowEngine
+    world: World, content: bytes, other: bytes, copy_first: bool, engine: LocalEngine
 ) -> None:
     """Somebody linked an object with the checksum of another content: it tells no staged copy from the object."""
     world.engine = engine
@@ -418,7 +418,7 @@ def test_how_rows_are_divided_among_tasks_changes_nothing(
     world.store.delete([world.candidate("gone", b"content3")])
 
     answers = []
-    for engine in (ArrowEngine(), CutUp()):
+    for engine in (LocalEngine(), CutUp()):
         world.engine = engine
         for each in (world.lines, world.api.asked, world.store.read, world.store.looked_at):
             each.clear()

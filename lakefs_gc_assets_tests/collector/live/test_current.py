@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import preparations
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, range_sizes, uncommitted
 from lakefs_gc_assets.collector.live.current import (
@@ -100,7 +100,7 @@ class Repositories:
         return opened_by(StoreOpener(StoreSettings(local_root=str(folder)), f"local://{name}"))
 
     def step(self, **changes: Any) -> Step[ArrowRows]:
-        return made_step(ArrowEngine(), replace(self.own, others=(self.other,)), replace(PLAN, **changes))
+        return made_step(LocalEngine(), replace(self.own, others=(self.other,)), replace(PLAN, **changes))
 
     @staticmethod
     def commit(repository: OpenRepository, *addresses: str, compacted: str | None = None) -> str:

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector import commits, digests
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
-from lakefs_gc_assets.collector.engine import Engine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden_staged
 from lakefs_gc_assets.collector.live.contents import Looking, known_contents
@@ -54,7 +54,7 @@ class Head:
     ) -> tuple[set[str], Cleared[Any]]:
         """What is left of candidates."""
         settings = self.repository.settings.model_copy(update={"hidden_suspect_limit": limit})
-        engine = engine or ArrowEngine()
+        engine = engine or LocalEngine()
         step = made_step(engine, replace(self.repository, settings=settings, others=self.others))
         candidates = engine.table(pa.Table.from_pylist(list(rows), schema=SCHEMA))
         with clear_hidden(step, candidates, self.heads, SCHEMA) as found:
@@ -204,7 +204,7 @@ def test_large_objects_are_no_reason_to_believe_etags(
     etag = digest if etag_is_digest else "e" * 32
     head.runs.server.place(head.copy, written_at=head.runs.clock.now(), content=content, etag=etag)
     rows = pa.Table.from_pylist([head.candidate(size=size, etag=etag)], schema=SCHEMA)
-    engine = ArrowEngine()
+    engine = LocalEngine()
     step, candidates = made_step(engine, head.repository), engine.table(rows)
 
     entry = {"range_id": "r", "path": b"p", "size": size, "etag": None, "key": None}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -50,7 +50,7 @@ class Repository:
         self.lines: list[str] = []
         before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
         plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
-        engine = engine or ArrowEngine()
+        engine = engine or LocalEngine()
         self.earlier: Step[Any] = made_step(engine, repository, before)
         self.step: Step[Any] = made_step(engine, repository, plan, note=self.lines.append)
         self.store = repository.store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live import range_notes
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.named_ranges import NAMED
@@ -58,7 +58,7 @@ class Repository:
         self.read = metaranges_read(monkeypatch)
 
     def step(self, plan: Any) -> Step[Any]:
-        return made_step(ArrowEngine(), self.repository, plan, note=self.lines.append)
+        return made_step(LocalEngine(), self.repository, plan, note=self.lines.append)
 
     def named(self, *numbers: int) -> set[RangeRecord]:
         """The ranges of some metaranges."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.live import noted_files, noted_sizes, range_sizes
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
@@ -35,7 +35,7 @@ class Repository:
         (folder / "repo").mkdir()
         opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/")
         self.lines: list[str] = []
-        self.step: Step[ArrowRows] = made_step(ArrowEngine(), opened_by(opener), note=self.lines.append)
+        self.step: Step[ArrowRows] = made_step(LocalEngine(), opened_by(opener), note=self.lines.append)
         self.store = self.step.repository.store
 
     def commit(self, ranges: Mapping[str, list[int]]) -> dict[str, RangeRecord]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import HashSet
+from lakefs_gc_assets.collector.engine import hashing
+from lakefs_gc_assets.collector.engine.hashing import HashSet
 from lakefs_gc_assets.collector.live import range_hashes, range_notes
 from lakefs_gc_assets.collector.live.live_files import live_table
 from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes
@@ -27,8 +27,8 @@ NOTHING_SEALED = pa.array([], pa.string())
 ADDRESSES = st.lists(st.sampled_from([f"data/{place}" for place in range(12)]) | st.text(max_size=8), unique=True)
 
 
-def hashes(addresses: list[str]) -> address_hashes.Hashes:
-    return address_hashes.hashes(pa.array(addresses, pa.string()))
+def hashes(addresses: list[str]) -> hashing.Hashes:
+    return hashing.hashes(pa.array(addresses, pa.string()))
 
 
 def note(store: LocalStore, ranges: dict[str, list[str]], sealed: pa.StringArray = NOTHING_SEALED) -> list[NotesFile]:

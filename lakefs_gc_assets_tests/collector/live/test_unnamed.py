@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.commits import CommitSource, live_commits
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
@@ -34,13 +34,13 @@ def repository(tmp_path: Path) -> OpenRepository:
 
 
 def found(repository: OpenRepository, read: set[str], expired: tuple[str, ...] = ()) -> Unnamed:
-    references = References.from_step(made_step(ArrowEngine(), repository))
+    references = References.from_step(made_step(LocalEngine(), repository))
     return find_unnamed(repository.store, references, read, references.range_records(expired).ids | IdSet(expired))
 
 
 def held(repository: OpenRepository, unnamed: Unnamed) -> set[str]:
     """The addresses that unnamed ranges hold."""
-    step = made_step(ArrowEngine(), repository)
+    step = made_step(LocalEngine(), repository)
     unread = Unread(repository, CommitSource.REFS_DUMP, unnamed.ids, unnamed.records, ())
     return set(step.engine.collect(unread.addresses(step)).column("address").to_pylist())
 
@@ -127,7 +127,7 @@ def test_what_servers_leave_keeps_no_object_of_the_repository(name: str) -> None
         api = LakeFSClient(given.lakefs, server.repository, SystemClock())
         opened = OpenRepository(api.repository(), namespace, api, opener.open(), opener, settings, SystemClock())
         live = live_commits(opened, server.recorded_at)
-        named = find_unread(made_step(ArrowEngine(), opened), opened, live, frozenset())
+        named = find_unread(made_step(LocalEngine(), opened), opened, live, frozenset())
         unnamed = found(opened, {*named.ids, *live.dump_tables})
 
         assert len(unnamed.records) == ORPHANS.get(name, 0)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import stored
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -111,9 +111,9 @@ def test_many_are_counted_by_tasks_and_few_here_alike(tmp_path: Path, monkeypatc
     assert here.largest[0] == LargeObject("data/0059", 60, NOW - 59 * DAY)
     assert here.by_why == {Why.RESTORED: (2, 3), Why.NO_COMMIT: (58, 60 * 61 // 2 - 3)}
 
-    assert count_by_tasks(frame, ArrowEngine(), NOW) == here
+    assert count_by_tasks(frame, LocalEngine(), NOW) == here
     monkeypatch.setattr(stored, "LOCAL_ROWS", 0)
-    assert count_by_tasks(frame, ArrowEngine(), NOW) == here
+    assert count_by_tasks(frame, LocalEngine(), NOW) == here
 
 
 def test_files_that_are_gone_are_said_to_be(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -67,7 +67,7 @@ class World:
         self.wait = timedelta(seconds=self.opened.settings.wait_before_dump_seconds)
         self.lines: list[str] = []
         plan = replace(PLAN, storage_namespace=self.opened.namespace.uri)
-        self.step: Step[ArrowRows] = Step(self.lines.append, self.lines.append, self.opened, ArrowEngine(), plan, None)
+        self.step: Step[ArrowRows] = Step(self.lines.append, self.lines.append, self.opened, LocalEngine(), plan, None)
         self.check = LiveCheck(self.step, lambda error: None)
         for address in COPIED:
             self.store.put(move.key(plan.run_id, address), CONTENT)

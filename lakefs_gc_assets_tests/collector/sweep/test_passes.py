@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.files import nullable
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
@@ -316,7 +316,7 @@ def opener(tmp_path: Path) -> StoreOpener:
     return made
 
 
-class Noting(ArrowEngine):
+class Noting(LocalEngine):
     """Notes of about how many rows it is told when it compares and keeps."""
 
     def __init__(self) -> None:

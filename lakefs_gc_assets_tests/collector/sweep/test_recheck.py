@@ -10,9 +10,9 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
 from lakefs_gc_assets.collector.commits import CommitSource
-from lakefs_gc_assets.collector.frame.files import nullable
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
@@ -45,7 +45,7 @@ PREPARED = Prepared(NOW, NOW, ("run",), ("one", "two"), 1)
 def rows(*names: str) -> ArrowRows:
     """Live addresses."""
     table = pa.Table.from_pylist([live(address) for address in names], schema=nullable(COMMITTED_DF.schema))
-    return ArrowEngine().table(table)
+    return LocalEngine().table(table)
 
 
 def put(step: Step[ArrowRows], kind: Frame[F], names: Sequence[str], figures: F) -> None:
@@ -59,7 +59,7 @@ class TestFindLiveAgain:
     @pytest.fixture
     def step(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> Step[ArrowRows]:
         """A recheck whose server answers nothing else."""
-        step = made_step(ArrowEngine(), repository)
+        step = made_step(LocalEngine(), repository)
         read = ranges_read.write(repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64])
         put(step, UNCOMMITTED_DF, ["a"], UNCOMMITTED_FIGURES)
         put(step, COMMITTED_DF, ["b"], replace(COMMITTED_FIGURES, read_sha256=read))
@@ -102,11 +102,11 @@ class TestFindLiveAgain:
 def test_a_repository_elsewhere_on_the_bucket_does_no_harm(repository: OpenRepository) -> None:
     other = Repository("other", "s3://bucket/other", "main", False)
     api = ScriptedApi(repository_lists=Script((other,)))
-    step = made_step(ArrowEngine(), replace(repository, api=api, namespace=Namespace.parse("s3://bucket/repo")))
+    step = made_step(LocalEngine(), replace(repository, api=api, namespace=Namespace.parse("s3://bucket/repo")))
     recheck.require_own_namespace(step)
 
 
-class Noting(ArrowEngine):
+class Noting(LocalEngine):
     """Notes of which columns, and of about how many rows, it is told when it subtracts."""
 
     def __init__(self) -> None:

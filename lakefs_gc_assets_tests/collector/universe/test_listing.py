@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import pytest
 
 from benchmarks.repositories import make_files
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.universe import listing
@@ -46,7 +46,7 @@ def opener(tmp_path: Path) -> StoreOpener:
 
 def stored(opener: StoreOpener, large: int) -> StoredFrame[StoredFigures]:
     parts = universe_parts.listing(opener.open(), CUTOFF).parts
-    step = made_step(ArrowEngine(), opened_by(opener, listing_partitions=TASKS), PLAN_OF_NOVEMBER)
+    step = made_step(LocalEngine(), opened_by(opener, listing_partitions=TASKS), PLAN_OF_NOVEMBER)
     files = listing.list_parts(step, parts, large)
     return step.unfinished(STORE_DF, LISTED_FIGURES, files)
 

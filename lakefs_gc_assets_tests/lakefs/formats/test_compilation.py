@@ -87,7 +87,7 @@ def test_importing_the_readers_does_not_import_numba() -> None:
     code = (
         "import sys; from lakefs_gc_assets.lakefs.formats import ranges, records, refs, sstables;"
         "from lakefs_gc_assets.collector.retention import active_commits;"
-        "from lakefs_gc_assets.collector import address_hashes; print('numba' in sys.modules)"
+        "from lakefs_gc_assets.collector.engine import hashing; print('numba' in sys.modules)"
     )
     assert _run(code) == "False"
 

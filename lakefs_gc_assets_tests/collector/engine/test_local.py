@@ -3,18 +3,18 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.arrow_engine import ArrowEngine, ArrowRows
-from lakefs_gc_assets.collector.engine import Engine
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets_tests.engine_contract import EngineContract
 
 NUMBERS = pa.schema([pa.field("number", pa.int64())])
 
 
-class TestArrowEngine(EngineContract[ArrowRows]):
+class TestLocalEngine(EngineContract[ArrowRows]):
     @pytest.fixture
     def engine(self) -> Engine[ArrowRows]:
-        return ArrowEngine()
+        return LocalEngine()
 
 
 def numbers(*values: int) -> pa.RecordBatch:
@@ -22,7 +22,7 @@ def numbers(*values: int) -> pa.RecordBatch:
 
 
 def test_tasks_run_in_order_and_each_reads_as_it_goes() -> None:
-    engine, happened = ArrowEngine(), list[str]()
+    engine, happened = LocalEngine(), list[str]()
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         happened.append(f"read {number}")
@@ -43,7 +43,7 @@ def test_tasks_run_in_order_and_each_reads_as_it_goes() -> None:
 
 
 def test_what_a_task_did_before_it_failed_is_done() -> None:
-    engine, done = ArrowEngine(), list[int]()
+    engine, done = LocalEngine(), list[int]()
 
     def read(number: int) -> Iterator[pa.RecordBatch]:
         if number == 3:
@@ -63,7 +63,7 @@ def test_what_a_task_did_before_it_failed_is_done() -> None:
 
 
 def test_columns_other_than_promised_are_an_error() -> None:
-    engine = ArrowEngine()
+    engine = LocalEngine()
     others = pa.RecordBatch.from_pydict({"other": [1]}), pa.RecordBatch.from_pydict({"number": ["1"]})
 
     for other in others:
@@ -74,7 +74,7 @@ def test_columns_other_than_promised_are_an_error() -> None:
 
 
 def test_what_was_cached_has_no_use_later() -> None:
-    engine = ArrowEngine()
+    engine = LocalEngine()
     with engine.cached(engine.table(pa.Table.from_batches([numbers(1, 2)])), 2) as rows:
         assert engine.count(rows) == 2
         later = engine.select(rows, "number")
@@ -84,7 +84,7 @@ def test_what_was_cached_has_no_use_later() -> None:
 
 
 def test_work_in_the_background_is_done_first() -> None:
-    engine, happened = ArrowEngine(), list[str]()
+    engine, happened = LocalEngine(), list[str]()
 
     with engine.in_background(lambda: happened.append("background")) as done:
         happened.append("foreground")
@@ -100,5 +100,5 @@ def test_a_killed_process_does_nothing_more() -> None:
     def die() -> None:
         raise Killed
 
-    with pytest.raises(Killed), ArrowEngine().in_background(die):
+    with pytest.raises(Killed), LocalEngine().in_background(die):
         pytest.fail("the process goes on")

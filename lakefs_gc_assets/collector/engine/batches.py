@@ -7,7 +7,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import KEPT_COUNTS, OUTCOME_COUNTS, Holds
+from lakefs_gc_assets.collector.engine.port import KEPT_COUNTS, OUTCOME_COUNTS, Holds
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Kept
 from lakefs_gc_assets.lakefs.layout import Layout
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.work import gather, merge, runs_by_weight, spread, spread_by_weight, work_ahead
+from lakefs_gc_assets.collector.engine.work import gather, merge, runs_by_weight, spread, spread_by_weight, work_ahead
 from lakefs_gc_assets.errors import StorageError
 
 COUNT = pa.schema([pa.field("number", pa.int64())])

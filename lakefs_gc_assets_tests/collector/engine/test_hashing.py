@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import address_hashes
-from lakefs_gc_assets.collector.address_hashes import AddressSet, HashSet
+from lakefs_gc_assets.collector.engine import hashing
+from lakefs_gc_assets.collector.engine.hashing import AddressSet, HashSet, distinct
 from lakefs_gc_assets_tests.hash_collisions import colliding
 
 NAMES = st.text(max_size=80) | st.text(st.sampled_from("ab/é\x00\U0001f5d1"), max_size=3)
@@ -16,7 +16,7 @@ ADDRESSES = st.lists(NAMES, max_size=50)
 FEW_HASHES = st.lists(st.sampled_from([0, 1, 2, 2**32, 2**63, 2**64 - 1, 2**64 - 2]) | st.integers(0, 2**64 - 1))
 
 
-def numbers(values: list[int]) -> address_hashes.Hashes:
+def numbers(values: list[int]) -> hashing.Hashes:
     return np.array(values, np.uint64)
 
 
@@ -31,7 +31,7 @@ def numbers(values: list[int]) -> address_hashes.Hashes:
     ],
 )
 def test_hashes_are_those_of_the_specification(text: str, seed: int, expected: int) -> None:
-    assert address_hashes.hashes(pa.array([text]), seed).tolist() == [expected]
+    assert hashing.hashes(pa.array([text]), seed).tolist() == [expected]
 
 
 @given(ADDRESSES, st.integers(0, 5), st.integers(0, 5))
@@ -39,21 +39,21 @@ def test_a_slice_of_an_array_hashes_as_its_strings(addresses: list[str], before:
     end = max(before, len(addresses) - after)
     part = pa.array(addresses, pa.string()).slice(before, end - before)
 
-    alone = [address_hashes.hashes(pa.array([text], pa.string()))[0] for text in part.to_pylist()]
+    alone = [hashing.hashes(pa.array([text], pa.string()))[0] for text in part.to_pylist()]
 
-    assert address_hashes.hashes(part).tolist() == alone
+    assert hashing.hashes(part).tolist() == alone
 
 
 def test_an_address_that_is_null_has_no_hash() -> None:
     with pytest.raises(ValueError, match="null"):
-        address_hashes.hashes(pa.array(["a", None]))
+        hashing.hashes(pa.array(["a", None]))
 
 
 @given(FEW_HASHES, FEW_HASHES)
 def test_a_hash_is_among_others_or_not(wanted: list[int], others: list[int]) -> None:
     expected = [value in others for value in wanted]
 
-    assert address_hashes.among(numbers(wanted), numbers(others)).tolist() == expected
+    assert hashing.among(numbers(wanted), numbers(others)).tolist() == expected
     found = HashSet.made(numbers(others))
     assert found.has(numbers(wanted)).tolist() == expected
     met = np.zeros(len(found.ordered), np.bool_)
@@ -84,7 +84,7 @@ def test_hashes_in_one_span_are_found(values: set[int], wanted: set[int]) -> Non
 
 @given(FEW_HASHES, st.integers(1, 300))
 def test_every_hash_belongs_to_one_of_the_parts(values: list[int], count: int) -> None:
-    parts = address_hashes.parts(numbers(values), count)
+    parts = hashing.parts(numbers(values), count)
 
     assert all(0 <= part < count for part in parts)
     assert sorted(zip(values, parts.tolist(), strict=True)) == list(
@@ -96,7 +96,7 @@ def test_every_hash_belongs_to_one_of_the_parts(values: list[int], count: int) -
 def test_the_first_of_each_address_is_told(addresses: list[str]) -> None:
     array = pa.array(addresses, pa.string())
 
-    first = address_hashes.first_of_each(array, address_hashes.hashes(array))
+    first = hashing.first_of_each(array, hashing.hashes(array))
 
     assert first.tolist() == [text not in addresses[:place] for place, text in enumerate(addresses)]
 
@@ -107,7 +107,7 @@ def test_addresses_of_the_same_hash_are_told_apart(addresses: list[str], data: s
     of = dict(zip(addresses, data.draw(few), strict=True))
     same = numbers([of[text] for text in addresses])
 
-    first = address_hashes.first_of_each(pa.array(addresses, pa.string()), same)
+    first = hashing.first_of_each(pa.array(addresses, pa.string()), same)
 
     assert first.tolist() == [text not in addresses[:place] for place, text in enumerate(addresses)]
 
@@ -116,7 +116,7 @@ def test_addresses_of_the_same_hash_are_told_apart(addresses: list[str], data: s
 def test_addresses_are_counted_by_their_sets(rows: list[tuple[int, int, int]]) -> None:
     one, other, bits = (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
 
-    counts = address_hashes.count_by_sets(numbers(one), numbers(other), np.array([1 << bit for bit in bits], np.uint8))
+    counts = hashing.count_by_sets(numbers(one), numbers(other), np.array([1 << bit for bit in bits], np.uint8))
 
     sets: dict[tuple[int, int], int] = {}
     for key, another, bit in rows:
@@ -132,7 +132,7 @@ def test_addresses_are_looked_up_as_strings(some: list[str], others: list[str | 
 
 
 def test_of_addresses_with_the_same_hash_each_is_found_by_itself() -> None:
-    one, other = colliding(address_hashes.SEED, 0)
+    one, other = colliding(hashing.SEED, 0)
     known = AddressSet.made(pa.array([one, one], pa.string()))
 
     assert known.has(pa.array([other, one, None], pa.string()).slice(0, 3)).to_pylist() == [False, True, False]
@@ -148,9 +148,19 @@ def test_a_set_of_addresses_has_no_null() -> None:
 def test_strings_of_another_type_hash_and_compare_as_the_same_strings(addresses: list[str], before: int) -> None:
     """Spark can be set to hand over the type with longer bounds."""
     usual, large = (pa.array(addresses, kind).slice(before) for kind in (pa.string(), pa.large_string()))
-    of = address_hashes.hashes(usual)
+    of = hashing.hashes(usual)
 
-    assert address_hashes.hashes(large).tolist() == of.tolist()
-    assert address_hashes.first_of_each(large, of).tolist() == address_hashes.first_of_each(usual, of).tolist()
+    assert hashing.hashes(large).tolist() == of.tolist()
+    assert hashing.first_of_each(large, of).tolist() == hashing.first_of_each(usual, of).tolist()
     assert AddressSet.made(usual).has(large).to_pylist() == [True] * len(usual)
     assert AddressSet.made(large).has(usual).to_pylist() == [True] * len(usual)
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)))
+def test_integers_each_once_in_order(values: list[int]) -> None:
+    assert distinct(np.array(values, np.int64)).tolist() == sorted({*values})
+
+
+@given(st.lists(st.binary(min_size=2, max_size=2)))
+def test_bytes_each_once_in_order(values: list[bytes]) -> None:
+    assert distinct(np.array(values, "S2")).tolist() == sorted({value.rstrip(b"\x00") for value in values})

@@ -6,19 +6,19 @@ function tells what follows.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.distinct import distinct
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
 
 Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 _Array = npt.NDArray[Any]
+Values = TypeVar("Values", bound=npt.NDArray[Any])
 
 SEED = 42
 """What Spark's function begins with."""
@@ -373,3 +373,16 @@ def _count(
     for found in sets:
         if found:
             counts[found] += 1
+
+
+def distinct(values: Values) -> Values:
+    """Each value once, in ascending order.
+
+    `np.unique` puts integers into a table of hashes: 50,000 sizes take it 6 ms and 8 million hashes 9 s. Sorting takes
+    0.3 ms and 0.1 s.
+    """
+    if bool(np.all(values[:-1] < values[1:])):
+        return values
+    ordered = np.sort(values)
+    is_first: npt.NDArray[np.bool_] = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    return cast(Values, ordered[is_first])

@@ -1,8 +1,8 @@
 """The port through which a run works with tables of addresses, wherever they are.
 
-The product's engine works on Spark, and leaves the few rows that the driver holds already to a second one, on Arrow
-tables in one process. Simulations run the same protocol on the second one alone. A third one, of Python's own sets, is
-what they are compared with. One contract suite holds all to what is said here.
+The product's engine works on Spark (`spark/engine.py`). Rows that the driver holds stay in the driver, on the local
+engine (`local.py`). Simulations run the same protocol on the local engine alone. A plain reference engine lives in the
+tests. All three pass one contract suite (`lakefs_gc_assets_tests/engine_contract.py`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -34,6 +34,11 @@ ReadItem = Callable[[Item], Iterable[pa.RecordBatch]]
 
 Holds = Callable[[pa.RecordBatch], pa.BooleanArray]
 """Says of each row of a batch whether something holds; null counts as not. It runs in a worker."""
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """The columns, all nullable, as engines read them: otherwise Spark would hide nulls from the checks."""
+    return pa.schema([column.with_nullable(True) for column in schema])
 
 
 class Engine(Protocol[R]):
@@ -152,7 +157,7 @@ class Engine(Protocol[R]):
         ...
 
     def youngest_of_each(self, rows: R) -> R:
-        """One row (LISTED) for each address: the one that was modified last."""
+        """One row for each address: the one that was modified last, by the column `last_modified`."""
         ...
 
     def earliest_sightings(self, rows: R) -> R:

@@ -1,0 +1,425 @@
+"""The engine on plain Arrow tables in one process, for up to some hundred thousand rows.
+
+Spark's engine leaves to it what the driver holds, and simulations run on it alone. Addresses are compared by compiled
+code: an object of Python for each would take several times the memory of the tables.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import batches, hashing
+from lakefs_gc_assets.collector.engine.hashing import AddressSet
+from lakefs_gc_assets.collector.engine.port import (
+    KEPT_COUNTS,
+    OUTCOME_COUNTS,
+    ChangeBatches,
+    ChangePart,
+    Holds,
+    Item,
+    ReadItem,
+    Result,
+    nullable,
+)
+from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
+
+_KEPT = pa.field("kept", pa.string())
+
+Batches = Iterator[pa.RecordBatch]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """A promise of rows.
+
+    Attributes:
+        schema: the columns; each may be null, as for Spark's workers.
+        tasks: makes the rows, anew whenever it is called: for each task the batches that it has.
+    """
+
+    schema: pa.Schema
+    tasks: Callable[[], Iterator[Batches]]
+
+
+class LocalEngine:
+    """Makes and compares tables of addresses in this process, one task after the other, in order.
+
+    Each group of a `read` is a task. Operations on single rows, and a `union`, keep tasks apart; those that compare
+    rows with each other leave one task. Addresses are compared as strings, by `without` as well.
+    """
+
+    def __init__(self, tasks: int = 2) -> None:
+        self._tasks = tasks
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks read or write files where no setting says otherwise."""
+        return self._tasks
+
+    def table(self, table: pa.Table) -> ArrowRows:
+        """Rows of one task."""
+        schema, batches = nullable(table.schema), table.to_batches()
+        return ArrowRows(schema, lambda: iter([as_declared(batches, schema)]))
+
+    def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> ArrowRows:
+        """Rows that are read item by item, each when the batches of the one before are used up."""
+        work, declared = [tuple(group) for group in groups if group], nullable(schema)
+
+        def task(items: Iterable[Item]) -> Batches:
+            for item in items:
+                yield from as_declared(read(item), declared)
+
+        return ArrowRows(declared, lambda: map(task, work))
+
+    def union(self, first: ArrowRows, *more: ArrowRows) -> ArrowRows:
+        """All rows of frames that have the same columns. Raises ValueError where they have not."""
+        frames = (first, *more)
+        if any(frame.schema != first.schema for frame in more):
+            raise ValueError(f"frames with other columns have no union: {[frame.schema.names for frame in frames]}")
+        return ArrowRows(first.schema, lambda: (task for frame in frames for task in frame.tasks()))
+
+    def select(self, rows: ArrowRows, *columns: str) -> ArrowRows:
+        """Some columns, in this order."""
+        names = list(columns)
+        schema = pa.schema([rows.schema.field(name) for name in names])
+        return _each_batch(rows, lambda batch: batch.select(names), schema)
+
+    def where(self, rows: ArrowRows, holds: Holds) -> ArrowRows:
+        """The rows of which something holds."""
+        return _filtered(rows, lambda: holds)
+
+    def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
+        """The rows whose text in a column is among the values; None stands for null."""
+        return self.where(rows, partial(batches.is_one_of, column, values))
+
+    def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
+        """What a function makes of the rows of each task; the function begins when the task before has ended."""
+        declared = nullable(schema)
+
+        def changed(batches: Batches) -> Batches:
+            yield from as_declared(change(batches), declared)
+
+        return ArrowRows(declared, lambda: map(changed, rows.tasks()))
+
+    def map_distinct(
+        self, frames: Sequence[ArrowRows], change: ChangeBatches, schema: pa.Schema, count: int
+    ) -> ArrowRows:
+        """What a function makes of one row for each address, the first. Raises ValueError where an address is null."""
+        firsts = _of_whole(frames, frames[0].schema, lambda whole: whole.filter(_is_first(whole.column("address"))))
+        return self.map_batches(firsts, change, schema)
+
+    def map_by_address(self, rows: ArrowRows, change: ChangePart, schema: pa.Schema, count: int) -> ArrowRows:
+        """What a function makes of the rows, in two parts. Raises ValueError where one has no address."""
+        declared = nullable(schema)
+
+        def changed(whole: pa.RecordBatch, part: pa.BooleanArray) -> Batches:
+            mine = whole.filter(part)
+            if mine.num_rows:
+                yield from as_declared(change(pa.Table.from_batches([mine])).to_batches(), declared)
+
+        def tasks() -> Iterator[Batches]:
+            whole = _require_addresses(_whole([rows]))
+            # Two parts, by length, so that no function gets used to seeing all rows at once.
+            odd = pc.equal(pc.bit_wise_and(pc.binary_length(whole.column("address")), 1), 1)
+            return iter([changed(whole, part) for part in (pc.invert(odd), odd)])
+
+        return ArrowRows(declared, tasks)
+
+    def distinct(self, rows: ArrowRows) -> ArrowRows:
+        """Each row once."""
+
+        def each_once(whole: pa.RecordBatch) -> pa.RecordBatch:
+            return _grouped(whole, rows.schema.names, []).select(rows.schema.names)
+
+        return _of_whole([rows], rows.schema, each_once)
+
+    def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
+        """The rows whose address is in none of the live frames. Raises ValueError where one has no address."""
+        return _filtered(_each_batch(rows, _require_addresses), lambda: _inverted(self._has_address_of(*live)))
+
+    def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        """The rows whose address is not among the addresses."""
+        return _filtered(rows, lambda: _inverted(self._has_address_of(addresses)))
+
+    def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
+        """The rows whose address is among the addresses."""
+        return _filtered(rows, lambda: self._has_address_of(addresses))
+
+    def without_matching(self, rows: ArrowRows, others: ArrowRows, columns: Sequence[str]) -> ArrowRows:
+        """The rows that have no equal in all of these columns; null equals nothing."""
+        names = list(columns)
+
+        def keys(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+            return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+
+        def has_no_equal() -> Holds:
+            known = {key for batch in batches_of([others]) for key in keys(batch) if None not in key}
+            return lambda batch: pa.array([key not in known for key in keys(batch)], pa.bool_())
+
+        return _filtered(rows, has_no_equal)
+
+    def named(self, *frames: ArrowRows) -> pa.StringArray:
+        """The addresses of all rows, some of them perhaps several times; null is none."""
+        columns = [batch.column("address").drop_null() for batch in batches_of(frames)]
+        return pa.concat_arrays([pa.array([], pa.string()), *columns])
+
+    def _has_address_of(self, *frames: ArrowRows) -> Holds:
+        known = AddressSet.made(self.named(*frames))
+        return lambda batch: known.has(batch.column("address"))
+
+    def kept_because(
+        self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
+    ) -> ArrowRows:
+        """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
+        add_reasons = partial(batches.kept_because, cutoff, frozenset(windows))
+        return _each_with(
+            unreferenced,
+            lambda: self._has_address_of(sighted),
+            lambda batch, known: add_reasons(known, batch),
+            unreferenced.schema.append(_KEPT),
+        )
+
+    def same_content(self, rows: ArrowRows, others: ArrowRows) -> ArrowRows:
+        """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
+
+        def alike() -> Holds:
+            theirs = _whole([self.select(others, "size", "etag")])
+            sizes, digests = theirs.column("size"), _digests(theirs)
+            unknown = sizes.filter(pc.is_null(digests))
+            contents = _contents(sizes, digests).drop_null()
+
+            def holds(batch: pa.RecordBatch) -> pa.BooleanArray:
+                size, digest = batch.column("size"), _digests(batch)
+                same = pc.is_in(_contents(size, digest), value_set=contents, skip_nulls=True)
+                may_be = pc.if_else(
+                    pc.is_null(digest), pc.is_in(size, value_set=sizes), pc.is_in(size, value_set=unknown)
+                )
+                return pc.or_(same, may_be)
+
+            return holds
+
+        return self.distinct(_filtered(rows, alike))
+
+    def youngest_of_each(self, rows: ArrowRows) -> ArrowRows:
+        """One row for each address: the one that was modified last, of several such the first."""
+
+        def youngest(whole: pa.RecordBatch) -> pa.RecordBatch:
+            places = pc.sort_indices(whole.column("last_modified"), [("", "descending")])
+            first = _is_first(whole.column("address").take(places))
+            return whole.take(pa.array(np.sort(places.filter(first).to_numpy())))
+
+        return _of_whole([rows], rows.schema, youngest)
+
+    def earliest_sightings(self, rows: ArrowRows) -> ArrowRows:
+        """For each address its earliest `first_listed_at`."""
+
+        def earliest(whole: pa.RecordBatch) -> pa.RecordBatch:
+            grouped = _grouped(whole, ["address"], [("first_listed_at", "min")])
+            columns = [grouped.column("address"), grouped.column("first_listed_at_min")]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        schema = pa.schema([rows.schema.field("address"), rows.schema.field("first_listed_at")])
+        return _of_whole([rows], schema, earliest)
+
+    def sightings_of(self, rows: ArrowRows, earlier: ArrowRows, listed_at: datetime) -> ArrowRows:
+        """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
+        time = earlier.schema.field("first_listed_at")
+        schema = pa.schema([rows.schema.field("address"), rows.schema.field("slice_window"), time])
+
+        def sightings(whole: pa.RecordBatch) -> pa.RecordBatch:
+            sighted = _whole([earlier])
+            places = pc.index_in(whole.column("address"), value_set=sighted.column("address"), skip_nulls=True)
+            first = pc.fill_null(sighted.column("first_listed_at").take(places), pa.scalar(listed_at, time.type))
+            columns = [whole.column("address"), whole.column("slice_window"), first]
+            return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+        return _of_whole([rows], schema, sightings)
+
+    def count(self, rows: ArrowRows) -> int:
+        """How many rows there are."""
+        return sum(batch.num_rows for batch in batches_of([rows]))
+
+    def collect(self, rows: ArrowRows, limit: int | None = None) -> pa.Table:
+        """The rows, at most so many: of no task more is made than that."""
+        found: list[pa.RecordBatch] = []
+        left = limit
+        for task in rows.tasks() if limit != 0 else ():
+            for batch in task:
+                found.append(batch if left is None else batch.slice(0, left))
+                if left is not None and (left := left - found[-1].num_rows) == 0:
+                    return pa.Table.from_batches(found, rows.schema)
+        return pa.Table.from_batches(found, rows.schema)
+
+    def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
+        """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's."""
+        if len(frames) > 8:
+            raise ValueError(f"{len(frames)} frames, at most eight can be told apart")
+        each = [self.named(frame) for frame in frames]
+        one, other = (
+            np.concatenate([hashing.hashes(addresses, seed) for addresses in each])
+            for seed in (hashing.SEED, hashing.OTHER_SEED)
+        )
+        bits = np.repeat(1 << np.arange(len(each)), [len(addresses) for addresses in each]).astype(np.uint8)
+        counts = hashing.count_by_sets(one, other, bits)
+        return {int(sets): int(counts[sets]) for sets in np.flatnonzero(counts)}
+
+    def count_kept(self, rows: ArrowRows) -> pa.Table:
+        """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
+        counted = pa.Table.from_batches(batches.count_kept(batches_of([rows])), KEPT_COUNTS)
+        return batches.added_up(counted, KEPT_COUNTS)
+
+    def count_outcomes(self, receipts: ArrowRows) -> pa.Table:
+        """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
+        counted = pa.Table.from_batches(batches.count_outcomes(batches_of([receipts])), OUTCOME_COUNTS)
+        return batches.added_up(counted, OUTCOME_COUNTS)
+
+    def hold(self, rows: ArrowRows, count: int) -> ArrowRows:
+        """The same rows."""
+        return rows
+
+    def spread(self, rows: ArrowRows) -> ArrowRows:
+        """The same rows."""
+        return rows
+
+    @contextmanager
+    def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
+        """Rows for several uses, made by the first of them. A use after the exit raises RuntimeError."""
+        made: list[list[pa.RecordBatch]] | None = None
+        ended = False
+
+        def tasks() -> Iterator[Batches]:
+            nonlocal made
+            if ended:
+                raise RuntimeError("rows are used after they were let go")
+            if made is None:
+                made = [list(task) for task in rows.tasks()]
+            return map(iter, made)
+
+        try:
+            yield ArrowRows(rows.schema, tasks)
+        finally:
+            ended, made = True, None
+
+    @contextmanager
+    def in_background(self, work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
+        """Does a piece of work at once, before anything else happens: of all orders, always the same.
+
+        An error of it is raised when its result is asked for; what is no Exception, such as a killed process, ends
+        everything at once.
+        """
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+
+            def raised() -> Result:
+                raise failure
+
+            yield raised
+        else:
+            yield lambda: result
+
+
+def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
+    """Batches that have rows, in the columns that were promised. Raises ValueError where they have others."""
+    for batch in batches:
+        if batch.schema == schema:
+            declared = batch
+        elif batch.schema.names == schema.names and batch.schema.types == schema.types:
+            declared = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        else:
+            raise ValueError(f"columns were made other than promised: {batch.schema}, not {schema}")
+        if batch.num_rows:
+            yield declared
+
+
+def batches_of(frames: Iterable[ArrowRows]) -> Batches:
+    """All batches of several frames."""
+    return (batch for frame in frames for task in frame.tasks() for batch in task)
+
+
+def _whole(frames: Sequence[ArrowRows]) -> pa.RecordBatch:
+    """All rows of several frames that have the same columns, in one batch."""
+    found = list(batches_of(frames))
+    return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=frames[0].schema)
+
+
+def _of_whole(
+    frames: Sequence[ArrowRows], schema: pa.Schema, change: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> ArrowRows:
+    """One task: the rows that a function makes of all rows of some frames together."""
+
+    def changed() -> Batches:
+        yield from as_declared([change(_whole(frames))], schema)
+
+    return ArrowRows(schema, lambda: iter([changed()]))
+
+
+def _each_batch(
+    rows: ArrowRows, change: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | None = None
+) -> ArrowRows:
+    """What a function makes of each batch."""
+    return ArrowRows(rows.schema if schema is None else schema, lambda: (map(change, task) for task in rows.tasks()))
+
+
+def _each_with(
+    rows: ArrowRows,
+    prepare: Callable[[], Value],
+    change: Callable[[pa.RecordBatch, Value], pa.RecordBatch],
+    schema: pa.Schema | None = None,
+) -> ArrowRows:
+    """What a function makes of each batch with something that is prepared once for each use of the rows."""
+
+    def tasks() -> Iterator[Batches]:
+        known = prepare()
+        for task in rows.tasks():
+            yield (change(batch, known) for batch in task)
+
+    return ArrowRows(rows.schema if schema is None else schema, tasks)
+
+
+def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
+    """The rows of which something holds that is prepared once for each use of the rows."""
+    return _each_with(rows, prepare, lambda batch, holds: batch.filter(holds(batch)))
+
+
+def _inverted(holds: Holds) -> Holds:
+    return lambda batch: pc.invert(holds(batch))
+
+
+def _require_addresses(rows: pa.RecordBatch) -> pa.RecordBatch:
+    if rows.column("address").null_count:
+        raise ValueError("an address is null")
+    return rows
+
+
+def _is_first(addresses: pa.StringArray) -> pa.BooleanArray:
+    """True for the first of equal addresses. Raises ValueError where one is null."""
+    return pa.array(hashing.first_of_each(addresses, hashing.hashes(addresses)))
+
+
+def _grouped(rows: pa.RecordBatch, keys: Sequence[str], sums: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+    """Groups rows by some columns, in the order in which groups come first; null is a value like others."""
+    grouped = pa.Table.from_batches([rows]).group_by(keys, use_threads=False).aggregate(sums)
+    columns = [column.combine_chunks() for column in grouped.columns]
+    return pa.RecordBatch.from_arrays(columns, names=grouped.column_names)
+
+
+def _digests(rows: pa.RecordBatch) -> pa.StringArray:
+    """The MD5 of each object's content; null where neither size nor ETag says."""
+    size, etag = (rows.column(name) for name in ("size", "etag"))
+    plain = pc.fill_null(pc.match_substring_regex(etag, PLAIN_ETAG), False)
+    return pc.if_else(pc.equal(size, 0), EMPTY_MD5, pc.if_else(plain, etag, pa.scalar(None, pa.string())))
+
+
+def _contents(sizes: pa.Int64Array, digests: pa.StringArray) -> pa.StringArray:
+    """Size and MD5 of each object as one text; null where the MD5 is not known."""
+    return pc.binary_join_element_wise(sizes.cast(pa.string()), digests, " ")
