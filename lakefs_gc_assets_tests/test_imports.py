@@ -82,7 +82,7 @@ def test_no_module_depends_on_itself() -> None:
 def test_what_is_imported_late_is_in_the_graph() -> None:
     graph = import_graph()
 
-    assert "lakefs_gc_assets.storage.gcs.store" in graph["lakefs_gc_assets.storage.opening"]
+    assert "lakefs_gc_assets.storage.gcs.store" in graph["lakefs_gc_assets.storage.gcs"]
     assert "lakefs_gc_assets.cli.run" in graph["lakefs_gc_assets.cli"]
     assert "lakefs_gc_assets.spark.start.worker_daemon" in graph["lakefs_gc_assets.spark.session"]
 

@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import click
 import yaml
@@ -12,8 +12,10 @@ import yaml
 from lakefs_gc_assets.cli.common import JSON, answer
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.settings import DEFAULT_FILE
+from lakefs_gc_assets.storage.opening import KINDS
 
-StoreKind = Literal["s3", "s3-compatible", "gcs", "azure", "local"]
+_SECTIONS = {name: section for kind in KINDS for name, section in kind.init_sections.items()}
+"""Lines of the section `store`, by the name of a store."""
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _SETTING = re.compile("# [a-z_]+: ")
 _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
@@ -22,7 +24,7 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
 @click.command()
 @click.option("--endpoint", help="URL of the lakeFS server.")
 @click.option("--repository", help="Name of the repository to collect.")
-@click.option("--store", type=click.Choice(get_args(StoreKind)), help="What the repository's objects lie in.")
+@click.option("--store", type=click.Choice([*_SECTIONS]), help="What the repository's objects lie in.")
 @click.option("--store-endpoint", help="URL of the store, where it is one that speaks S3 and is not AWS.")
 @click.option("--local-root", help="Folder that local:// storage namespaces are relative to.")
 @click.option("--region", help="Region of the bucket; by default the environment says it.")
@@ -49,7 +51,7 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
 def init(
     endpoint: str | None,
     repository: str | None,
-    store: StoreKind | None,
+    store: str | None,
     store_endpoint: str | None,
     local_root: str | None,
     region: str | None,
@@ -70,8 +72,8 @@ def init(
     _require_absent(out)
     endpoint = _without_credentials("--endpoint", endpoint or _ask("--endpoint", "URL of the lakeFS server"))
     repository = repository or _ask("--repository", "Repository")
-    store = store or _ask_for_kind()
-    lines = _STORES[store](store_endpoint, local_root, region)
+    store = store or _ask_for_store()
+    lines = _SECTIONS[store](_Answers(store_endpoint, local_root, _scalar(region) if region else ""))
     text = _TEMPLATE.format(
         repository=_scalar(repository),
         endpoint=_scalar(endpoint),
@@ -109,13 +111,27 @@ def _ask(option: str, question: str) -> str:
         raise click.UsageError(f"nobody is there to ask: give {option}.") from None
 
 
-def _ask_for_kind() -> StoreKind:
-    kinds: tuple[StoreKind, ...] = get_args(StoreKind)
+def _ask_for_store() -> str:
     try:
-        chosen = click.prompt("What its objects lie in", type=click.Choice(kinds), default="s3", err=True)
+        return str(click.prompt("What its objects lie in", type=click.Choice([*_SECTIONS]), default="s3", err=True))
     except click.Abort:
         raise click.UsageError("nobody is there to ask: give --store.") from None
-    return next(kind for kind in kinds if kind == chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """See InitAnswers."""
+
+    _store_endpoint: str | None
+    _local_root: str | None
+    region: str
+
+    def store_endpoint(self) -> str:
+        url = self._store_endpoint or _ask("--store-endpoint", "URL of the store")
+        return _scalar(_without_credentials("--store-endpoint", url))
+
+    def local_root(self) -> str:
+        return _scalar(self._local_root or _ask("--local-root", "Folder of the server's blockstore.local.path"))
 
 
 def _without_credentials(option: str, url: str) -> str:
@@ -132,67 +148,13 @@ def _scalar(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _section(name: str, lines: list[str]) -> list[str]:
+def _section(name: str, lines: Sequence[str]) -> list[str]:
     """A section with its lines; commented out as a whole where all of them are, since YAML has no empty sections."""
     if not all(line.startswith("#") for line in lines):
         return [f"{name}:", *(f"  {line}" for line in lines)]
     settings = [f"#   {line[2:]}" for line in lines if _SETTING.match(line)]
     return [*(line for line in lines if not _SETTING.match(line)), f"# {name}:", *settings]
 
-
-def _s3(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
-    return [
-        "# Credentials come from AWS's usual chain: environment, profile, role, instance.",
-        f"region: {_scalar(region)}" if region else "# region: eu-central-1  # by default the environment's",
-        "# profile: data-platform",
-        "# role_arn: arn:aws:iam::123456789012:role/lakefs-gc",
-        "# server_side_encryption: aws:kms  # for buckets that demand it",
-    ]
-
-
-def _s3_compatible(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
-    url = _without_credentials("--store-endpoint", store_endpoint or _ask("--store-endpoint", "URL of the store"))
-    return [
-        f"endpoint_url: {_scalar(url)}",
-        "path_style: true  # the bucket in the path, as most such services want it",
-        f"region: {_scalar(region or 'us-east-1')}",
-        "# Credentials come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or from variables that you name:",
-        "# access_key_id: {env: STORE_ACCESS_KEY_ID}",
-        "# secret_access_key: {env: STORE_SECRET_ACCESS_KEY}",
-        "# ca_bundle: /etc/ssl/ours.pem  # certificates to trust",
-    ]
-
-
-def _gcs(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
-    return [
-        "# Needs pip install 'lakefs-gc-assets[gcs]'. Credentials are the application default ones, or a key file:",
-        "# service_account_file: /etc/lakefs-gc/key.json",
-    ]
-
-
-def _azure(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
-    return [
-        "# Needs pip install 'lakefs-gc-assets[azure]'. Credentials come from a managed identity, az login,",
-        "# from an application, or from a shared access signature:",
-        "# tenant_id: 00000000-0000-0000-0000-000000000000",
-        "# client_id: 00000000-0000-0000-0000-000000000000",
-        "# client_secret: {env: AZURE_CLIENT_SECRET}",
-        "# sas_token: {env: AZURE_SAS_TOKEN}",
-    ]
-
-
-def _local(store_endpoint: str | None, local_root: str | None, region: str | None) -> list[str]:
-    root = local_root or _ask("--local-root", "Folder of the server's blockstore.local.path")
-    return [f"local_root: {_scalar(root)}"]
-
-
-_STORES: dict[StoreKind, Callable[[str | None, str | None, str | None], list[str]]] = {
-    "s3": _s3,
-    "s3-compatible": _s3_compatible,
-    "gcs": _gcs,
-    "azure": _azure,
-    "local": _local,
-}
 
 _TEMPLATE = """\
 # Configuration of lakefs-gc. What is commented out shows defaults, or examples where a sentence says so.

@@ -4,7 +4,7 @@ Every right and every feature is tried by the very calls of a run, as far as tha
 written are two small files of its own, what is deleted are these and what the server prepared because it was asked.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,8 +30,10 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage import opening
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
+    POLICIES,
     CopiesObjects,
     DeleteOutcome,
     DeleteResult,
@@ -49,7 +51,6 @@ _ABSENT = f"{FOLDER}absent"
 _LISTS_OF_COMMITS = "_lakefs/retention/gc/commits/"
 _CONTENT = b"written by lakefs-gc doctor, which deletes it again\n"
 _NO_ETAG = "0" * 32
-_POLICIES = "docs/policies"
 
 
 class Purpose(StrEnum):
@@ -177,30 +178,10 @@ def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
 
 _ALL = tuple(Purpose)
 _SWEEPS = (Purpose.SWEEP, Purpose.QUARANTINE)
-_OF_S3: Mapping[str, str] = {
-    "list": f"s3:ListBucket, statement FindObjects of {_POLICIES}/s3-dry-run.json",
-    "read": f"s3:GetObject, statement ReadObjects of {_POLICIES}/s3-dry-run.json",
-    "write": f"s3:PutObject, statement KeepOwnFiles of {_POLICIES}/s3-dry-run.json",
-    "delete": f"s3:DeleteObject, statement DeleteGarbage of {_POLICIES}/s3-sweep.json",
-    "versions": f"s3:ListBucketVersions and s3:DeleteObjectVersion, see {_POLICIES}/README.md",
-}
-_OF_GCS: Mapping[str, str] = {
-    "list": f"storage.objects.list, see {_POLICIES}/README.md",
-    "read": f"storage.objects.get, see {_POLICIES}/README.md",
-    "write": f"storage.objects.create, and .delete to replace, see {_POLICIES}/README.md",
-    "delete": f"storage.objects.delete, see {_POLICIES}/README.md",
-}
-_OF_AZURE: Mapping[str, str] = {
-    "list": f"the data action read, see {_POLICIES}/README.md",
-    "read": f"the data action read, see {_POLICIES}/README.md",
-    "write": f"the data actions write and add/action, see {_POLICIES}/README.md",
-    "delete": f"the data action delete, see {_POLICIES}/README.md",
-}
-_OF_STORE: Mapping[str, Mapping[str, str]] = {"s3": _OF_S3, "gs": _OF_GCS, "azure": _OF_AZURE}
 
 
 def _of_server(action: str, document: str = "lakefs-collect") -> str:
-    return f"{action}, {_POLICIES}/{document}.json"
+    return f"{action}, {POLICIES}/{document}.json"
 
 
 @dataclass
@@ -274,10 +255,9 @@ class _Examination:
         if self.repository is None:
             return ""
         try:
-            kind = self._namespace.location.kind
+            return opening.kind_of(self._namespace).rights.get(right, "")
         except CollectionError:
             return ""
-        return _OF_STORE.get(kind, {}).get(right, "")
 
     @property
     def _server(self) -> LakeFSApi:

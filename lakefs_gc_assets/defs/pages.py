@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import dagster as dg
 
@@ -25,6 +24,7 @@ from lakefs_gc_assets.defs.metadata import bars
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, StorageError
 from lakefs_gc_assets.lakefs.layout import WindowSize
+from lakefs_gc_assets.storage import opening
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -118,21 +118,8 @@ def stored_page(uri: str, endpoint_url: str) -> dg.UrlMetadataValue | dg.PathMet
     Args:
         endpoint_url: of the store, where it is not the cloud itself.
     """
-    link = None if endpoint_url else browser_link(uri)
+    link = None if endpoint_url else opening.browser_link(uri)
     return dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri)
-
-
-def browser_link(uri: str) -> str | None:
-    """Where somebody who may read an object sees it in a browser, after signing in; None where nobody can."""
-    scheme, _, rest = uri.partition("://")
-    bucket, _, key = rest.partition("/")
-    match scheme:
-        case "s3":
-            return f"https://console.aws.amazon.com/s3/object/{quote(bucket)}?prefix={quote(key, safe='')}"
-        case "gs":
-            return f"https://storage.cloud.google.com/{quote(bucket)}/{quote(key)}"
-        case _:
-            return None
 
 
 def _try(make: Callable[[], None], run_id: str, warn: LogLine) -> bool:

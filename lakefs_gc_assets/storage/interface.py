@@ -1,10 +1,10 @@
-"""The small interface behind which every object store looks the same.
+"""The small interface behind which every object store looks the same, and what describes a kind of store.
 
 A store is bound to one storage namespace: keys are relative to it, exactly as the service spells them.
 All times are UTC, sizes bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -13,6 +13,8 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound, StorageError
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 
 LISTING_SCHEMA = pa.schema(
     [
@@ -280,3 +282,62 @@ class CopiesObjects(ObjectStore, Protocol):
     def copy_if_absent(self, source: str, target: str) -> None:
         """Copies an object as `copy` does, but only where none is at the target. Raises also AlreadyExists."""
         ...
+
+
+POLICIES = "docs/policies"
+"""Folder of the documents that grant rights."""
+
+
+class InitAnswers(Protocol):
+    """Answers of whoever runs `lakefs-gc init`, spelled as YAML. Those that no option gave are asked for."""
+
+    @property
+    def region(self) -> str:
+        """Value of `--region`; empty where it was not given."""
+        ...
+
+    def store_endpoint(self) -> str:
+        """URL of the store."""
+        ...
+
+    def local_root(self) -> str:
+        """Folder that `local://` storage namespaces are relative to."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """Everything that the rest of the program knows of one kind of store. It lies in the `__init__` of its package.
+
+    A new kind takes such a package and one line in `opening.KINDS`. Only where lakeFS spells its addresses by several
+    schemes, `lakefs.addresses` has to know that these mean the same place.
+
+    Attributes:
+        name: `Location.kind` of its addresses.
+        addresses: how storage namespaces begin, for messages.
+        open: the store of a namespace. Raises ConfigurationError where a setting is missing or wrong.
+        readable_path: of a key, as other programs name the object. Raises ConfigurationError.
+        init_sections: lines of the section `store` of a new configuration file, by the name that `init --store` takes.
+        rights: what permits to list, read, write, delete, and to undo deletes by versions, as `lakefs-gc doctor` names
+            it, by `list`, `read`, `write`, `delete` and `versions`; without those that nobody can be granted.
+        browser_link: of a bucket and key in the cloud itself, for whoever may read the object and signs in; None where
+            a browser shows no single object.
+        extra: of this package, that brings the libraries it needs; empty where they are always installed.
+        takes_encryption: True if `store.server_side_encryption` is for it.
+    """
+
+    name: str
+    addresses: str
+    open: Callable[[StoreSettings, Namespace], ObjectStore]
+    readable_path: Callable[[StoreSettings, Namespace, str], str]
+    init_sections: Mapping[str, Callable[[InitAnswers], Sequence[str]]]
+    rights: Mapping[str, str] = field(default_factory=dict)
+    browser_link: Callable[[str, str], str] | None = None
+    extra: str = ""
+    takes_encryption: bool = False
+
+
+def bucket_path(settings: StoreSettings, namespace: Namespace, key: str) -> str:
+    """`StoreKind.readable_path` of a kind whose objects other programs name by `<kind>://<bucket>/<key>`."""
+    # lakeFS may spell the scheme otherwise, such as s3a, and the rest escaped.
+    return f"{namespace.location.kind}://{namespace.location.bucket}/{namespace.location.key}{key}"

@@ -1,56 +1,47 @@
-"""Opening the store that a storage namespace lies in."""
+"""The kinds of store that there are, and opening the store of a storage namespace."""
 
 import os
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError, requiring
-from lakefs_gc_assets.lakefs.addresses import Location, Namespace
+from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.s3.store import S3Store
+from lakefs_gc_assets.storage import azure, gcs, local, s3
+from lakefs_gc_assets.storage.interface import ObjectStore, StoreKind
 
-if TYPE_CHECKING:
-    from lakefs_gc_assets.storage.azure import store as azure
-    from lakefs_gc_assets.storage.gcs import store as gcs
-else:
-    # Deferred: only those who have such a store need its libraries.
-    azure = deferred("lakefs_gc_assets.storage.azure.store")
-    gcs = deferred("lakefs_gc_assets.storage.gcs.store")
+KINDS = (s3.KIND, gcs.KIND, azure.KIND, local.KIND)
 
+_KINDS = {kind.name: kind for kind in KINDS}
 _opened: dict[tuple[int, "StoreOpener"], ObjectStore] = {}
 _opening = threading.Lock()
+
+
+def kind_of(namespace: Namespace) -> StoreKind:
+    """The kind of store that a namespace lies in. Raises ConfigurationError where it is not supported."""
+    name = namespace.location.kind
+    if name not in _KINDS:
+        *others, last = (kind.addresses for kind in KINDS)
+        raise ConfigurationError(
+            f"storage namespace {namespace.uri} is on a store of kind {name!r}: supported are {', '.join(others)} and "
+            f"{last}"
+        )
+    return _KINDS[name]
 
 
 def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
     """The store bound to a namespace. Raises ConfigurationError where its kind is not supported or a setting lacks."""
     if "@" in settings.endpoint_url:
         raise ConfigurationError("store.endpoint_url holds a user or password: credentials have settings of their own")
-    if namespace.location.kind != "s3" and (settings.server_side_encryption or settings.kms_key_id):
+    kind = kind_of(namespace)
+    if not kind.takes_encryption and (settings.server_side_encryption or settings.kms_key_id):
         raise ConfigurationError(
             f"store.server_side_encryption is for S3, and {namespace.uri} is none: other stores encrypt as the bucket "
             "or the account says"
         )
-    match namespace.location.kind:
-        case "s3":
-            return S3Store(settings, namespace.location)
-        case "gs":
-            with requiring("gcs", namespace.uri):
-                return gcs.GCSStore(settings, namespace.location)
-        case "azure":
-            with requiring("azure", namespace.uri):
-                return azure.AzureStore(settings, namespace)
-        case "local":
-            return LocalStore(_folder(settings, namespace))
-        case kind:
-            raise ConfigurationError(
-                f"storage namespace {namespace.uri} is on a store of kind {kind!r}: supported are s3:// (AWS and "
-                "services that speak S3), gs://, https:// and abfss:// (Azure) and local://"
-            )
+    with requiring(kind.extra, namespace.uri) if kind.extra else nullcontext():
+        return kind.open(settings, namespace)
 
 
 def readable_path(opener: "StoreOpener", key: str) -> str:
@@ -59,33 +50,16 @@ def readable_path(opener: "StoreOpener", key: str) -> str:
     Raises ConfigurationError where a folder is not there.
     """
     namespace = Namespace.parse(opener.namespace_uri)
-    match namespace.location.kind:
-        case "local":
-            return str(_folder(opener.settings, namespace) / key)
-        case "azure":
-            return namespace.uri + key
-        case kind:
-            # lakeFS may spell it s3a, and escaped.
-            return f"{kind}://{namespace.location.bucket}/{namespace.location.key}{key}"
+    return kind_of(namespace).readable_path(opener.settings, namespace, key)
 
 
-def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
-    """The folder of a `local://` namespace, which lakeFS joins to the path of its blockstore."""
-    if not settings.local_root:
-        raise ConfigurationError(
-            f"storage namespace {namespace.uri} is a folder: set store.local_root to lakeFS's blockstore.local.path"
-        )
-    relative = _below_root(namespace.location)
-    if ".." in relative.parts:
-        raise ConfigurationError(f"storage namespace {namespace.uri} leads out of store.local_root")
-    folder = Path(settings.local_root).expanduser() / relative
-    if not folder.is_dir():
-        raise ConfigurationError(f"there is no folder {folder} for {namespace.uri}: see to store.local_root")
-    return folder
-
-
-def _below_root(location: Location) -> Path:
-    return Path(location.bucket, location.key.strip("/"))
+def browser_link(uri: str) -> str | None:
+    """Where somebody who may read an object sees it in a browser, after signing in; None where nobody can."""
+    location = parse_location(uri)
+    kind = None if location is None else _KINDS.get(location.kind)
+    if location is None or kind is None or kind.browser_link is None:
+        return None
+    return kind.browser_link(location.bucket, location.key)
 
 
 @dataclass(frozen=True, slots=True)

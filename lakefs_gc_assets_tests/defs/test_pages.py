@@ -14,11 +14,12 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.failures import end_run
-from lakefs_gc_assets.defs.pages import browser_link, count_garbage, keep, keep_counted, keep_failed
+from lakefs_gc_assets.defs.pages import count_garbage, keep, keep_counted, keep_failed
 from lakefs_gc_assets.defs.resources import Collector, collector
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets.storage.opening import browser_link
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, opened

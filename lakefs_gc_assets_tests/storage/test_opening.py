@@ -10,7 +10,7 @@ import pytest
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings, loaded_from
-from lakefs_gc_assets.storage.opening import StoreOpener, open_store
+from lakefs_gc_assets.storage.opening import KINDS, StoreOpener, open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
 
 
@@ -43,6 +43,11 @@ def test_what_cannot_be_opened_is_explained(tmp_path: Path, namespace: str, root
     settings = StoreSettings(local_root="" if root is None else str(tmp_path / "root"))
     with pytest.raises(ConfigurationError, match=message):
         open_store(settings, Namespace.parse(namespace))
+
+
+def test_every_store_in_a_cloud_names_the_rights_that_a_run_needs() -> None:
+    for kind in KINDS:
+        assert kind.name == "local" or {"list", "read", "write", "delete"} <= kind.rights.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,48 @@
-"""Namespaces in buckets of Google Cloud Storage."""
+"""Storage namespaces in buckets of Google Cloud Storage."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, ObjectStore, StoreKind, bucket_path
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.storage.gcs import store as _store
+else:
+    # Deferred: only those who have such a store need its libraries.
+    _store = deferred("lakefs_gc_assets.storage.gcs.store")
+
+
+def _open(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
+    return _store.GCSStore(settings, namespace.location)
+
+
+def _init_section(answers: InitAnswers) -> Sequence[str]:
+    return (
+        "# Needs pip install 'lakefs-gc-assets[gcs]'. Credentials are the application default ones, or a key file:",
+        "# service_account_file: /etc/lakefs-gc/key.json",
+    )
+
+
+def _browser_link(bucket: str, key: str) -> str:
+    return f"https://storage.cloud.google.com/{quote(bucket)}/{quote(key)}"
+
+
+KIND = StoreKind(
+    name="gs",
+    addresses="gs://",
+    open=_open,
+    readable_path=bucket_path,
+    init_sections={"gcs": _init_section},
+    rights={
+        "list": f"storage.objects.list, see {POLICIES}/README.md",
+        "read": f"storage.objects.get, see {POLICIES}/README.md",
+        "write": f"storage.objects.create, and .delete to replace, see {POLICIES}/README.md",
+        "delete": f"storage.objects.delete, see {POLICIES}/README.md",
+    },
+    browser_link=_browser_link,
+    extra="gcs",
+)
