@@ -14,9 +14,8 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
-from lakefs_gc_assets.collector.quarantine import restore_run
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -149,7 +148,7 @@ class ArrowRuns:
 
     def restore(self, run_id: str, *addresses: str) -> list[Restored]:
         """Restores what a run deleted, all of it where no addresses are named; what became of each."""
-        return [*restore_run.restore(self.open(), run_id, addresses, "restore", self.warn)]
+        return [*restore.restore(self.open(), run_id, addresses, "restore", self.warn)]
 
     def make(self, opened: Opened, asked: Sequence[str], owner: str) -> Made:
         """Makes some steps of a run, as one Dagster run does, up to the one that fails. Raises an interrupt."""

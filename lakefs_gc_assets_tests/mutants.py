@@ -68,14 +68,14 @@ FURTHER_TESTS = {
     "expiring": ("collector/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_rules.py",),
-    "purge": ("collector/sweep/test_move.py",),
+    "purge": ("collector/sweep/test_deletion_move.py",),
     "recheck": ("collector/test_run_guards.py",),
     "records": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
         "collector/frame/test_manifest.py",
     ),
-    "restore": ("collector/sweep/test_move.py",),
+    "restore": ("collector/sweep/test_deletion_move.py",),
     "run": ("collector/test_run_guards.py",),
     "run_folder": ("collector/records/test_plan.py",),
 }

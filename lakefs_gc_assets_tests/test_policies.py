@@ -16,7 +16,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.embedded import core, demo
@@ -209,7 +209,7 @@ def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_
     fates: list[str] = []
 
     def bring_one_back(runs: ArrowRuns) -> None:
-        found = restore_run.plan_restore(runs.open(), swept[0].run_id, (), pytest.fail)
+        found = restore.plan_restore(runs.open(), swept[0].run_id, (), pytest.fail)
         fates.extend(str(each.fate) for each in runs.restore(swept[0].run_id, found["address"][0].as_py()))
 
     restored = watched.calls(bring_one_back)

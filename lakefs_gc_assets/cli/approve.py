@@ -18,7 +18,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.cli.run import require_report, tell_ended
 from lakefs_gc_assets.collector.amount import size
-from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import execute_approved, instance
 from lakefs_gc_assets.errors import CollectionError
 
@@ -46,7 +46,7 @@ def approve(
     loaded = loaded_configuration(file, repository)
     collector = open_collector(loaded)
     opened = collector.open()
-    found = approval.require_dry_run(opened.store, run_id)
+    found = passes.require_dry_run(opened.store, run_id)
     objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
     if not (yes and quiet):
         show_progress(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}")

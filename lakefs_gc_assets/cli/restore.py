@@ -21,7 +21,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.amount import size
-from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 
 _SHOWN = 20

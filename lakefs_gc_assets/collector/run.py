@@ -79,7 +79,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.validity import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.collector.universe.expired import find_expired
+from lakefs_gc_assets.collector.universe.listing import find_expired
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]

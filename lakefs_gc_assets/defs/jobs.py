@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
@@ -204,7 +204,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             relaxed = launching.relaxed_by(config.relax, policy)
             permit = Permit(names.of("approve"), relaxed=relaxed)
             repository = collector.open_for(permit)
-            found = approval.require_dry_run(repository.store, run_id)
+            found = passes.require_dry_run(repository.store, run_id)
             objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
             goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
             context.log.info(
@@ -214,7 +214,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             plan = plans.read(repository.store, run_id)
             launching.require_opened(plan)
             launching.write(context.instance, collector.name, run_id, permit)
-            approval.give(repository.store, found, repository.clock.now())
+            passes.give(repository.store, found, repository.clock.now())
             earlier_runs.forget(repository.store, run_id)
             windows = names.partitions.add(context.instance, run_id, plan.windows)
         context.add_output_metadata({"run_id": run_id, "objects": found.rows, "bytes": found.object_bytes})

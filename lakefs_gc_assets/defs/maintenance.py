@@ -22,9 +22,8 @@ from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.lock import Lock, locked
 from lakefs_gc_assets.collector.make_step import require_own_plan
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
-from lakefs_gc_assets.collector.quarantine import restore_run
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, Moved, Purged
+from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, LiveCheck, Moved, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -249,14 +248,14 @@ def restore_job(names: Names) -> dg.JobDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             repository = collector.open()
-            found = restore_run.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
+            found = restore.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
             shown = {"run_id": config.run_id, "confirmed": config.confirm, **_describe_objects(found)}
             if not config.confirm:
                 context.add_output_metadata({**shown, "next": _SET})
                 context.log.info(f"{found.num_rows:,} objects would be brought back. {_SET}")
                 return
             given = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
-            context.add_output_metadata({**shown, **_count_restored(context, restore_run.restore(*given))})
+            context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*given))})
 
     @dg.job(
         name=names.of("restore"),

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.deletion import Sweep
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import RemoteBlockstore

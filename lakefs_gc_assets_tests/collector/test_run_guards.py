@@ -39,7 +39,7 @@ from lakefs_gc_assets.collector.live.named_ranges import NAMED
 from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending

@@ -6,7 +6,7 @@ from pathlib import Path
 from lakefs_gc_assets.cli.status import summarize
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.described_report import describe
-from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -49,7 +49,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
         collector = opened(loaded, SystemClock())
-        (told,) = restore_run.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
+        (told,) = restore.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
         assert told.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, STEPS, Candida
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.sweep import approval
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -101,7 +101,7 @@ def test_an_approved_dry_run_needs_the_reason_as_well(server: EmbeddedServer) ->
     refused = swept()
     assert isinstance(refused.error, NotOffered)
     # Where the approval was stored before, the last thing before any delete asks for the lock.
-    approval.give(store_of(server), frame_of(server, run_id), datetime.now(UTC))
+    passes.give(store_of(server), frame_of(server, run_id), datetime.now(UTC))
     unasked = runs(server, sweep=False)
     opened = Opened(run_id, plan.read(store_of(server), run_id).windows, Flow.CLEAN)
     assert isinstance(unasked.make(opened, STEPS[-1:], "another").error, NotOffered)

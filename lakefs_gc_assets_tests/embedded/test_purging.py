@@ -24,15 +24,15 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.quarantine import check
+from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import move
-from lakefs_gc_assets.collector.sweep.move import Quarantine
+from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep.deletion import Quarantine
 from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.running import opened
@@ -77,8 +77,8 @@ class Quarantined:
 
     def moved(self) -> set[str]:
         return {
-            key.removeprefix(move.ROOT).partition("/")[2]
-            for batch in self.opened.store.list(move.ROOT)
+            key.removeprefix(deletion.ROOT).partition("/")[2]
+            for batch in self.opened.store.list(deletion.ROOT)
             for key in batch["key"].to_pylist()
         }
 
@@ -283,7 +283,7 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
             branch_on(quarantined, quarantined.old)
         return prepare_uncommitted(step)
 
-    monkeypatch.setattr(check, "prepare_uncommitted", meanwhile)
+    monkeypatch.setattr(purge, "prepare_uncommitted", meanwhile)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output
@@ -300,7 +300,7 @@ def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
         return prepared
 
     branch_on(quarantined, quarantined.old)
-    monkeypatch.setattr(check, "prepare_uncommitted", and_then_the_branch_goes)
+    monkeypatch.setattr(purge, "prepare_uncommitted", and_then_the_branch_goes)
     result = quarantined.command("--run-id", quarantined.expired)
 
     assert result.exit_code == 0, result.output

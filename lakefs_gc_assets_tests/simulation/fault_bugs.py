@@ -20,16 +20,15 @@ from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge, restore
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.quarantine.purge import Purged
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.sweep import move, passes
-from lakefs_gc_assets.collector.sweep.move import Quarantine
+from lakefs_gc_assets.collector.sweep import deletion, passes
+from lakefs_gc_assets.collector.sweep.deletion import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
@@ -108,12 +107,12 @@ def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
 
 def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
     with suppress(StorageError):
-        store.copy(address, move.key(self.run_id, address))
+        store.copy(address, deletion.key(self.run_id, address))
     return None
 
 
 def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
-    copy = move.key(run_id, row["address"])
+    copy = deletion.key(run_id, row["address"])
     with suppress(StorageError):
         store.copy_if_absent(copy, row["address"])
     store.delete([copy])

@@ -41,14 +41,14 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_commi
 from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
 from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.quarantine import check
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine import purge
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import approval, report, restoration
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import batches, move, passes, recheck
-from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep import deletion, passes, recheck
+from lakefs_gc_assets.collector.sweep.deletion import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
@@ -202,7 +202,7 @@ _RECHECK, _RETENTION, _OPTIMIZED, _FOLLOWING, _PURGE = (
     tests.TestFollowingExpiry(),
     tests.TestPurge(),
 )
-_UNLOCKED = tuple((owner, "verify", ignored) for owner in (batches, move))
+_UNLOCKED = tuple((owner, "verify", ignored) for owner in (deletion, deletion))
 
 
 def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCommits, *more: object) -> Unread:
@@ -463,7 +463,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         order, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
     ),
     "purge: other repositories not asked for": _guarding(
-        check,
+        purge,
         "require_own_namespace",
         LiveCheck._look,
         _PURGE.test_a_repository_that_was_made_on_this_namespace_since_the_run,
@@ -475,10 +475,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _PURGE.test_a_commit_that_has_been_under_way_since_the_first_look,
     ),
     "purge: guards of the rules not raised": _guarding(
-        check, "require_retention_holds", LiveCheck._look, _PURGE.test_the_rules_hold
+        purge, "require_retention_holds", LiveCheck._look, _PURGE.test_the_rules_hold
     ),
     "purge: heads shown after uncommitted data": TestedBug(
-        Bug(partial(_heads_shown_late, check)),
+        Bug(partial(_heads_shown_late, purge)),
         _PURGE.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,
     ),
     "purge: empty live set accepted": _guarding(

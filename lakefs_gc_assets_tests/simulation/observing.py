@@ -16,12 +16,12 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.universe import expired, listing
+from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.collecting import Run
@@ -48,7 +48,7 @@ def observing() -> Iterator[None]:
         wrap(current, "find_unread", _knows_what_holds)
         wrap(run, "ask_committed", _knows_commits)
         wrap(current, "define_live", _defines)
-        wrap(expired, "define_live", _defines)
+        wrap(listing, "define_live", _defines)
         wrap(sightings, "select_old_enough", _sights)
         wrap(run, "subtract_live", _subtracts)
         wrap(run, "mark", _marks)

@@ -1,6 +1,6 @@
 """Somebody brings back what a run deleted: the product's own command, while no collector works."""
 
-from lakefs_gc_assets.collector.quarantine import restore_run
+from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings
@@ -33,7 +33,7 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> int:
     repository = open_repository(api, view, options, CollectorClock(machine, world.pass_time))
     came_back, there = 0, {address for moved_by, address in in_quarantine(world.bucket) if moved_by == run_id}
     try:
-        for each in restore_run.restore(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
+        for each in restore.restore(repository, run_id, (), f"restore at {world.time.now}", world.log.append):
             assert each.fate.is_well or each.address not in there, each
             came_back += each.fate.is_well
     except CollectionError as refusal:

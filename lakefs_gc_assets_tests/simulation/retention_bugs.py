@@ -39,8 +39,8 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_committed
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
-from lakefs_gc_assets.collector.universe import expired
-from lakefs_gc_assets.collector.universe.expired import find_expired
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe.listing import find_expired
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
@@ -67,7 +67,7 @@ class _Misled:
 
 def _defining(define: Callable[..., LiveDefinition]) -> tuple[Replacement, ...]:
     """Learns what is live by rules in another way, wherever that is asked."""
-    return (current, "define_live", define), (expired, "define_live", define)
+    return (current, "define_live", define), (listing, "define_live", define)
 
 
 def _with_rules(step: ArrowStep, rules: Callable[[Ask], RetentionRules | None], lists: bool = True) -> ArrowStep:
@@ -219,7 +219,7 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
         told = step.engine.table(pa.table({"address": pa.array(sorted(gone), pa.string())}))
         return step.engine.union(deleted_before(step, *more), told)
 
-    return expired, "deleted_before", deleted
+    return listing, "deleted_before", deleted
 
 
 _after, _walked, _spread = active_commits._after, active_commits._walked, main_ancestry.spread

@@ -1,32 +1,42 @@
-"""Purging the quarantine: copies that have been there long enough are deleted for good, unless they are live again.
+"""Purges the quarantine: deletes copies for good that have been there long enough, unless they are live again.
 
-The caller gives a check of what is live. It is made right before deletions, and again whenever its answer is too old.
-Objects that are live again are restored first. A batch is listed in a file beside the copies before they are deleted,
-and its receipts `purged` are stored after that. Where a purge is killed in between, the next one stores the receipts of
-the copies that are gone.
+`LiveCheck` asks what is live as a sweep does, right before deletions and again whenever its answer is too old. Objects
+that are live again are restored first. A batch is listed in a file beside the copies before they are deleted, and its
+receipts `purged` are stored after that. Where a purge is killed in between, the next one stores the receipts of the
+copies that are gone.
 """
 
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Generic
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import guards, order
 from lakefs_gc_assets.collector.clock import Clock, Moment
+from lakefs_gc_assets.collector.earlier_runs import count_branches
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
+from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
+from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
-from lakefs_gc_assets.collector.sweep import move
+from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -112,8 +122,8 @@ def in_quarantine(
     Raises:
         CollectionError: a run has no plan, or one that cannot be read, and `unreadable` does not handle it.
     """
-    folders = store.list_level(move.ROOT).prefixes
-    found = (folder.removeprefix(move.ROOT).rstrip("/") for folder in folders)
+    folders = store.list_level(deletion.ROOT).prefixes
+    found = (folder.removeprefix(deletion.ROOT).rstrip("/") for folder in folders)
     for run_id in sorted(run_id for run_id in found if xids.is_xid(run_id)):
         if not run_ids or run_id in run_ids:
             try:
@@ -183,7 +193,7 @@ def purge(
 
 def left_out(run_id: str, why: str) -> Purged:
     """What became of the copies of a run of which something cannot be read: all stay."""
-    return Purged(run_id, move.key(run_id, ""), 0, Fate.KEPT, why)
+    return Purged(run_id, deletion.key(run_id, ""), 0, Fate.KEPT, why)
 
 
 def _emptied(
@@ -214,7 +224,7 @@ def _count(moved: Sequence[Moved]) -> int:
 
 def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
     """The copies of a run (COPIES); files in its folder that are no copies are left out."""
-    folder = move.key(plan.run_id, "")
+    folder = deletion.key(plan.run_id, "")
     batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
     if not batches:
         return COPIES.empty_table()
@@ -249,7 +259,7 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     # Copies without a receipt: their sweep was killed before it deleted anything of that batch.
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
     rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
-    for each in restore.restore(store, plan.run_id, rows, lock, clock):
+    for each in restore.restore_copies(store, plan.run_id, rows, lock, clock):
         yield _as_purged(plan.run_id, sizes[each.address], each)
 
 
@@ -263,7 +273,7 @@ def _as_purged(run_id: str, size: int, restored: Restored) -> Purged:
 def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
     """Deletes the copies of a batch, for good."""
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
-    begun = move.key(plan.run_id, _BEGUN + batch_id)
+    begun = deletion.key(plan.run_id, _BEGUN + batch_id)
     store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
     said = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if said.keys() != set(batch.column("key").to_pylist()):
@@ -286,7 +296,7 @@ def _settle(store: ObjectStore, moved: Moved) -> None:
 
     Raises CorruptFile where the list of such a batch cannot be read.
     """
-    folder = move.key(moved.run_id, _BEGUN)
+    folder = deletion.key(moved.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
         left = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
@@ -300,3 +310,97 @@ def _settle(store: ObjectStore, moved: Moved) -> None:
 def _receipts(copies: pa.Table, outcome: Outcome, now: datetime) -> pa.Table:
     count = copies.num_rows
     return receipts.table(copies, [outcome] * count, [None] * count, now)
+
+
+class LiveCheck(Generic[R]):
+    """Finds out which copies are referenced, by what counts as live in the run of the step.
+
+    The first call looks at everything live, which may take long, and then once more at uncommitted data and at ranges
+    that are new since. A further call looks at uncommitted data and new ranges only. An address that was once live
+    stays live for later calls.
+
+    Raises GuardTripped, OrderViolation, LakeFSError or CorruptFile where it cannot be known.
+    """
+
+    def __init__(self, step: Step[R], own_error: Callable[[BaseException], CollectionError | None]) -> None:
+        """For one run.
+
+        Args:
+            own_error: finds the CollectionError in what an engine raised; gives None where there is none.
+        """
+        self._step, self._own_error = step, own_error
+        self._first: Committed | None = None
+        self._known: Set[str] = IdSet()
+        self._live = frozenset[str]()
+        self._unsure = frozenset[str]()
+        self._as_of = Moment.now(step.repository.clock)
+
+    def __call__(self, moved: Sequence[Moved]) -> Verdict:
+        """See `purge.Check`."""
+        try:
+            return self._decide(moved)
+        except Exception as error:
+            raise self._own_error(error) or error from error
+
+    def _decide(self, moved: Sequence[Moved]) -> Verdict:
+        copies = self._step.engine.table(pa.concat_tables([each.copies for each in moved]))
+        if self._first is None:
+            self._first, committed = self._look(copies)
+            self._require_believable(self._first, bool(committed), sum(each.copies.num_rows for each in moved))
+            self._look_for_hidden(copies, self._first)
+        self.look_again(copies)
+        return Verdict(self._live, self._unsure, self._as_of)
+
+    def look_again(self, copies: R) -> None:
+        """Looks at uncommitted data, and at ranges that were not read before."""
+        self._look(copies)
+
+    def _look(self, copies: R) -> tuple[Committed, int]:
+        """Adds the copies that are live now; returns the commits, and 1 where the first look finds committed data."""
+        step, engine = self._step, self._step.engine
+        # Noted first: what becomes live while this looks may be missing from the answers.
+        as_of = Moment.now(step.repository.clock)
+        require_own_namespace(step)
+        shown = heads_shown(step)
+        prepared = prepare_uncommitted(step)
+        found = ask_committed(step, prepared.ended_at, self._known, shown)
+        require_retention_holds(found)
+        if self._first is not None:
+            order.require_same_source(found.source, self._first.source)
+            guards.require_commits_ended(self._first.own.sealed, found.own.sealed)
+        committed = engine.union(*found.addresses(step))
+        live = engine.union(committed, *found.provisional_addresses(step), *prepared.addresses)
+        held = engine.collect(engine.select(engine.among_exactly(copies, live), "address"))
+        self._live |= frozenset(held.column("address").to_pylist())
+        self._known |= found.ids
+        self._as_of = as_of
+        step.log(
+            f"{prepared.files} files of uncommitted data, {found.own.commits:,} commits, {found.ranges:,} ranges: "
+            f"{held.num_rows:,} copies are live"
+        )
+        return found, engine.collect(committed, limit=1).num_rows if self._first is None else 0
+
+    def _require_believable(self, found: Committed, any_committed: bool, going: int) -> None:
+        """Raises GuardTripped where the server does not look like the one that the run knew, or lost its commits."""
+        repository = self._step.repository
+        promised = sum(each.promised or 0 for each in found.unread)
+        guards.require_committed(any_committed, promised, going)
+        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, found.own.heads)
+        before, _ = count_branches(repository.store, self._step.plan.run_id, None, self._step.warn)
+        if before is not None:
+            guards.require_branches(len(found.own.heads), before, repository.settings)
+
+    def _look_for_hidden(self, copies: R, found: Committed) -> None:
+        """Looks for copies that may be staged where the server does not list them."""
+        step, engine = self._step, self._step.engine
+        live = engine.table(pa.table({"address": pa.array(sorted(self._live), pa.string())}))
+        rest = engine.without_exactly(copies, live)
+        if not engine.count(rest):
+            return
+        with clear_hidden(step, rest, found.own.heads, COPIES) as cleared:
+            if not cleared.kept:
+                return
+            left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
+            kept = frozenset(engine.collect(left).column("address").to_pylist())
+        self._live |= kept & cleared.live
+        self._unsure = kept - cleared.live

@@ -1,4 +1,4 @@
-"""Restoring what a run deleted: out of quarantine, or from below delete markers.
+"""Restores what a run deleted: out of quarantine, or from below delete markers.
 
 Out of quarantine, the store copies an object to its address, where no object is, and the copy in quarantine is removed.
 In a bucket that keeps versions, delete markers are removed: only those whose version ids are in the run's receipts, and
@@ -24,14 +24,21 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.lock import LockToken, locked, verify
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import require_copies
+from lakefs_gc_assets.collector.repository import OpenRepository, relative, require_copies
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import move
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, OrderViolation, StorageError
+from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    ConfigurationError,
+    CorruptFile,
+    LogLine,
+    OrderViolation,
+    StorageError,
+)
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     CopiesObjects,
@@ -151,7 +158,9 @@ def _moved(gone: pa.Table) -> bool:
     return not _MOVED.isdisjoint(gone.column("outcome").unique().to_pylist())
 
 
-def restore(store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock) -> Iterator[Restored]:
+def restore_copies(
+    store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock
+) -> Iterator[Restored]:
     """Restores objects as somebody iterates; yields what became of each address.
 
     It may be repeated after a failure. The next run is a clean one, even where no object was restored.
@@ -200,7 +209,7 @@ def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[di
 
 def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
     """Copies one object back where there is none, then removes its copy."""
-    address, copy = row["address"], move.key(run_id, row["address"])
+    address, copy = row["address"], deletion.key(run_id, row["address"])
     try:
         fate = Fate.THERE
         if head_if_there(store, address) is None:
@@ -270,3 +279,46 @@ def _as_restored(rows: pa.Table, now: datetime) -> pa.Table:
         field = RECEIPTS.field(name)
         rows = rows.set_column(RECEIPTS.get_field_index(name), field, pa.array(column, field.type))
     return rows
+
+
+def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[str], warn: LogLine) -> pa.Table:
+    """Address and bytes of what `restore` would restore.
+
+    Args:
+        addresses: relative to the storage namespace or in full; empty for all that the run deleted.
+        warn: is told of each file that cannot be read, and that nothing else stands in for.
+    Raises:
+        CollectionError: an address lies elsewhere or was not deleted by the run, or nothing of the run can be restored.
+    """
+    deleted = _deleted(repository, run_id, addresses, lambda damage: warn(f"not everything is known: {damage}"))
+    found = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
+    return found.sort_by("address")
+
+
+def restore(
+    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: LogLine
+) -> Iterator[Restored]:
+    """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
+
+    A file of receipts that cannot be read, and that nothing else stands in for, is yielded as failed in place of the
+    addresses that it tells of.
+
+    Args:
+        addresses: as for `plan_restore`.
+        owner: who takes the lock.
+        warn: is told where the lock could not be renewed.
+    Raises:
+        LockHeld: another owner holds the lock.
+        CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.
+    """
+    with locked(repository, f"restore {run_id}", owner, warn) as lock:
+        lost: list[CorruptFile] = []
+        deleted = _deleted(repository, run_id, addresses, lost.append)
+        yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock)
+        for damage in lost:
+            yield Restored(damage.file, Fate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}")
+
+
+def _deleted(repository: OpenRepository, run_id: str, addresses: Sequence[str], damaged: DamagedFile) -> pa.Table:
+    keys = [relative(repository, address) for address in addresses]
+    return deleted_by(repository.store, run_id, keys, damaged)

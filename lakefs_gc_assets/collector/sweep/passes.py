@@ -1,6 +1,7 @@
 """The passes of a sweep: each rechecks what is live, and deletes for as long as this recheck is valid.
 
-A sweep that was broken off is resumed: candidates with a receipt of their deletion are left out.
+A sweep that was broken off is resumed: candidates with a receipt of their deletion are left out. A dry run whose
+candidates a person approved is swept as any other run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,24 +12,54 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, CandidateFigures, DeletedFigures
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, CandidateFigures, DeletedFigures
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_since
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.records import approval, undeletable
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
 from lakefs_gc_assets.collector.records.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep.approval import give
-from lakefs_gc_assets.collector.sweep.batches import Sweep
-from lakefs_gc_assets.collector.sweep.move import Quarantine
+from lakefs_gc_assets.collector.sweep.deletion import Quarantine, Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.sweep.validity import Validity
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
+
+
+def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigures]:
+    """The manifest of the candidates of a dry run that can be approved.
+
+    It came to its end, so that its checks have passed, and was not approved and swept already. One whose approved sweep
+    failed may be approved again.
+
+    Raises CollectionError where the run is no such run, or its candidates are no longer stored.
+    """
+    planned, found = plans.read(store, run_id), reports.read(store, run_id)
+    if planned.sweep:
+        raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
+    if found is not None and found.is_complete and not found.dry_run:
+        raise CollectionError(f"run {run_id} was approved before: {found.did}")
+    if found is None or not (found.is_complete or approval.read(store, run_id) is not None):
+        raise CollectionError(f"run {run_id} did not come to its end: make a new one")
+    try:
+        return manifests.read(store, run_id, CANDIDATES_DF)
+    except OrderViolation:
+        raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
+
+
+def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime) -> None:
+    """Stores an approval of these very candidates: the last step of their run, made again, deletes them. `now`: UTC."""
+    approval.write(store, Approval(candidates.span.run_id, candidates.span.attempt, candidates.digest, now))
+
 
 _NAMED = ("address", "size", "slice", "slice_window")
 """What a receipt takes over from a candidate."""

@@ -1,11 +1,11 @@
-"""Lists everything that a run looks at, or reads an S3 Inventory in its place.
+"""Lists a namespace in parts; each task that lists a part also writes the files of the frame.
 
-An inventory may lack objects that were written shortly before it was made, so it is trusted only for objects that are
-clearly older. It therefore lowers the cutoff; everything else is as with a listing.
+A task stops where a part turns out to be large, such as one slice with half of all objects. The rest of that part is
+cut into pieces, which tasks list in the next round. A repository without large parts is listed in one round.
 
-Each task that lists a part also writes the files of the frame. So a task can stop where a part turns out to be large,
-such as one slice with half of all objects. The rest of that part is cut into pieces, which tasks list in the next
-round. A repository without large parts is listed in one round.
+A run can read an S3 Inventory in place of listing the store. An inventory may lack objects that were written shortly
+before it was made, so it is trusted only for objects that are clearly older: it lowers the cutoff. A run of the flow
+`committed` lists nothing: it looks at the objects that expired commits hold.
 """
 
 import json
@@ -25,13 +25,15 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
+from lakefs_gc_assets.collector.live.current import define_live
+from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import entries
-from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.collector.universe import pieces
+from lakefs_gc_assets.collector.universe import parts as pieces
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -174,7 +176,7 @@ def _list_whole(
     store: ObjectStore, window_size: WindowSize, large: int, part: Part
 ) -> tuple[list[pa.RecordBatch], Rest | None]:
     """What is listed of a part, and its rest."""
-    listed, batches = universe_parts.list_part(store, part, window_size, large), []
+    listed, batches = pieces.list_part(store, part, window_size, large), []
     while True:
         try:
             batches.append(next(listed))
@@ -190,4 +192,17 @@ def _rest(text: str) -> Rest:
 def _read_inventory(
     inventory: Inventory, listing: Listing, window_size: WindowSize, file: InventoryFile
 ) -> Iterator[pa.RecordBatch]:
-    yield from universe_parts.list_inventory_file(inventory, file, listing, window_size)
+    yield from pieces.list_inventory_file(inventory, file, listing, window_size)
+
+
+def find_expired(step: Step[R]) -> R:
+    """Finds the objects (LISTED) of ranges that only expired commits have, without those that earlier runs deleted.
+
+    An active commit may hold such an object through another range: the subtraction finds that out later.
+    """
+    # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
+    found = define_live(step, prepared_until=step.plan.cutoff)
+    active = find_ranges(step, step.repository, found.live.metarange_ids).ids
+    expired = find_ranges(step, step.repository, found.expired_metaranges).without(active)
+    step.log(f"{len(found.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
+    return step.engine.without_exactly(References.from_step(step).entries(expired), deleted_before(step))

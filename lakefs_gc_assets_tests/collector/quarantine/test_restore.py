@@ -20,8 +20,8 @@ from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import move
-from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep.deletion import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore
@@ -77,7 +77,10 @@ class Deleting:
     def restore_by(self, store: ObjectStore, *addresses: str) -> dict[str, Fate]:
         lock = self.lock()
         deleted = restore.deleted_by(store, self.run, addresses)
-        found = {each.address: each.fate for each in restore.restore(store, self.run, deleted, lock.token, HandClock())}
+        found = {
+            each.address: each.fate
+            for each in restore.restore_copies(store, self.run, deleted, lock.token, HandClock())
+        }
         lock.release()
         return found
 
@@ -207,7 +210,7 @@ def test_every_marker_that_the_receipts_name_goes_the_latest_first(versioned: Ve
     later = [NOW + timedelta(hours=row["attempt"] == "another") for row in rows.to_pylist()]
     rows = rows.set_column(6, rows.schema.field(6), pa.array(later, rows.schema.field(6).type))
     lock = versioned.lock()
-    (found,) = restore.restore(versioned.store, versioned.run, rows, lock.token, HandClock())
+    (found,) = restore.restore_copies(versioned.store, versioned.run, rows, lock.token, HandClock())
     assert found.fate is Fate.RESTORED
     assert versioned.sizes()[KEYS[3]] == 3
     stored = receipts.read(versioned.store, versioned.run)
@@ -222,7 +225,8 @@ def test_a_marker_that_no_receipt_names_is_told_of_and_left(versioned: Versioned
     lock = versioned.lock()
     deleted = restore.deleted_by(versioned.store, versioned.run)
     told = {
-        each.address: each for each in restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock())
+        each.address: each
+        for each in restore.restore_copies(versioned.store, versioned.run, deleted, lock.token, HandClock())
     }
     assert told[KEYS[1]].fate is Fate.RESTORED
     assert told[KEYS[0]].fate is Fate.HIDDEN
@@ -241,7 +245,7 @@ def test_a_marker_of_suspended_versioning_is_never_touched(versioned: Versioned)
         rows = rows.set_column(8, rows.schema.field(8), pa.array(["null"] * len(KEYS)))
     before = versioned.versions()
     lock = versioned.lock()
-    told = [*restore.restore(versioned.store, versioned.run, rows, lock.token, HandClock())]
+    told = [*restore.restore_copies(versioned.store, versioned.run, rows, lock.token, HandClock())]
     assert {each.fate for each in told} == {Fate.HIDDEN}
     assert all("suspended" in (each.why or "") for each in told)
     assert versioned.versions() == before
@@ -256,7 +260,7 @@ class TestRefused:
             restore.deleted_by(store, run_id)
         lock = Lock.acquire(store, run_id=run_id, owner="owner", now=NOW, expiry=timedelta(hours=1))
         with pytest.raises(ConfigurationError, match="no delete markers"):
-            list(restore.restore(store, run_id, rows, lock.token, HandClock()))
+            list(restore.restore_copies(store, run_id, rows, lock.token, HandClock()))
         assert restoration.read(store) is None
 
     def test_an_address_that_the_run_did_not_delete(self, versioned: Versioned) -> None:
@@ -280,7 +284,7 @@ class TestRefused:
         deleted = restore.deleted_by(versioned.store, versioned.run)
         lock.release()
         with pytest.raises(LockLost):
-            list(restore.restore(versioned.store, versioned.run, deleted, lock.token, HandClock()))
+            list(restore.restore_copies(versioned.store, versioned.run, deleted, lock.token, HandClock()))
         assert versioned.sizes() == {}
         assert restoration.read(versioned.store) is None
 
@@ -288,7 +292,7 @@ class TestRefused:
         monkeypatch.setattr(restore, "BATCH", 2)
         versioned.sweep(*KEYS)
         lock = versioned.lock()
-        told = restore.restore(
+        told = restore.restore_copies(
             versioned.store,
             versioned.run,
             restore.deleted_by(versioned.store, versioned.run),
@@ -393,7 +397,7 @@ class TestInAFolder:
     def told(self, folder: Deleting, rows: pa.Table | None = None) -> dict[str, tuple[Fate, str | None]]:
         lock = folder.lock()
         deleted = restore.deleted_by(folder.store, folder.run) if rows is None else rows
-        found = [*restore.restore(folder.store, folder.run, deleted, lock.token, HandClock())]
+        found = [*restore.restore_copies(folder.store, folder.run, deleted, lock.token, HandClock())]
         lock.release()
         assert len({each.address for each in found}) == len(found)
         return {each.address: (each.fate, each.why) for each in found}
@@ -484,7 +488,7 @@ class TestInAFolder:
                 return super().remove_delete_marker(key, version_id)
 
         rows, lock = folder.sweep(*KEYS), folder.lock()
-        found = restore.restore(Refusing(folder.store), folder.run, rows, lock.token, HandClock())
+        found = restore.restore_copies(Refusing(folder.store), folder.run, rows, lock.token, HandClock())
         assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(KEYS, (Fate.RESTORED, None)) | {
             KEYS[1]: (Fate.FAILED, "AccessDenied")
         }
@@ -495,14 +499,14 @@ class TestInAFolder:
     def test_of_what_was_moved_and_what_was_not_each_goes_its_own_way(self, folder: Deleting) -> None:
         rows = folder.sweep(*KEYS[:2])
         plain = LocalStore(cast(VersionedFolder, folder.store).folder)
-        plain.copy(KEYS[2], move.key(folder.run, KEYS[2]))
+        plain.copy(KEYS[2], deletion.key(folder.run, KEYS[2]))
         plain.delete([KEYS[2]])
         moved = receipts.table(candidates(KEYS[2]), [Outcome.QUARANTINED], [None], NOW, "attempt")
         place = moved.schema.get_field_index("size")
         moved = moved.set_column(place, moved.schema.field(place), pa.array([2], pa.int64()))
         rows = pa.concat_tables([rows, moved])
         lock = folder.lock()
-        found = [*restore.restore(plain, folder.run, rows, lock.token, HandClock())]
+        found = [*restore.restore_copies(plain, folder.run, rows, lock.token, HandClock())]
         assert {each.address: (each.fate, each.why) for each in found} == {
             KEYS[0]: (Fate.HIDDEN, "the run deleted it without a copy in quarantine"),
             KEYS[1]: (Fate.HIDDEN, "the run deleted it without a copy in quarantine"),
@@ -547,7 +551,7 @@ class TestInAFolder:
     ) -> None:
         monkeypatch.setattr(restore, "BATCH", 2)
         rows, lock = folder.sweep(*KEYS), folder.lock()
-        told = restore.restore(folder.store, folder.run, rows, lock.token, HandClock())
+        told = restore.restore_copies(folder.store, folder.run, rows, lock.token, HandClock())
         assert [next(told).fate, next(told).fate] == [Fate.RESTORED] * 2
         lock.release()
         with pytest.raises(LockLost):
@@ -555,7 +559,7 @@ class TestInAFolder:
         assert len(folder.sizes()) == 2
         folder.store.delete([restoration.KEY])
         with pytest.raises(LockLost):
-            list(restore.restore(folder.store, folder.run, rows, lock.token, HandClock()))
+            list(restore.restore_copies(folder.store, folder.run, rows, lock.token, HandClock()))
         assert restoration.read(folder.store) is None
 
     def test_sixteen_objects_are_restored_at_once(self, folder: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:

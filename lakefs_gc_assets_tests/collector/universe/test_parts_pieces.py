@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.collector.universe import pieces
+from lakefs_gc_assets.collector.universe import parts as pieces
 from lakefs_gc_assets.collector.universe.parts import Part, Rest
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
@@ -66,7 +65,7 @@ def in_rounds(store: ListsInOrder, limit: int) -> tuple[list[str], int]:
         left: list[Rest] = []
 
         def rows(listed: Part, left: list[Rest] = left) -> Iterator[pa.RecordBatch]:
-            rest = yield from universe_parts.list_part(store, listed, "month", limit)
+            rest = yield from pieces.list_part(store, listed, "month", limit)
             left += [rest] if rest else []
 
         for part in parts:
@@ -155,7 +154,7 @@ def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(2)
 
     store = cast(ObjectStore, Unordered())
-    batches = list(universe_parts.list_part(store, Part(PREFIX), "month", 1))
+    batches = list(pieces.list_part(store, Part(PREFIX), "month", 1))
     assert [address for batch in batches for address in batch["address"].to_pylist()] == names.to_pylist()
 
 

@@ -9,7 +9,7 @@ import pytest
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.sweep.batches import Sweep
+from lakefs_gc_assets.collector.sweep.deletion import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace

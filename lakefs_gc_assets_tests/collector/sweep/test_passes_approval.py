@@ -8,7 +8,7 @@ from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep.approval import give, require_dry_run
+from lakefs_gc_assets.collector.sweep.passes import give, require_dry_run
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened

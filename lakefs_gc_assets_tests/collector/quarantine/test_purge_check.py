@@ -16,12 +16,11 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.quarantine.check import LiveCheck
-from lakefs_gc_assets.collector.quarantine.purge import Moved
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import move
+from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CollectionError,
@@ -70,7 +69,7 @@ class World:
         self.step: Step[ArrowRows] = Step(self.lines.append, self.lines.append, self.opened, LocalEngine(), plan, None)
         self.check = LiveCheck(self.step, lambda error: None)
         for address in COPIED:
-            self.store.put(move.key(plan.run_id, address), CONTENT)
+            self.store.put(deletion.key(plan.run_id, address), CONTENT)
         rows = [
             {
                 "address": address,
@@ -78,7 +77,7 @@ class World:
                 "slice": None,
                 "slice_window": "2026-11",
                 "etag": None,
-                "key": move.key(plan.run_id, address),
+                "key": deletion.key(plan.run_id, address),
             }
             for address in COPIED
         ]
