@@ -24,8 +24,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.universe.listing import looked_at
+from lakefs_gc_assets.collector.step import Step, looked_at
 from lakefs_gc_assets.errors import OrderViolation
 
 

@@ -43,10 +43,9 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.step import Step, looked_at
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
-from lakefs_gc_assets.collector.universe.listing import looked_at
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules

@@ -26,8 +26,7 @@ from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoin
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.universe.listing import looked_at
+from lakefs_gc_assets.collector.step import Step, looked_at
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 

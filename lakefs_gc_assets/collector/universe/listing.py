@@ -10,20 +10,18 @@ before it was made, so it is trusted only for objects that are clearly older: it
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, STORE_DF, CommittedFigures, StoredFigures
+from lakefs_gc_assets.collector.frame.kinds import STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
@@ -35,54 +33,11 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import entries
 from lakefs_gc_assets.collector.universe import parts as pieces
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
-from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
-
-
-@dataclass(frozen=True)
-class LookedAt(Generic[R]):
-    """The universe of a run, of which nothing is in two frames."""
-
-    engine: Engine[R]
-    frames: tuple[StoredFrame[Any], ...]
-
-    def rows(self, *columns: str) -> R:
-        """The objects (LISTED), or some of their columns."""
-        first, *more = (frame.rows(self.engine, *columns) for frame in self.frames)
-        return self.engine.union(first, *more)
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return sum(frame.count for frame in self.frames)
-
-    @property
-    def files(self) -> tuple[FrameFile, ...]:
-        """The files that they are stored in."""
-        return tuple(file for frame in self.frames for file in frame.manifest.files)
-
-
-def looked_at(
-    step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
-) -> LookedAt[R]:
-    """What this run looks at.
-
-    Raises OrderViolation where any of it was stored again after `committed_df` was, which may not tell of it.
-    """
-    if not step.plan.follows_expiry:
-        return LookedAt(step.engine, (listed,))
-    frames: tuple[StoredFrame[Any], ...] = (listed, step.stored(EXPIRED_DF))
-    for frame in frames:
-        if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
-            raise OrderViolation(
-                f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} "
-                "again"
-            )
-    return LookedAt(step.engine, frames)
 
 
 def planned(repository: OpenRepository, plan: Plan) -> Plan:
