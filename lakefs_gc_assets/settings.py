@@ -55,6 +55,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def _secret(what: str) -> Any:
+    """A setting that messages, logs and the UI never show, and that a file takes from the environment alone."""
+    description = f"{what}; write {{env: NAME}} in a file."
+    return Field(default="", description=description, repr=False, json_schema_extra={"dagster__is_secret": True})
+
+
 class LakeFSSettings(Settings):
     """The lakeFS server."""
 
@@ -66,12 +72,7 @@ class LakeFSSettings(Settings):
         default="",
         description="Access key of a lakeFS user who may prepare collections and dump refs.",
     )
-    secret_access_key: str = Field(
-        default="",
-        description="Secret key of that user; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
+    secret_access_key: str = _secret("Secret key of that user")
     ca_bundle: str = Field(
         default="",
         description="PEM file of certificates to trust at the endpoint; empty for those of REQUESTS_CA_BUNDLE or "
@@ -124,45 +125,20 @@ class StoreSettings(Settings):
     profile: str = Field(default="", description="Profile of the AWS configuration files.")
     role_arn: str = Field(default="", description="Role to assume for every access to the bucket.")
     access_key_id: str = Field(default="", description="Access key of the store.")
-    secret_access_key: str = Field(
-        default="",
-        description="Secret key of the store; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
-    session_token: str = Field(
-        default="",
-        description="Session token of temporary credentials; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
+    secret_access_key: str = _secret("Secret key of the store")
+    session_token: str = _secret("Session token of temporary credentials")
     service_account_file: str = Field(
         default="",
         description="Key file of a service account of Google Cloud, on every machine that reads or deletes; empty for "
         "the application default credentials.",
     )
-    account_key: str = Field(
-        default="",
-        description="Key of the Azure storage account; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
-    sas_token: str = Field(
-        default="",
-        description="Shared access signature for the Azure container; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
+    account_key: str = _secret("Key of the Azure storage account")
+    sas_token: str = _secret("Shared access signature for the Azure container")
     tenant_id: str = Field(default="", description="Azure tenant of client_id.")
     client_id: str = Field(
         default="", description="Azure application (with client_secret), or the managed identity to use."
     )
-    client_secret: str = Field(
-        default="",
-        description="Secret of that application; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
+    client_secret: str = _secret("Secret of that application")
     server_side_encryption: Encryption = Field(
         default="",
         description="Encryption that S3 is asked for with everything that is written or copied, for buckets that "
@@ -523,18 +499,8 @@ class AutomationSettings(Settings):
 class NotificationSettings(Settings):
     """Who is told of runs that ended, by `{"text": …}` as Slack takes it; nobody unless a URL is given."""
 
-    failure_webhook: str = Field(
-        default="",
-        description="URL that is told of runs and jobs that failed; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
-    ended_webhook: str = Field(
-        default="",
-        description="URL that is told what each run did that came to its end; write {env: NAME} in a file.",
-        repr=False,
-        json_schema_extra={"dagster__is_secret": True},
-    )
+    failure_webhook: str = _secret("URL that is told of runs and jobs that failed")
+    ended_webhook: str = _secret("URL that is told what each run did that came to its end")
 
 
 class ReportSettings(Settings):
@@ -705,21 +671,22 @@ def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) 
         spark["config_from_environment"] = {**(spark.get("config_from_environment") or {}), **found}
 
 
+def _sections() -> dict[str, type[Settings]]:
+    """The class of each section."""
+    annotations = {name: field.annotation for name, field in Configuration.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+
+
 def _is_text(section: str, name: str) -> bool:
-    described = Configuration.model_fields.get(section)
-    kind = described.annotation if described else None
-    if not isinstance(kind, type) or not issubclass(kind, Settings):
-        return False
-    setting = kind.model_fields.get(name)
-    return setting is not None and setting.annotation is str
+    kind = _sections().get(section)
+    return kind is not None and name in kind.model_fields and kind.model_fields[name].annotation is str
 
 
 def _secret_fields() -> Iterator[tuple[str, str]]:
-    for section, field in Configuration.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            for name, inner in field.annotation.model_fields.items():
-                if isinstance(inner.json_schema_extra, dict) and inner.json_schema_extra.get("dagster__is_secret"):
-                    yield section, name
+    for section, kind in _sections().items():
+        for name, field in kind.model_fields.items():
+            if isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("dagster__is_secret"):
+                yield section, name
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -787,11 +754,8 @@ def _problem(problem: ErrorDetails) -> str:
 
 def _settings() -> dict[str, list[str]]:
     """Names of settings by section; those at the top of the file, sections among them, by the empty name."""
-    found = {"": [*Configuration.model_fields, REPOSITORIES]}
-    for section, field in Configuration.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            found[section] = list(field.annotation.model_fields)
-    return found
+    by_section = {section: list(kind.model_fields) for section, kind in _sections().items()}
+    return {"": [*Configuration.model_fields, REPOSITORIES], **by_section}
 
 
 def default_file() -> Path | None:
