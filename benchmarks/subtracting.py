@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.frame.kinds import Frame, NoFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.defs.resources import SparkResource
+from lakefs_gc_assets.defs.resources import session
 from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.engine import FEW_HASHES, SparkEngine
@@ -113,7 +113,7 @@ def _measured_apart(name: str, stored: _Stored) -> _Cost:
 
 
 def _measured_here(name: str, stored: _Stored) -> _Cost:
-    spark = SparkResource(**SparkSettings().model_dump()).session()
+    spark = session(SparkSettings())
     way, engine = _ways()[name], SparkEngine(spark, _FILES)
     spark.range(0, 2, 1, 2).mapInArrow(_same, "id long").distinct().collect()
     rounds = []

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from inspect import signature
 from typing import Any
 
 import dagster as dg
@@ -85,19 +84,22 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
-    """The assets of one repository."""
-    computes: list[Callable[..., StoredFrame[Any]]] = [
-        store_df,
-        uncommitted_df,
-        committed_df,
-        candidates,
-        deleted_report,
+    """The assets of one repository, each with the frames that it takes."""
+    return [
+        _define(names, store_df),
+        _define(names, uncommitted_df, "store_df"),
+        _define(names, committed_df, "uncommitted_df"),
+        _define(names, candidates, "store_df", "uncommitted_df", "committed_df"),
+        _define(names, deleted_report, "candidates"),
     ]
-    return [_define(names, compute) for compute in computes]
 
 
-def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.AssetsDefinition:
-    """The asset that is named as a function is, which takes the context, the collector, and frames by their names."""
+def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str) -> dg.AssetsDefinition:
+    """The asset that has the name of its function.
+
+    Args:
+        compute: takes the context, the collector, and the input frames by their names.
+    """
     name = compute.__name__
     metadata: dict[str, object] = {"dagster/column_schema": column_schema(FRAMES[name])}
     if lineage := column_lineage(name, names.asset(name).path[:-1]):
@@ -105,7 +107,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]]) -> dg.Assets
 
     @dg.asset(
         key=names.asset(name),
-        ins={frame: dg.AssetIn(names.asset(frame)) for frame in signature(compute).parameters if frame in STEPS},
+        ins={frame: dg.AssetIn(names.asset(frame)) for frame in inputs},
         description=FRAMES[name].description,
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),

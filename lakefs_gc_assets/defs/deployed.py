@@ -3,7 +3,6 @@
 `store.resource` and `spark.resource` name these resources by their keys. Settings beside these names take precedence.
 """
 
-import dagster as dg
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 from dagster_spark.utils import flatten_dict
@@ -14,17 +13,6 @@ from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 _DEFAULT = SparkSettings()
 _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
 """Spark properties that have a setting of their own; the setting decides more than the property does."""
-
-
-def handed_on(key: str) -> dg.ResourceDefinition:
-    """A resource that gives the deployment's own under a key. Where there is none, Dagster's error names the key."""
-
-    @dg.resource(required_resource_keys={key}, description=f"The resource {key} of this deployment.")
-    def from_deployment(context: dg.InitResourceContext) -> object:
-        # As an attribute of `resources`, an S3Resource would be its boto3 client.
-        return context.resources.original_resource_dict[key]
-
-    return from_deployment
 
 
 def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:

@@ -56,7 +56,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             permit = Permit(names.of("collect_on_emr_serverless"), sweep=config.sweep)
-            settled, _ = launching.settle(collector.collection.settings(), loaded.configuration.launch, permit)
+            settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
             client=boto3.client("emr-serverless", region_name=settings.region or None),

@@ -1,7 +1,7 @@
 """How frames pass between assets: as what is stored, with what the UI shows of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import dagster as dg
@@ -13,16 +13,17 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.metadata import column_lineage, plain
-from lakefs_gc_assets.defs.partitions import asset_of, chosen, selected
+from lakefs_gc_assets.defs.partitions import Names, asset_of, chosen, selected
 from lakefs_gc_assets.defs.resources import Collector
 
 PREVIEW_ROWS = 20
 
 
-class FrameIOManager(dg.ConfigurableIOManager):
+@dataclass(frozen=True)
+class FrameIOManager(dg.IOManager):
     """Hands stored frames from asset to asset and to checks; assets store them themselves, as their last act."""
 
-    collector: dg.ResourceDependency[Collector]
+    collector: Collector
 
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         """Tells the UI about a frame: rows, bytes, windows, path, and a preview."""
@@ -41,6 +42,16 @@ class FrameIOManager(dg.ConfigurableIOManager):
         with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
             return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])
+
+
+def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
+    """The IO manager of a repository's assets; a launch sets nothing of it."""
+
+    @dg.io_manager(config_schema={}, required_resource_keys={names.of("collector")}, description=FrameIOManager.__doc__)
+    def frames(context: dg.InitResourceContext) -> FrameIOManager:
+        return FrameIOManager(names.resource(context.resources, "collector"))
+
+    return frames
 
 
 def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:

@@ -140,12 +140,12 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 relaxed = launching.relaxed_by(config.relax, policy)
                 permit = Permit(names.of("open_run"), sweep=config.sweep, relaxed=relaxed)
             launching.require_flow(permit, Flow(config.flow))
-            settings, _ = launching.settle(collector.collection.settings(), policy, permit)
+            settings, _ = launching.settle(collector.configuration.collection, policy, permit)
             opened = open_run(context.instance, collector, Flow(config.flow), permit)
         launching.use_ticket(context.instance, collector.name, context.run_tags)
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
-        if collector.collection.sweep and not settings.sweep:
+        if collector.configuration.collection.sweep and not settings.sweep:
             context.log.info(f"a dry run, since it was launched here: {launching.how_to_sweep(policy)}")
         context.log.info(f"opened run {opened.run_id} over {len(opened.windows)} windows: {', '.join(opened.windows)}")
         context.add_output_metadata(

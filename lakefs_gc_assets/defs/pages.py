@@ -41,7 +41,7 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
         return garbage.find_counts(repository.store, candidates) or count_garbage(collector, repository, frame, now)
 
     def make() -> None:
-        prices = collector.target.report
+        prices = collector.configuration.report
         made = page.make_page(repository.store, run_id, repository.settings, prices, now, count, WITH_A_RUN)
         page.write(repository.store, run_id, made)
 
@@ -96,7 +96,7 @@ def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
             return garbage.count_here(store, candidates, now)
         return garbage.find_counts(store, candidates)
 
-    settings, report = collector.collection.settings(), collector.target.report
+    settings, report = collector.configuration.collection, collector.configuration.report
     page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count, WITH_A_RUN))
 
 

@@ -1,15 +1,14 @@
-"""Resources of the graph: the lakeFS server, the object store, the settings and the Spark session.
+"""Resources of the graph: the collector of a repository, and the settings that the UI shows.
 
 Every field is described once, in `settings.py`; the UI shows the same words.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import Clock
@@ -17,6 +16,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository, require_writab
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -27,8 +27,6 @@ from lakefs_gc_assets.settings import (
     LakeFSSettings,
     LaunchSettings,
     Loaded,
-    ReportSettings,
-    Settings,
     SparkSettings,
     StoreSettings,
 )
@@ -47,114 +45,80 @@ _opened: dict[tuple[str, str], StoreOpener] = {}
 """The stores that this process opened last, by name and repository: of use where the server is gone."""
 
 
-def _plain(resource: Settings, kind: type[Settings]) -> dict[str, object]:
-    return {name: getattr(resource, name) for name in kind.model_fields}
-
-
 class LakeFSResource(dg.ConfigurableResource, LakeFSSettings):  # type: ignore[type-arg]
-    """The lakeFS server."""
-
-    def settings(self) -> LakeFSSettings:
-        """These settings, without what Dagster adds to them."""
-        return LakeFSSettings.model_validate(_plain(self, LakeFSSettings))
+    """The lakeFS server, as the configuration file describes it."""
 
 
 class StoreResource(dg.ConfigurableResource, StoreSettings):  # type: ignore[type-arg]
-    """The object store that holds the repository.
-
-    Attributes:
-        from_deployment: what the deployment has under the key `resource`.
-    """
-
-    from_deployment: dg.ResourceDependency[object] = Field(default=None, repr=False)  # type: ignore[arg-type]
-
-    def settings(self) -> StoreSettings:
-        """These settings, with what the deployment's S3Resource says besides. Raises ConfigurationError."""
-        own = StoreSettings.model_validate(_plain(self, StoreSettings))
-        return deployed.with_s3(own, self.from_deployment) if self.resource else own
+    """The object store that holds the repository."""
 
 
 class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: ignore[type-arg]
     """What may be collected, how carefully, and how wide."""
 
-    def settings(self) -> CollectionSettings:
-        """These settings, without what Dagster adds to them."""
-        return CollectionSettings.model_validate(_plain(self, CollectionSettings))
-
 
 class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[type-arg]
-    """The Spark session of a run, made when the first step needs it; it ends with the run's process.
-
-    Attributes:
-        from_deployment: what the deployment has under the key `resource`.
-    """
-
-    from_deployment: dg.ResourceDependency[object] = Field(default=None, repr=False)  # type: ignore[arg-type]
-
-    def settings(self) -> SparkSettings:
-        """These settings, with the properties of the deployment's Spark resource. Raises ConfigurationError."""
-        own = SparkSettings.model_validate(_plain(self, SparkSettings))
-        return deployed.with_spark(own, self.from_deployment) if self.resource else own
-
-    def session(self) -> SparkSession:
-        """The session; a JRE is found or brought along where the master is local."""
-        spark_session.wait_for_start()
-        with spark_session.handed_over(self.settings()) as remaining:
-            session: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
-        return session
-
-    def properties(self) -> dict[str, str]:
-        """Properties of the session: ours, then those of the settings."""
-        return spark_session.properties(self.settings())
+    """The Spark session of a run, made when the first step needs it; it ends with the run's process."""
 
 
 class LaunchResource(dg.ConfigurableResource, LaunchSettings):  # type: ignore[type-arg]
     """What a launch through Dagster may decide."""
 
-    def settings(self) -> LaunchSettings:
-        """These settings, without what Dagster adds to them."""
-        return LaunchSettings.model_validate(_plain(self, LaunchSettings))
+
+_SHOWN: dict[str, type[dg.ConfigurableResource[Any]]] = {
+    "lakefs": LakeFSResource,
+    "store": StoreResource,
+    "collection": CollectionResource,
+    "spark": SparkResource,
+    "launch": LaunchResource,
+}
+"""Sections of the configuration that Dagster's page of resources shows; nothing reads them there."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """The repository that is collected. It is no configuration: what the launchpad shows, whoever launches sends.
+def session(settings: SparkSettings) -> SparkSession:
+    """The Spark session of this process; a JRE is found or brought along where the master is local."""
+    spark_session.wait_for_start()
+    with spark_session.handed_over(settings) as remaining:
+        made: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class Collector:
+    """The repository that is collected, with everything a step needs to reach it.
+
+    It goes by the configuration file alone: no configuration of a launch reaches it.
 
     Attributes:
-        name: what Dagster calls it.
-        report: what the page of a run is told beside what the run left.
+        configuration: with secrets.
+        from_deployment: the deployment's own resources, by the keys that `store.resource` and `spark.resource` name.
     """
 
-    name: str
-    repository: str
-    report: ReportSettings = field(default_factory=ReportSettings)
-
-
-class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The repository that is collected, with everything a step needs to reach it."""
-
-    target: dg.ResourceDependency[Target]
-    lakefs: dg.ResourceDependency[LakeFSResource]
-    store: dg.ResourceDependency[StoreResource]
-    collection: dg.ResourceDependency[CollectionResource]
-    spark: dg.ResourceDependency[SparkResource]
-    launch: dg.ResourceDependency[LaunchResource]
-    clock: dg.ResourceDependency[Clock]
+    configuration: Configuration = field(repr=False)
+    clock: Clock
+    from_deployment: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
-        """What Dagster calls the repository."""
-        return self.target.name
+        """Dagster's name of the repository."""
+        return self.configuration.label
 
     @property
     def repository(self) -> str:
         """The repository's own name."""
-        return self.target.repository
+        return self.configuration.repository
 
-    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Refuses a run whose launch sets anything of a resource. Raises ConfigurationError."""
-        if context.run is not None:
-            launching.require_closed(context.run.run_config, self.launch.settings())
+    @property
+    def store(self) -> StoreSettings:
+        """Settings of the store, completed by the deployment's S3Resource. Raises ConfigurationError."""
+        own = self.configuration.store
+        return deployed.with_s3(own, self.from_deployment.get(own.resource)) if own.resource else own
+
+    @property
+    def spark(self) -> SparkSettings:
+        """Settings of Spark, completed by the deployment's Spark resource. Raises ConfigurationError."""
+        own = self.configuration.spark
+        return deployed.with_spark(own, self.from_deployment.get(own.resource)) if own.resource else own
 
     def open(self) -> OpenRepository:
         """Asks the server for the repository and opens its store, to collect it.
@@ -172,8 +136,8 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
             ConfigurationError: also where the launch asked for something that the file does not allow.
             LakeFSError, ReadOnlyRepository: see `open`.
         """
-        policy = self.launch.settings()
-        settings, loosened = launching.settle(self.collection.settings(), policy, permit)
+        policy = self.configuration.launch
+        settings, loosened = launching.settle(self.configuration.collection, policy, permit)
         # Where a launch may delete at once, as the command line does, nobody needs an approval.
         opened = permit is not None or policy.sweep == "any"
         return replace(self.open(), settings=settings, loosened=loosened, opened=opened)
@@ -185,18 +149,18 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
     def _open(self, require: Callable[[Repository], None]) -> OpenRepository:
         if not self.repository:
             raise ConfigurationError("no repository is named: set `repository` in the configuration file")
-        settings = self.collection.settings()
+        settings = self.configuration.collection
         others = tuple(self._open_one(name, settings, require) for name in settings.also_live)
         return replace(self._open_one(self.repository, settings, require), others=others)
 
     def _open_one(
         self, repository: str, settings: CollectionSettings, require: Callable[[Repository], None]
     ) -> OpenRepository:
-        api = LakeFSClient(self.lakefs.settings(), repository, self.clock)
+        api = LakeFSClient(self.configuration.lakefs, repository, self.clock)
         facts = api.repository()
         require(facts)  # Before the store is opened: its failures would say less of the repository.
         namespace = Namespace.parse(facts.storage_namespace)
-        opener = StoreOpener(self.store.settings(), namespace.uri)
+        opener = StoreOpener(self.store, namespace.uri)
         _opened[self.name, repository] = opener
         return OpenRepository(facts, namespace, api, opener.open(), opener, settings, self.clock)
 
@@ -211,49 +175,38 @@ class Collector(dg.ConfigurableResource):  # type: ignore[type-arg]
         Args:
             settings: of the run; by default as configured.
         """
-        spark = self.spark.session()
-        partitions = (settings or self.collection.settings()).address_partitions
+        spark = session(self.spark)
+        partitions = (settings or self.configuration.collection).address_partitions
         if partitions:
             spark.conf.set("spark.sql.shuffle.partitions", partitions)
         return SparkEngine(spark, spark_session.TASKS_PER_CORE * spark_session.parallelism(spark))
 
 
-def collector(configuration: Configuration, clock: Clock) -> Collector:
-    """The resource outside of a Dagster run."""
-    return Collector(
-        target=Target(configuration.label, configuration.repository, configuration.report),
-        lakefs=LakeFSResource(**configuration.lakefs.model_dump()),
-        store=StoreResource(**configuration.store.model_dump()),
-        collection=CollectionResource(**configuration.collection.model_dump()),
-        spark=SparkResource(**configuration.spark.model_dump()),
-        launch=LaunchResource(**configuration.launch.model_dump()),
-        clock=clock,
-    )
+def resources(loaded: Loaded, names: Names, clock: Clock) -> dict[str, Any]:
+    """The collector of a repository, and the sections of its configuration to be shown, by name.
 
-
-def resources(loaded: Loaded, clock: Clock) -> dict[str, Any]:
-    """The resources of a configuration, by name; secrets stay in the environment.
-
-    A launch sets nothing of them: see `launching.require_closed`.
+    A launch sets nothing of them. Secrets are read from the environment when a run begins.
     """
     configuration = loaded.configuration
-    sections = {
-        "lakefs": LakeFSResource(**_section(loaded, "lakefs")),
-        "store": StoreResource(**_section(loaded, "store"), from_deployment=_handed_on(configuration.store.resource)),
-        "collection": CollectionResource(**_section(loaded, "collection")),
-        "spark": SparkResource(**_section(loaded, "spark"), from_deployment=_handed_on(configuration.spark.resource)),
-        "launch": LaunchResource(**_section(loaded, "launch")),
-    }
-    target = Target(configuration.label, configuration.repository, configuration.report)
-    given = Collector(target=target, clock=clock, **sections)
-    return {**sections, "collector": given}
+    keys = set(configuration.resource_keys.values())
+    # The webhooks of notifications are for sensors: a run's process need not have them.
+    secrets = {setting: variable for setting, variable in loaded.secret_variables.items() if setting[0] in _SHOWN}
+    needed = replace(loaded, secret_variables=secrets)
 
+    @dg.resource(config_schema={}, required_resource_keys=keys, description=Collector.__doc__)
+    def collector(context: dg.InitResourceContext) -> Collector:
+        if context.run is not None:
+            launching.require_closed(context.run.run_config, configuration.launch)
+        # As an attribute of `resources`, an S3Resource would be its boto3 client.
+        theirs = {key: context.resources.original_resource_dict[key] for key in keys}
+        return Collector(needed.with_secrets(), clock, theirs)
 
-def _handed_on(key: str) -> dg.ResourceDefinition | None:
-    return deployed.handed_on(key) if key else None
+    shown = {name: kind(**_section(loaded, name)) for name, kind in _SHOWN.items()}
+    return names.all_of({**shown, "collector": collector})
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:
+    """A section of the configuration; what comes from the environment is shown by the variable's name."""
     values: dict[str, Any] = getattr(loaded.configuration, name).model_dump()
     variables = {**loaded.text_variables, **loaded.secret_variables}
     named = {field: dg.EnvVar(variable) for (section, field), variable in variables.items() if section == name}

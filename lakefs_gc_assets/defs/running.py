@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.failures import kind_of, summary
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, asset_of
-from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed
 from lakefs_gc_assets.settings import LaunchSettings, Loaded
@@ -149,7 +149,7 @@ def decided_here(loaded: Loaded, **collection: object) -> Loaded:
 
 def opened(loaded: Loaded, clock: Clock) -> Collector:
     """The repository's resource outside of a run; secrets are read from the environment."""
-    return collector(loaded.with_secrets(), clock)
+    return Collector(loaded.with_secrets(), clock)
 
 
 @contextmanager

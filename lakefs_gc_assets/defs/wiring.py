@@ -11,7 +11,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, checks, forecasting, history, jobs, maintenance, notifying, schedules, sensors
-from lakefs_gc_assets.defs.io_manager import FrameIOManager
+from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import resources
 from lakefs_gc_assets.errors import ConfigurationError
@@ -54,7 +54,6 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
     approving = jobs.approve_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
-    given = resources(loaded, clock)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:
         elsewhere.append(emr.collect_job(names, loaded))
@@ -85,7 +84,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             sensors.follow_deleted_report(names, settings, collecting),
             *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],
-        resources=names.all_of({**given, "frames": FrameIOManager(collector=given["collector"])}),
+        resources={**resources(loaded, names, clock), names.of("frames"): frame_io_manager(names)},
     )
 
 

@@ -11,7 +11,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.defs import deployed, emr
-from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -50,7 +50,7 @@ def test_a_store_is_reached_as_the_deployments_resource_reaches_it(
     found: list[tuple[str, ...]] = []
 
     def look(collector: Collector) -> None:
-        settings = collector.store.settings()
+        settings = collector.store
         store = open_store(settings, Namespace.parse(f"s3://{bucket}/repo"))
         store.put("a", b"some bytes")
         found.append((settings.region, settings.endpoint_url, store.get("a").decode(), repr(collector)))
@@ -73,7 +73,7 @@ def test_the_session_has_the_properties_of_the_deployments_resource() -> None:
     found: list[SparkSettings] = []
     theirs = LazyPySparkResource(spark_config={"spark": {"master": "local[3]", "ui.enabled": True}, "spark.x": 7})
 
-    looked_at(lambda collector: found.append(collector.spark.settings()), {"s3": S3Resource(), "spark_there": theirs})
+    looked_at(lambda collector: found.append(collector.spark), {"s3": S3Resource(), "spark_there": theirs})
 
     (settings,) = found
     assert settings.master == "local[3]"
@@ -160,12 +160,12 @@ def test_where_there_is_no_deployment_it_is_refused(section: str, tmp_path: Path
     file = tmp_path / "lakefs-gc.yaml"
     file.write_text(f"repository: repo\n{section}: {{resource: there}}\n")
     configuration = Configuration.model_validate({"repository": "repo", section: {"resource": "there"}})
-    alone = collector(configuration, SystemClock())
+    alone = Collector(configuration, SystemClock())
 
     with pytest.raises(ConfigurationError, match=rf"{section}\.resource names there"):
         load_all(file)
     with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .* there is none here"):
-        getattr(alone, section).settings()
+        getattr(alone, section)
     with pytest.raises(ConfigurationError, match=rf"{section}\.resource is there, .*EMR Serverless does not have"):
         emr.start_parameters(configuration.emr_serverless, Loaded(configuration, {}))
 
@@ -175,4 +175,4 @@ def test_a_client_of_boto3_is_no_resource() -> None:
     theirs = {"s3": s3_resource, "spark_there": LazyPySparkResource(spark_config={})}
 
     with pytest.raises(ConfigurationError, match="to be an S3Resource of dagster-aws and is a S3"):
-        looked_at(lambda collector: print(collector.store.settings()), theirs)
+        looked_at(lambda collector: print(collector.store), theirs)

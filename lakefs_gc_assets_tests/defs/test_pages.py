@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.failures import end_run
 from lakefs_gc_assets.defs.pages import count_garbage, keep, keep_counted, keep_failed
-from lakefs_gc_assets.defs.resources import Collector, collector
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import Configuration
@@ -30,7 +30,7 @@ __all__ = ["opened", "repository"]
 @pytest.fixture
 def collecting(repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> Collector:
     """The resource of a process that has opened the repository."""
-    made = collector(Configuration(repository="repo"), repository.clock)
+    made = Collector(Configuration(repository="repo"), repository.clock)
     monkeypatch.setattr(Collector, "last_opened", lambda self: repository.store)
     return made
 

@@ -4,22 +4,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.defs.resources import SparkResource, collector
+from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs.resources import Collector, session
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration, SparkSettings
-from lakefs_gc_assets.spark.session import parallelism
+from lakefs_gc_assets.settings import Configuration, SparkSettings, loaded_from
+from lakefs_gc_assets.spark.session import parallelism, properties
 
 
 def test_runs_of_the_graph_use_the_session_of_the_tests(spark: SparkSession) -> None:
-    session = SparkResource(master="local[7]", driver_memory="1g").session()
+    ours = session(SparkSettings(master="local[7]", driver_memory="1g"))
 
-    assert session.sparkContext.applicationId == spark.sparkContext.applicationId
-    assert session.sparkContext.master == "local[2]"
-    assert session.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert ours.sparkContext.applicationId == spark.sparkContext.applicationId
+    assert ours.sparkContext.master == "local[2]"
+    assert ours.conf.get("spark.sql.session.timeZone") == "UTC"
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
@@ -37,22 +40,22 @@ def test_workers_run_in_this_python(spark: SparkSession) -> None:
 
 def test_tasks_follow_the_cores(spark: SparkSession) -> None:
     assert parallelism(spark) == 2
-    assert collector(Configuration(repository="a"), SystemClock()).engine().tasks == 8
+    assert Collector(Configuration(repository="a"), SystemClock()).engine().tasks == 8
 
 
 def test_settings_of_the_file_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = SparkSettings(master="local[3]", config={"spark.sql.session.timeZone": "CET", "spark.x": "y"})
 
-    properties = SparkResource(**settings.model_dump()).properties()
+    found = properties(settings)
 
-    assert properties["spark.master"] == "local[3]"
-    assert (properties["spark.sql.session.timeZone"], properties["spark.x"]) == ("CET", "y")
-    assert properties["spark.speculation"] == "false"
+    assert found["spark.master"] == "local[3]"
+    assert (found["spark.sql.session.timeZone"], found["spark.x"]) == ("CET", "y")
+    assert found["spark.speculation"] == "false"
 
 
 def test_only_for_many_objects_a_local_jvm_compiles_twice() -> None:
     few, many = (
-        SparkResource(many_objects=many).properties()["spark.driver.extraJavaOptions"] for many in (False, True)
+        properties(SparkSettings(many_objects=many))["spark.driver.extraJavaOptions"] for many in (False, True)
     )
 
     assert "-XX:TieredStopAtLevel=1" in few
@@ -60,14 +63,14 @@ def test_only_for_many_objects_a_local_jvm_compiles_twice() -> None:
 
 
 def test_what_the_jvm_may_say_is_in_a_file_that_is_there() -> None:
-    option = SparkResource().properties()["spark.driver.extraJavaOptions"].split()[0]
+    option = properties(SparkSettings())["spark.driver.extraJavaOptions"].split()[0]
 
     file = Path(unquote(urlparse(option.removeprefix("-Dlog4j2.configurationFile=")).path))
     assert "rootLogger.level = error" in file.read_text()
 
 
 def test_a_remote_session_needs_no_java() -> None:
-    assert SparkResource(remote="sc://spark:15002").properties() == {
+    assert properties(SparkSettings(remote="sc://spark:15002")) == {
         "spark.remote": "sc://spark:15002",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -79,4 +82,34 @@ def test_a_remote_session_needs_no_java() -> None:
 
 def test_a_repository_without_a_name_is_not_opened() -> None:
     with pytest.raises(ConfigurationError, match="no repository is named"):
-        collector(Configuration(), SystemClock()).open()
+        Collector(Configuration(), SystemClock()).open()
+
+
+def test_what_a_launch_sets_of_a_resource_reaches_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody refuses the launch: what the UI shows of the file is read by nothing."""
+    monkeypatch.setattr(launching, "require_closed", lambda *_: None)
+    found: list[Configuration] = []
+
+    @dg.op(required_resource_keys={"collector"})
+    def looking(context: dg.OpExecutionContext) -> None:
+        found.append(context.resources.collector.configuration)
+
+    @dg.job
+    def looking_job() -> None:
+        looking()
+
+    webhook = {"failure_webhook": {"env": "SET_FOR_SENSORS_ALONE"}}
+    content = {"repository": "repo", "lakefs": {"endpoint": "http://ours"}, "notifications": webhook}
+    loaded = loaded_from(content, "gc.yaml")
+    merged = dg.Definitions.merge(build(loaded, SystemClock()), dg.Definitions(jobs=[looking_job]))
+    of_a_launch = {
+        "lakefs": {"endpoint": "http://evil"},
+        "collection": {"sweep": True},
+        "spark": {"remote": "sc://evil"},
+    }
+    config = {"resources": {name: {"config": values} for name, values in of_a_launch.items()}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        merged.resolve_job_def("looking_job").execute_in_process(instance=instance, run_config=config)
+
+    assert found == [loaded.configuration]
+    assert (found[0].lakefs.endpoint, found[0].collection.sweep, found[0].spark.remote) == ("http://ours", False, "")
