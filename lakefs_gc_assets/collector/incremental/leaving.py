@@ -47,16 +47,18 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, unheld.count + outcomes.count)
     with engine.in_background(partial(_store_committed, step, committed, sealed)) as stored_committed:
         waiting = _store(step, PENDING_DF, waiting_rows)
-        checked = count_checkpoint(
+        pending = waiting.rows(engine, "address")
+        kept, lost = count_sealed(
             engine,
             select_sealed(engine, there.rows("address"), sealed),
             select_sealed(engine, unheld.rows(engine, "address"), sealed),
-            waiting.rows(engine, "address"),
-            committed.rows(engine, "address"),
+            pending,
             deleted,
-            committed_count=committed.count + waiting.count,
-            count=unheld.count + waiting.count + outcomes.count,
+            unheld.count + waiting.count + outcomes.count,
         )
+        held = committed.rows(engine, "address")
+        both = engine.count(engine.among_exactly(held, pending, committed.count + waiting.count))
+        checked = CheckpointCounts(kept, both, lost)
         carried = stored_committed()
     if problem := checked.contradiction:
         return problem
@@ -192,35 +194,20 @@ class CheckpointCounts:
         return None
 
 
-def count_checkpoint(
-    engine: Engine[R],
-    there: R,
-    unheld: R,
-    waiting: R,
-    committed: R,
-    deleted: R,
-    *,
-    committed_count: int,
-    count: int,
-) -> CheckpointCounts:
+def count_sealed(engine: Engine[R], there: R, unheld: R, waiting: R, deleted: R, count: int) -> tuple[int, int]:
     """Counts objects of sealed slices by what became of them, to check the pending frame as it is stored.
 
-    All operands have an address.
+    All operands have an address. Returns how many commits hold and how many are lost, see CheckpointCounts.
 
     Args:
         there, unheld: all objects, and those of them that no commit holds.
         waiting: of the pending frame.
-        committed: what commits hold, of all slices.
-        committed_count: how many rows `committed` and `waiting` have together, about.
         count: how many rows `unheld`, `waiting` and `deleted` have together, about.
     """
     counts = engine.count_by_sets(unheld, waiting, deleted, count=count)
     is_unheld = 1
-    return CheckpointCounts(
-        committed=engine.count(there) - sum(n for sets, n in counts.items() if sets & is_unheld),
-        both=engine.count(engine.among_exactly(committed, waiting, committed_count)),
-        lost=counts.get(is_unheld, 0),
-    )
+    held = engine.count(there) - sum(n for sets, n in counts.items() if sets & is_unheld)
+    return held, counts.get(is_unheld, 0)
 
 
 def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> int:

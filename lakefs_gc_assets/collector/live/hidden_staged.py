@@ -80,11 +80,13 @@ def clear_hidden(
     """
     known, seen = notes.read() if notes else HeadRanges(), set(heads.values())
     with ExitStack() as stack:
-        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, heads, known, columns, listed))
+        of_heads = hidden.heads_by_range(step.repository.store, heads, known)
+        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, of_heads, columns, listed))
         for other in step.repository.others:
             theirs = _heads(other)
             seen.update(theirs.values())
-            again = _clear_one(step, other, cleared.candidates, theirs, known, columns, listed)
+            of_heads = hidden.heads_by_range(other.store, theirs, known)
+            again = _clear_one(step, other, cleared.candidates, of_heads, columns, listed)
             found = stack.enter_context(again)
             cleared = Cleared(
                 found.candidates,
@@ -109,15 +111,13 @@ def _clear_one(
     step: Step[R],
     repository: OpenRepository,
     candidates: R,
-    heads: Mapping[str, str],
-    known: HeadRanges,
+    of_heads: Mapping[str, HeadRange],
     columns: pa.Schema,
     listed: Callable[[], R] | None,
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that branches of one repository have staged with the content of a committed object."""
     engine = step.engine
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
-    of_heads = hidden.heads_by_range(repository.store, heads, known)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
     sizes = pa.array(amounts, pa.int64())
     read = References.from_step(step, repository).head_entries(noted_sizes.select_ranges(step, of_heads, sizes), sizes)

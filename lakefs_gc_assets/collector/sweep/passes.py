@@ -4,13 +4,12 @@ A sweep that was broken off is resumed: candidates with a receipt of their delet
 candidates a person approved is swept as any other run.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import receipts
@@ -19,7 +18,6 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.history import deleted_since
-from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.records import approval, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
@@ -29,7 +27,7 @@ from lakefs_gc_assets.collector.records.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine, Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
-from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.collector.sweep.validity import Countdown, Validity
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -231,26 +229,29 @@ def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]
     repository, plan = step.repository, step.plan
     kind = Quarantine if repository.settings.quarantines else Sweep
     return partial(
-        _delete, kind, repository.opener, plan.run_id, step.lock_token, repository.clock, valid, plan.attempt
+        _delete,
+        repository.opener,
+        partial(kind, run_id=plan.run_id, lock=step.lock_token, clock=repository.clock, attempt=plan.attempt),
+        partial(valid.countdown, run_id=plan.run_id, clock=repository.clock),
     )
 
 
 def _delete(
-    kind: type[Sweep],
     opener: StoreOpener,
-    run_id: str,
-    lock: LockToken,
-    clock: Clock,
-    valid: Validity,
-    attempt: str,
+    make_sweep: Callable[..., Sweep],
+    begin_countdown: Callable[[ObjectStore], Countdown],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Deletes the rows of a task; yields their receipts."""
+    """Deletes the rows of a task; yields their receipts.
+
+    Args:
+        make_sweep: takes the store and the countdown.
+    """
     store = opener.open()
     sweep: Sweep | None = None
     for batch in batches:
         # The countdown begins right before the first batch, however late this task begins.
         if sweep is None:
-            sweep = kind(store, run_id, lock, clock, attempt=attempt, countdown=valid.countdown(store, run_id, clock))
+            sweep = make_sweep(store, countdown=begin_countdown(store))
         for rows in sweep.delete(pa.Table.from_batches([batch])):
             yield from rows.to_batches()

@@ -34,8 +34,8 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read
 from lakefs_gc_assets.collector.incremental.leaving import (
     CheckpointCounts,
-    count_checkpoint,
     count_late_arrivals,
+    count_sealed,
     leave,
     reason_for_none,
     seal,
@@ -114,15 +114,12 @@ def test_what_is_pending_is_counted_against_what_there_was(
     there: set[str], waiting: set[str], committed: set[str], deleted: set[str]
 ) -> None:
     unheld = there - committed
-    rows = [
-        frame([live(each) for each in sorted(names)], LIVE) for names in (there, unheld, waiting, committed, deleted)
-    ]
+    rows = [frame([live(each) for each in sorted(names)], LIVE) for names in (there, unheld, waiting, deleted)]
 
-    counts = count_checkpoint(ENGINE, *rows, committed_count=9, count=9)
+    held, lost = count_sealed(ENGINE, rows[0], rows[1], rows[2], rows[3], 9)
 
-    assert counts.both == len(waiting & committed)
-    assert counts.lost == len(unheld - waiting - deleted)
-    assert counts.committed == len(there & committed)
+    assert lost == len(unheld - waiting - deleted)
+    assert held == len(there & committed)
 
 
 @pytest.mark.parametrize(

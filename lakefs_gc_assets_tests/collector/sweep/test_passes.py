@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
@@ -28,10 +29,10 @@ from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import deletion, passes
-from lakefs_gc_assets.collector.sweep.deletion import Sweep
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost
 from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
@@ -564,21 +565,21 @@ class TestSweepOnce:
     def test_each_task_counts_from_when_it_begins(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         batches = run.engine.collect(run.rows(*KEYS)).select(["address", "size", "slice", "slice_window"]).to_batches(1)
-        token, valid = run.step.lock_token, Validity.begin(run.store, PLAN.run_id, HOUR)
+        valid = Validity.begin(run.store, PLAN.run_id, HOUR)
         counted, clock = Validity.countdown, run.step.repository.clock
         began: list[tuple[Any, ...]] = []
 
-        def countdown(valid: Validity, *arguments: Any) -> Any:
-            began.append(arguments)
-            return counted(valid, *arguments)
+        def countdown(valid: Validity, store: ObjectStore, run_id: str, clock: Clock) -> Any:
+            began.append((store, run_id, clock))
+            return counted(valid, store, run_id, clock)
 
         with mock.patch.object(Validity, "countdown", countdown):
-            task = passes._delete(Sweep, opener, PLAN.run_id, token, clock, valid, "attempt", batches)
+            task = passes._deleter(run.step, valid)(batches)
             assert began == []
             told = pa.Table.from_batches(task)
         assert began == [(run.store, PLAN.run_id, clock)]
         assert told.column("address").to_pylist() == KEYS
-        assert set(told.column("attempt").to_pylist()) == {"attempt"}
+        assert set(told.column("attempt").to_pylist()) == {run.step.plan.attempt}
         assert run.there() == set()
 
 
