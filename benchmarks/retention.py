@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.retention.active_commits import Graph, active_co
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.rules import effective
 from lakefs_gc_assets.embedded import formats
-from lakefs_gc_assets.embedded.commits import record_value
+from lakefs_gc_assets.embedded.commits import Commit, record_value
 from lakefs_gc_assets.embedded.formats import table
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits, RefsDump, RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings
@@ -104,8 +104,8 @@ def _written(folder: Path, count: int) -> ScriptedApi:
     for commit, date, parents, branch in _history(count):
         heads[branch] = commit
         metarange = _metarange(commit)
-        data = formats.commit_data(commit, "someone", "work", date, metarange, {"key": "value"}, parents, 1, 1)
-        records.append((commit.encode(), record_value(commit.encode(), data)))
+        kept = Commit(commit, "someone", "work", metarange, date, {"key": "value"}, tuple(parents), 1, 1)
+        records.append((commit.encode(), record_value(commit.encode(), kept.encode())))
         if date > young and branch == "main":
             lines.append(f"{commit},false,{metarange}")
     (folder / "_lakefs").mkdir()

@@ -167,24 +167,7 @@ def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
         core,
         repository,
         "commit",
-        [
-            (
-                commit.id,
-                commit.id,
-                formats.commit_data(
-                    commit.id,
-                    commit.committer,
-                    commit.message,
-                    commit.creation_date,
-                    commit.metarange_id,
-                    commit.metadata,
-                    commit.parents,
-                    commit.version,
-                    commit.generation,
-                ),
-            )
-            for commit in commits.every(core, repository)
-        ],
+        [(commit.id, commit.id, commit.encode()) for commit in commits.every(core, repository)],
     )
     time.sleep(core.settings.dump_pause_seconds)
     branches_id = _write_dump(

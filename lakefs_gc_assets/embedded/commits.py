@@ -17,7 +17,7 @@ from typing import Any
 
 from lakefs_gc_assets.embedded import formats
 from lakefs_gc_assets.embedded.core import Core, bad_request, not_found
-from lakefs_gc_assets.embedded.formats import table, varint
+from lakefs_gc_assets.embedded.formats import map_field, number_field, table, text_field, time_field, varint
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
@@ -191,6 +191,20 @@ class Commit:
         if not self.parents:
             return None
         return self.parents[-1 if self.version == 0 else 0]
+
+    def encode(self) -> bytes:
+        """The record of a dump of refs."""
+        return (
+            text_field(1, self.id)
+            + text_field(2, self.committer)
+            + text_field(3, self.message)
+            + time_field(4, self.creation_date)
+            + text_field(5, self.metarange_id)
+            + map_field(6, self.metadata)
+            + b"".join(text_field(7, parent, always=True) for parent in self.parents)
+            + number_field(8, self.version)
+            + number_field(9, self.generation)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """As the API shows it."""

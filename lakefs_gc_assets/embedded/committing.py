@@ -18,16 +18,18 @@ from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Who makes a commit, and what they say of it; `date` in seconds since 1970 UTC, now unless given."""
+
+    committer: str
+    message: str
+    metadata: Mapping[str, str]
+    date: int | None = None
+
+
 def commit_staged(
-    core: Core,
-    repository: Repository,
-    branch_id: str,
-    committer: str,
-    message: str,
-    metadata: Mapping[str, str],
-    *,
-    date: int | None = None,
-    allow_empty: bool = False,
+    core: Core, repository: Repository, branch_id: str, described: Description, *, allow_empty: bool = False
 ) -> commits.Commit:
     """Commits a branch. Raises ApiFailure 400 where nothing changed and `allow_empty` is not set.
 
@@ -56,7 +58,13 @@ def commit_staged(
             core,
             repository,
             commits.Draft(
-                committer, message, metarange_id, (head.id,), head.generation + 1, metadata, creation_date=date
+                described.committer,
+                described.message,
+                metarange_id,
+                (head.id,),
+                head.generation + 1,
+                described.metadata,
+                described.date,
             ),
         )
         branches.move(core, repository, branch, made.id)
@@ -68,13 +76,14 @@ _SOURCE_WINS, _DEST_WINS = "source-wins", "dest-wins"
 
 
 def combine(
-    core: Core, repository: Repository, base: str, source: str, destination: str, strategy: str, doing: str
+    core: Core, repository: Repository, change: tuple[str, str], destination: str, strategy: str, doing: str
 ) -> str:
-    """The metarange of `destination` with what changed from `base` to `source`.
+    """The metarange of `destination` with what changed from one metarange, `change[0]`, to another, `change[1]`.
 
     Raises ApiFailure 400 where the source changed nothing, 409 where both changed a path differently and no strategy
     says who wins.
     """
+    base, source = change
     if source == base:
         raise bad_request(f"{doing}: no changes")
     if destination == base:
@@ -103,24 +112,28 @@ def _identity(record: Record | None) -> bytes | None:
     return None if record is None else record[1]
 
 
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """Who wins where both changed a path, whether the commit has one parent only, and may have no changes."""
+
+    strategy: str = ""
+    squash: bool = False
+    allow_empty: bool = False
+
+
 def merge(
     core: Core,
     repository: Repository,
     source_reference: str,
     destination_branch: str,
-    committer: str,
-    message: str,
-    metadata: Mapping[str, str],
-    *,
-    strategy: str = "",
-    squash: bool = False,
-    allow_empty: bool = False,
+    described: Description,
+    options: MergeOptions,
 ) -> commits.Commit:
-    """Merges a reference into a branch; squashed, the commit has one parent only.
+    """Merges a reference into a branch; without a message the commit has one that says so.
 
     Raises ApiFailure 400 where the source changed nothing and `allow_empty` is not set, 409 for a conflict.
     """
-    doing = f"update branch {destination_branch}"
+    doing, strategy = f"update branch {destination_branch}", options.strategy
     if strategy not in ("", _SOURCE_WINS, _DEST_WINS):
         raise bad_request(f"{doing}: invalid merge strategy {strategy!r}")
     with core.database.transaction():
@@ -130,20 +143,20 @@ def merge(
         branches.require_clean(core, repository, branch, doing)
         base = commits.merge_base(core, repository, source, head)
         shared = base.metarange_id if base else ""
-        if allow_empty and source.metarange_id == shared:
+        if options.allow_empty and source.metarange_id == shared:
             metarange_id = head.metarange_id
         else:
-            metarange_id = combine(core, repository, shared, source.metarange_id, head.metarange_id, strategy, doing)
+            metarange_id = combine(core, repository, (shared, source.metarange_id), head.metarange_id, strategy, doing)
         made = commits.add(
             core,
             repository,
             commits.Draft(
-                committer,
-                message or f"Merge '{source_reference}' into '{destination_branch}'",
+                described.committer,
+                described.message or f"Merge '{source_reference}' into '{destination_branch}'",
                 metarange_id,
-                (head.id,) if squash else (head.id, source.id),
+                (head.id,) if options.squash else (head.id, source.id),
                 max(head.generation, source.generation) + 1,
-                {**metadata, STRATEGY_KEY: strategy or "default"},
+                {**described.metadata, STRATEGY_KEY: strategy or "default"},
             ),
         )
         branches.move(core, repository, branch, made.id)
@@ -163,7 +176,7 @@ def revert(
         branches.require_clean(core, repository, branch, "update branch")
         parent = parent_of(core, repository, reverted, max(parent_number, 1))
         metarange_id = combine(
-            core, repository, reverted.metarange_id, parent.metarange_id, head.metarange_id, "", "update branch"
+            core, repository, (reverted.metarange_id, parent.metarange_id), head.metarange_id, "", "update branch"
         )
         made = commits.add(
             core,

@@ -132,9 +132,17 @@ def demonstrate(
     Raises:
         CollectionError: where one of the runs fails.
     """
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
+
+    def say_and_tell(line: str) -> None:
+        say(line)
+        meanwhile(line)
+
     with running.instance() as home:
         console.rule("dry run: what would go")
-        dry = _run(loaded, clock, console, home, sweep=False)
+        dry = _run(loaded, clock, home, say, sweep=False)
         repository = running.opened(loaded, clock).open()
         candidates = stored(repository, dry, "candidates")
         console.print(_table(candidates, {**reasons(repository, dry), **why}))
@@ -142,15 +150,15 @@ def demonstrate(
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
         console.rule("sweep")
-        swept = [_run(loaded, clock, console, home, sweep=True, meanwhile=meanwhile)]
+        swept = [_run(loaded, clock, home, say_and_tell, sweep=True)]
         for flow in then:
             console.rule(f"the next run, {flow}")
-            swept.append(_run(loaded, clock, console, home, sweep=True, flow=flow))
+            swept.append(_run(loaded, clock, home, say, sweep=True, flow=flow))
         ended = [found for run_id in swept if (found := report.read(repository.store, run_id))]
         console.rule("report")
         for found in ended:
             for line in describe(found):
-                console.print(line, highlight=False, soft_wrap=True)
+                say(line)
         if then:
             console.print(_compared(ended))
         deleted, failed = (sum(found.counts[name] for found in ended) for name in ("deleted", "failed"))
@@ -172,18 +180,13 @@ def reasons(repository: OpenRepository, run_id: str) -> dict[str, str]:
 def _run(
     loaded: Loaded,
     clock: Clock,
-    console: Console,
     home: dg.DagsterInstance,
+    say: LogLine,
     *,
     sweep: bool,
-    meanwhile: LogLine = lambda line: None,
     flow: Flow = Flow.CLEAN,
 ) -> str:
-    def progress(line: str) -> None:
-        console.print(line, highlight=False, soft_wrap=True)
-        meanwhile(line)
-
-    succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
+    succeeded, run_id, error = running.execute(loaded, sweep, say, clock, home, flow)
     if not succeeded:
         raise error or CollectionError(f"run {run_id} failed")
     return run_id

@@ -273,7 +273,8 @@ def commit_id(
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-def _number(tag: int, value: int) -> bytes:
+def number_field(tag: int, value: int) -> bytes:
+    """A field of a protobuf message; nothing for zero."""
     return varint(tag << 3 | _VARINT) + varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
 
 
@@ -281,16 +282,19 @@ def _bytes(tag: int, value: bytes, *, always: bool = False) -> bytes:
     return varint(tag << 3 | _BYTES) + varint(len(value)) + value if value or always else b""
 
 
-def _string(tag: int, value: str, *, always: bool = False) -> bytes:
+def text_field(tag: int, value: str, *, always: bool = False) -> bytes:
+    """A field of a protobuf message; nothing for an empty text unless `always` is set."""
     return _bytes(tag, value.encode("utf-8", "surrogateescape"), always=always)
 
 
-def _string_map(tag: int, values: Mapping[str, str]) -> bytes:
-    return b"".join(_bytes(tag, _string(1, key) + _string(2, values[key]), always=True) for key in sorted(values))
+def map_field(tag: int, values: Mapping[str, str]) -> bytes:
+    """A field of a protobuf message, pairs in order of key."""
+    return b"".join(_bytes(tag, text_field(1, key) + text_field(2, values[key]), always=True) for key in sorted(values))
 
 
-def _timestamp(tag: int, seconds: int) -> bytes:
-    return _bytes(tag, _number(1, seconds), always=True)
+def time_field(tag: int, seconds: int) -> bytes:
+    """A field of a protobuf message; seconds since 1970 UTC."""
+    return _bytes(tag, number_field(1, seconds), always=True)
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -361,13 +365,13 @@ class Entry:
     def encode(self) -> bytes:
         """The record as lakeFS stores it."""
         return (
-            _string(1, self.address)
-            + _timestamp(2, self.last_modified)
-            + _number(3, self.size)
-            + _string(4, self.etag)
-            + _string_map(5, self.metadata)
-            + _number(6, self.address_type)
-            + _string(7, self.content_type)
+            text_field(1, self.address)
+            + time_field(2, self.last_modified)
+            + number_field(3, self.size)
+            + text_field(4, self.etag)
+            + map_field(5, self.metadata)
+            + number_field(6, self.address_type)
+            + text_field(7, self.content_type)
         )
 
     def with_metadata(self, metadata: Mapping[str, str]) -> "Entry":
@@ -402,32 +406,7 @@ def decode_entry(message: bytes) -> Entry:
 
 def range_data(min_key: bytes, max_key: bytes, estimated_size: int, count: int) -> bytes:
     """A metarange's record of one range."""
-    return _bytes(1, min_key) + _bytes(2, max_key) + _number(3, estimated_size) + _number(4, count)
-
-
-def commit_data(
-    commit_id: str,
-    committer: str,
-    message: str,
-    creation_date: int,
-    metarange_id: str,
-    metadata: Mapping[str, str],
-    parents: Iterable[str],
-    version: int,
-    generation: int,
-) -> bytes:
-    """A commit in a refs dump."""
-    return (
-        _string(1, commit_id)
-        + _string(2, committer)
-        + _string(3, message)
-        + _timestamp(4, creation_date)
-        + _string(5, metarange_id)
-        + _string_map(6, metadata)
-        + b"".join(_string(7, parent, always=True) for parent in parents)
-        + _number(8, version)
-        + _number(9, generation)
-    )
+    return _bytes(1, min_key) + _bytes(2, max_key) + number_field(3, estimated_size) + number_field(4, count)
 
 
 def branch_data(
@@ -440,12 +419,12 @@ def branch_data(
 ) -> bytes:
     """A branch in a refs dump, with the metarange that a compaction of its staging left."""
     return (
-        _string(1, branch_id)
-        + _string(2, commit_id)
-        + _string(3, staging_token)
-        + b"".join(_string(4, token, always=True) for token in sealed_tokens)
-        + _number(5, int(hidden))
-        + _string(6, compacted_base)
+        text_field(1, branch_id)
+        + text_field(2, commit_id)
+        + text_field(3, staging_token)
+        + b"".join(text_field(4, token, always=True) for token in sealed_tokens)
+        + number_field(5, int(hidden))
+        + text_field(6, compacted_base)
     )
 
 
@@ -468,11 +447,11 @@ def branch_schema() -> str:
 
 def tag_data(tag_id: str, commit_id: str) -> bytes:
     """A tag in a refs dump."""
-    return _string(1, tag_id) + _string(2, commit_id)
+    return text_field(1, tag_id) + text_field(2, commit_id)
 
 
 def retention_rules(default_days: int, branches: Mapping[str, int]) -> bytes:
     """The rules file; empty where nothing is set."""
-    return _number(1, default_days) + b"".join(
-        _bytes(2, _string(1, branch) + _number(2, days), always=True) for branch, days in branches.items()
+    return number_field(1, default_days) + b"".join(
+        _bytes(2, text_field(1, branch) + number_field(2, days), always=True) for branch, days in branches.items()
     )

@@ -7,7 +7,7 @@ from typing import Any
 from lakefs_gc_assets.embedded import branches, http, objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response, page
-from lakefs_gc_assets.embedded.objects import Found
+from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
 
 _METADATA_HEADER = "x-lakefs-meta-"
@@ -24,7 +24,7 @@ def _upload(core: Core, request: Request, repository: str, branch: str) -> Respo
         if name.startswith(_METADATA_HEADER)
     }
     condition = http.write_condition(request)
-    entry = objects.upload(core, found, branch, path, content, content_type, metadata, condition)
+    entry = objects.upload(core, Place(found, branch, path), content, content_type, metadata, condition)
     return json_response(201, objects.stats(found, path, entry))
 
 
@@ -130,11 +130,8 @@ def _copy(core: Core, request: Request, repository: str, branch: str) -> Respons
     metadata = body.get("user_metadata")
     entry = objects.copy(
         core,
-        found,
-        branch,
-        destination,
-        str(body.get("src_ref") or branch),
-        str(body["src_path"]),
+        Place(found, str(body.get("src_ref") or branch), str(body["src_path"])),
+        Place(found, branch, destination),
         shallow=bool(body.get("shallow", False)),
         metadata=metadata if body.get("override_metadata", metadata is not None) else None,
     )
@@ -182,7 +179,7 @@ def _begin_multipart(core: Core, request: Request, repository: str, branch: str)
         raise bad_request(f"parts can be at most {objects.MOST_PARTS}")
     branches.get(core, found, branch)
     address = repositories.issue_address(core, found, branch, path)
-    upload = objects.begin_upload(core, found, branch, path, address, objects.DEFAULT_CONTENT_TYPE, {})
+    upload = objects.begin_upload(core, Place(found, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
     urls = [repositories.presigned_url(core, found, address, "PUT", (upload.id, number + 1)) for number in range(count)]
     return json_response(
         201, {"upload_id": upload.id, "physical_address": found.namespace + address, "presigned_urls": urls}

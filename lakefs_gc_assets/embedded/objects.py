@@ -20,6 +20,16 @@ from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A path of a branch or, to read, of a commit."""
+
+    repository: Repository
+    reference: str
+    path: str
+
+
 MOST_PARTS = 10_000
 """Of one upload, as on S3; they are numbered from 1."""
 
@@ -37,21 +47,14 @@ class Upload:
     metadata: Mapping[str, str]
 
 
-def begin_upload(
-    core: Core,
-    repository: Repository,
-    branch_id: str,
-    path: str,
-    address: str,
-    content_type: str,
-    metadata: Mapping[str, str],
-) -> Upload:
-    """Starts an upload to an address."""
-    upload = Upload(str(uuid.uuid4()), repository.id, branch_id, path, address, content_type, metadata)
+def begin_upload(core: Core, place: Place, address: str, content_type: str, metadata: Mapping[str, str]) -> Upload:
+    """Starts an upload to an address, to be staged at a place."""
+    name, repository_id = str(uuid.uuid4()), place.repository.id
+    upload = Upload(name, repository_id, place.reference, place.path, address, content_type, metadata)
     with core.database.transaction() as database:
         database.execute(
             "INSERT INTO uploads VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (upload.id, repository.id, branch_id, path, address, content_type, json.dumps(dict(metadata))),
+            (name, repository_id, place.reference, place.path, address, content_type, json.dumps(dict(metadata))),
         )
     return upload
 
@@ -220,15 +223,14 @@ def _check(core: Core, repository: Repository, branch_id: str, path: str, condit
 
 def upload(
     core: Core,
-    repository: Repository,
-    branch_id: str,
-    path: str,
+    place: Place,
     content: bytes,
     content_type: str,
     metadata: Mapping[str, str],
     condition: Condition = ALWAYS,
 ) -> Entry:
     """Writes an object and stages it. An upload whose branch is gone leaves the object behind, as real servers do."""
+    repository, branch_id, path = place.repository, place.reference, place.path
     branches.get(core, repository, branch_id)
     _check(core, repository, branch_id, path, condition)
     stored = store_bytes(core, repository, content)
@@ -247,26 +249,24 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
 
 def copy(
     core: Core,
-    repository: Repository,
-    branch_id: str,
-    destination: str,
-    source_reference: str,
-    source: str,
+    source: Place,
+    destination: Place,
     *,
     shallow: bool = False,
     metadata: Mapping[str, str] | None = None,
     content_type: str = "",
 ) -> Entry:
-    """Copies an object to a path of a branch: in full, in rule set `seed` by reference within one staging area.
+    """Copies an object within a repository: in full, in rule set `seed` by reference within one staging area.
 
     The copy has the source's metadata and content type unless others are given.
     """
+    repository, branch_id = destination.repository, destination.reference
     if shallow and core.settings.rules == "oss":
         raise ApiFailure(501, "Not Implemented")
     with core.database.transaction():
         branches.get(core, repository, branch_id)
-        found = find(core, repository, source_reference, source)
-        if core.settings.rules == "seed" and found.staged and source_reference == branch_id:
+        found = find(core, repository, source.reference, source.path)
+        if core.settings.rules == "seed" and found.staged and source.reference == branch_id:
             entry = replace(
                 found.entry,
                 last_modified=core.clock.seconds(),
@@ -276,7 +276,7 @@ def copy(
                 entry = entry.with_metadata(metadata)
             if entry.address_type != AddressType.FULL:
                 repositories.remember_copy(core, repository, entry.address)
-            stage(core, repository, branch_id, destination, entry)
+            stage(core, repository, branch_id, destination.path, entry)
             return entry
     if shallow:
         raise bad_request("a shallow copy needs a staged source on the same branch")
@@ -288,7 +288,7 @@ def copy(
         content_type=content_type or found.entry.content_type,
         metadata=dict(found.entry.metadata if metadata is None else metadata),
     )
-    stage(core, repository, branch_id, destination, entry)
+    stage(core, repository, branch_id, destination.path, entry)
     return entry
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lakefs_gc_assets.embedded import branches, commits, committing, repositories
-from lakefs_gc_assets.embedded.committing import Difference
+from lakefs_gc_assets.embedded.committing import Description, Difference, MergeOptions
 from lakefs_gc_assets.embedded.core import Core, bad_request, not_found, timestamp
 from lakefs_gc_assets.embedded.formats import decode_entry
 from lakefs_gc_assets.embedded.http import (
@@ -60,15 +60,11 @@ def _reset_branch(core: Core, request: Request, repository: str, branch: str) ->
 def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
-    date = body.get("date")
     made = committing.commit_staged(
         core,
         repositories.get_writable(core, repository),
         branch,
-        request.user,
-        str(body["message"]),
-        body.get("metadata") or {},
-        date=None if date is None else int(date),
+        Description(request.user, body["message"], body.get("metadata") or {}, body.get("date")),
         allow_empty=bool(body.get("allow_empty", False)),
     )
     return json_response(201, made.as_json())
@@ -96,12 +92,10 @@ def _merge(core: Core, request: Request, repository: str, ref: str, branch: str)
         repositories.get_writable(core, repository),
         ref,
         branch,
-        request.user,
-        str(body.get("message") or ""),
-        body.get("metadata") or {},
-        strategy=str(body.get("strategy") or ""),
-        squash=bool(body.get("squash_merge", False)),
-        allow_empty=bool(body.get("allow_empty", False)),
+        Description(request.user, body.get("message") or "", body.get("metadata") or {}),
+        MergeOptions(
+            body.get("strategy") or "", bool(body.get("squash_merge", False)), bool(body.get("allow_empty", False))
+        ),
     )
     return json_response(200, {"reference": made.id})
 

@@ -6,7 +6,7 @@ access key, by signature version 4 or 2, in a header or a link; the signature is
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import formatdate
 from itertools import pairwise
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from lakefs_gc_assets.embedded import branches, http, objects, repositories, s3_messages
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, timestamp
 from lakefs_gc_assets.embedded.http import Request, Response
-from lakefs_gc_assets.embedded.objects import Found
+from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.s3_messages import MAX_KEYS, BrokenChunks, content_of, iso_time, list_keys
 
@@ -38,13 +38,6 @@ class _Failure(Exception):
         self.status = status
         self.code = code
         self.message = message
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    repository: Repository
-    reference: str
-    path: str
 
 
 class Gateway:
@@ -96,7 +89,7 @@ class Gateway:
         if unserved := _NOT_SERVED & request.query.keys():
             raise _Failure(501, "NotImplemented", f"{min(unserved)} of objects is not served.")
         reference, _, path = unquote(rest, errors="surrogateescape").partition("/")
-        key = _Key(repository, reference, path)
+        key = Place(repository, reference, path)
         if request.method in ("PUT", "POST", "DELETE"):
             repositories.get_writable(self._core, repository.id)
         if "uploadId" in request.query or "uploads" in request.query:
@@ -140,13 +133,13 @@ class Gateway:
             return list_keys(self._core, request, repository)
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on buckets.")
 
-    def _find(self, key: _Key) -> Found:
+    def _find(self, key: Place) -> Found:
         try:
             return objects.find(self._core, key.repository, key.reference, key.path)
         except ApiFailure:
             raise _Failure(404, "NoSuchKey", "The specified key does not exist.") from None
 
-    def _get(self, request: Request, key: _Key) -> Response:
+    def _get(self, request: Request, key: Place) -> Response:
         entry = self._find(key).entry
         headers = {
             "ETag": f'"{entry.etag}"',
@@ -167,12 +160,10 @@ class Gateway:
             raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
         return http.answer_get(request, content, entry.content_type, headers)
 
-    def _put(self, request: Request, key: _Key) -> Response:
+    def _put(self, request: Request, key: Place) -> Response:
         entry = objects.upload(
             self._core,
-            key.repository,
-            key.reference,
-            key.path,
+            key,
             content_of(request),
             request.headers.get("content-type", ""),
             _metadata(request),
@@ -180,23 +171,14 @@ class Gateway:
         )
         return Response(200, headers={"ETag": f'"{entry.etag}"'})
 
-    def _copy(self, request: Request, key: _Key) -> Response:
+    def _copy(self, request: Request, key: Place) -> Response:
         source = self._source(request)
         replaces = request.headers.get("x-amz-metadata-directive") == "REPLACE"
         replaced = _metadata(request) if replaces else None
         content_type = request.headers.get("content-type", "") if replaces else ""
         if source.repository == key.repository:
             try:
-                entry = objects.copy(
-                    self._core,
-                    key.repository,
-                    key.reference,
-                    key.path,
-                    source.reference,
-                    source.path,
-                    metadata=replaced,
-                    content_type=content_type,
-                )
+                entry = objects.copy(self._core, source, key, metadata=replaced, content_type=content_type)
             except ApiFailure as failure:
                 if failure.status == 410:
                     raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
@@ -205,9 +187,7 @@ class Gateway:
             found = self._find(source).entry
             entry = objects.upload(
                 self._core,
-                key.repository,
-                key.reference,
-                key.path,
+                key,
                 objects.read(self._core, source.repository, found),
                 content_type or found.content_type,
                 found.metadata if replaced is None else replaced,
@@ -216,16 +196,16 @@ class Gateway:
             "CopyObjectResult", [("LastModified", iso_time(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
         )
 
-    def _source(self, request: Request) -> _Key:
+    def _source(self, request: Request) -> Place:
         # A question mark of the key itself is percent-encoded.
         named = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
         bucket, _, rest = named.removeprefix("/").partition("/")
         reference, _, path = rest.partition("/")
-        key = _Key(self._repository(bucket), reference, path)
+        key = Place(self._repository(bucket), reference, path)
         self._find(key)
         return key
 
-    def _delete(self, key: _Key) -> Response:
+    def _delete(self, key: Place) -> Response:
         objects.delete(self._core, key.repository, key.reference, key.path)
         return Response(204)
 
@@ -246,7 +226,7 @@ class Gateway:
                 results.append(("Error", [("Key", name), ("Code", code), ("Message", failure.message)]))
         return s3_messages.xml_document("DeleteResult", results)
 
-    def _multipart(self, request: Request, key: _Key) -> Response:
+    def _multipart(self, request: Request, key: Place) -> Response:
         upload_id = request.query.get("uploadId", "")
         if request.method == "POST" and "uploads" in request.query:
             return self._begin(request, key)
@@ -267,13 +247,11 @@ class Gateway:
             raise
         raise _Failure(405, "MethodNotAllowed", f"{request.method} is not served on uploads.")
 
-    def _begin(self, request: Request, key: _Key) -> Response:
+    def _begin(self, request: Request, key: Place) -> Response:
         branches.get(self._core, key.repository, key.reference)
         upload = objects.begin_upload(
             self._core,
-            key.repository,
-            key.reference,
-            key.path,
+            key,
             self._core.writer.new_address(),
             request.headers.get("content-type") or objects.DEFAULT_CONTENT_TYPE,
             _metadata(request),
@@ -283,7 +261,7 @@ class Gateway:
             "InitiateMultipartUploadResult", [("Bucket", key.repository.id), ("Key", name), ("UploadId", upload.id)]
         )
 
-    def _put_part(self, request: Request, key: _Key, upload_id: str) -> Response:
+    def _put_part(self, request: Request, key: Place, upload_id: str) -> Response:
         number, content = request.number("partNumber", 0), content_of(request)
         if not 1 <= number <= objects.MOST_PARTS:
             raise _Failure(400, "InvalidArgument", f"Part numbers are from 1 to {objects.MOST_PARTS:,}.")
@@ -301,7 +279,7 @@ class Gateway:
         now = timestamp(self._core.clock.now())
         return s3_messages.xml_document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
 
-    def _complete(self, request: Request, key: _Key, upload_id: str) -> Response:
+    def _complete(self, request: Request, key: Place, upload_id: str) -> Response:
         root = s3_messages.parse_xml(content_of(request))
         parts = [
             (_part_number(part.findtext("PartNumber") or ""), (part.findtext("ETag") or "").strip('"'))

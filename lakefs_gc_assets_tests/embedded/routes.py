@@ -89,7 +89,7 @@ def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> 
             raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
         branches.require_clean(core, written, moved, doing)
         base = committing.parent_of(core, written, picked, number or 1).metarange_id
-        metarange_id = committing.combine(core, written, base, picked.metarange_id, head.metarange_id, "", doing)
+        metarange_id = committing.combine(core, written, (base, picked.metarange_id), head.metarange_id, "", doing)
         origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
         draft = commits.Draft(
             request.user,

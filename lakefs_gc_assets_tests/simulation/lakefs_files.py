@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.embedded import formats
+from lakefs_gc_assets.embedded.commits import Commit as EmbeddedCommit
 from lakefs_gc_assets.embedded.formats import table, varint
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit
@@ -123,28 +124,27 @@ def put_commit_objects(bucket: Bucket, entries: Mapping[str, Entry], *, anew: bo
     return _put_metarange(bucket, parts, anew=anew)
 
 
+def embedded_commit(commit: Commit) -> EmbeddedCommit:
+    """A commit as the embedded server keeps it."""
+    return EmbeddedCommit(
+        commit.id,
+        "",
+        "",
+        commit.metarange_id,
+        commit.creation_date,
+        {},
+        commit.parents,
+        commit.version,
+        commit.generation,
+    )
+
+
 def put_dumped_commits(bucket: Bucket, commits: Sequence[Commit]) -> str:
     """The table of commits of a refs dump; returns its metarange."""
     return _put_dumped(
         bucket,
         "commit",
-        [
-            (
-                commit.id,
-                formats.commit_data(
-                    commit.id,
-                    "",
-                    "",
-                    commit.creation_date,
-                    commit.metarange_id,
-                    {},
-                    commit.parents,
-                    commit.version,
-                    commit.generation,
-                ),
-            )
-            for commit in commits
-        ],
+        [(commit.id, embedded_commit(commit).encode()) for commit in commits],
     )
 
 

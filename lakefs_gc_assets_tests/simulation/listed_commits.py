@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from lakefs_gc_assets.embedded import collection
 from lakefs_gc_assets.embedded.collection import Rules
-from lakefs_gc_assets.embedded.commits import Commit as EmbeddedCommit
 from lakefs_gc_assets.errors import NotFound
-from lakefs_gc_assets.lakefs.api.models import Commit, PrepareCommitsTask, PreparedCommits
+from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits
 from lakefs_gc_assets_tests.simulation.clocks import moment
+from lakefs_gc_assets_tests.simulation.lakefs_files import embedded_commit
 from lakefs_gc_assets_tests.simulation.repository import Branch, Repository
 
 
@@ -66,7 +66,7 @@ class ListedCommits:
         every = {id_: record.facts for id_, record in commits if id_ not in vanished}
         heads = {name: branch.commit_id for name, branch in branches.items()}
         rules = Rules(repository.rules.default_days, dict(repository.rules.branches))
-        active = collection.active_commits(heads, map(_embedded, every.values()), rules, moment(now))
+        active = collection.active_commits(heads, map(embedded_commit, every.values()), rules, moment(now))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         if old:
@@ -79,17 +79,3 @@ class ListedCommits:
         repository.bucket.put(key, text.getvalue().encode())
         self.made[run_id] = frozenset(active)
         return PreparedCommits(run_id, repository.uri + key)
-
-
-def _embedded(commit: Commit) -> EmbeddedCommit:
-    return EmbeddedCommit(
-        commit.id,
-        "",
-        "",
-        commit.metarange_id,
-        commit.creation_date,
-        {},
-        commit.parents,
-        commit.version,
-        commit.generation,
-    )
