@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from benchmarks import counting
+from lakefs_gc_assets.configuration_file import Loaded, load
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.settings import Loaded, SparkSettings, load
+from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.start import interpreter
 from lakefs_gc_assets.storage.interface import ObjectFacts

@@ -10,7 +10,7 @@
         - repository: measurements
         - repository: images
 
-Attributes are those of a configuration file (`settings.py`, `repositories.py`).
+Attributes are those of a configuration file (`settings.py`, `configuration_file.py`).
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, sc
 from pydantic import BaseModel, Field, create_model
 
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.configuration_file import Loaded, all_from
 from lakefs_gc_assets.defs.wiring import build_all
-from lakefs_gc_assets.repositories import all_from
-from lakefs_gc_assets.settings import Configuration, Loaded, Settings
+from lakefs_gc_assets.settings import Configuration, Settings
 
 
 class FromEnvironment(Settings):

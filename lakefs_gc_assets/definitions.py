@@ -3,9 +3,9 @@
 import dagster as dg
 
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
 from lakefs_gc_assets.defs.wiring import build_all
-from lakefs_gc_assets.repositories import load_all
-from lakefs_gc_assets.settings import Configuration, Loaded, default_file
+from lakefs_gc_assets.settings import Configuration
 
 
 @dg.definitions

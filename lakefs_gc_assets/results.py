@@ -29,18 +29,19 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.configuration_file import (
+    CONFIGURATION_VARIABLE,
+    DEFAULT_FILE,
+    Loaded,
+    default_file,
+    load_all,
+    named,
+)
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.repositories import load_all, named
-from lakefs_gc_assets.settings import (
-    CONFIGURATION_VARIABLE,
-    DEFAULT_FILE,
-    Configuration,
-    Loaded,
-    default_file,
-)
+from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets.storage import opening
 from lakefs_gc_assets.storage.opening import StoreOpener
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _SECRET = "LAKEFS_GC_TEST_SECRET"

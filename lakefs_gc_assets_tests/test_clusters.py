@@ -11,8 +11,8 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests import clusters
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.clusters import EventLog

@@ -16,13 +16,14 @@ from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.component import GarbageCollection
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.settings import Configuration
 
 PROJECT = Path(__file__).resolve().parents[1]
 TYPE = "lakefs_gc_assets.component.GarbageCollection"

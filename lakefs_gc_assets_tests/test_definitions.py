@@ -6,12 +6,13 @@ import pytest
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, loaded_from
 from lakefs_gc_assets.definitions import defs
 from lakefs_gc_assets.defs.history import HISTORY, SWEEPS
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.defs.wiring import build, build_all
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Configuration, Loaded, loaded_from
+from lakefs_gc_assets.settings import Configuration
 
 SECRET = "do-not-show-me"
 

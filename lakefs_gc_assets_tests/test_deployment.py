@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, EMRServerlessSettings, loaded_from
+from lakefs_gc_assets.settings import EMRServerlessSettings
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
 

@@ -19,10 +19,11 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import core, demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.growing_old import once_old
 from lakefs_gc_assets_tests.s3_server import Request, S3Server

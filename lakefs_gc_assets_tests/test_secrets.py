@@ -15,10 +15,11 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.settings import Configuration, LakeFSSettings, StoreSettings, loaded_from
+from lakefs_gc_assets.settings import Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store

@@ -8,20 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import (
+from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
-    CollectionSettings,
-    Configuration,
-    LakeFSSettings,
     Loaded,
-    SparkSettings,
-    StoreSettings,
     default_file,
     load,
     loaded_from,
 )
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings, StoreSettings
 
 SECRET = "s3cr3t/never+shown"
 

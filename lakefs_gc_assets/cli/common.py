@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import click
 
 from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
-from lakefs_gc_assets.repositories import load_all, named
-from lakefs_gc_assets.settings import (
+from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
-    Configuration,
     Loaded,
-    SparkSettings,
     default_file,
+    load_all,
+    named,
 )
+from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
+from lakefs_gc_assets.settings import Configuration, SparkSettings
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.collector.repository import OpenRepository

@@ -10,8 +10,8 @@ import click
 import yaml
 
 from lakefs_gc_assets.cli.common import JSON, answer
+from lakefs_gc_assets.configuration_file import DEFAULT_FILE
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
-from lakefs_gc_assets.settings import DEFAULT_FILE
 from lakefs_gc_assets.storage.opening import KINDS
 
 _SECTIONS = {name: section for kind in KINDS for name, section in kind.init_sections.items()}

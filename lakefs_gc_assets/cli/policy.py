@@ -23,10 +23,10 @@ from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as rules_file
 from lakefs_gc_assets.collector.retention.retention import Readings
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
-from lakefs_gc_assets.settings import Loaded
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

@@ -15,9 +15,9 @@ from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError, LogLine
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, loaded_configurations, show_progress
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
 from lakefs_gc_assets.embedded.ui import ending_on_signals, prepare_home, serve
 from lakefs_gc_assets.errors import LogLine, requiring
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 
 
 @click.command()

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
@@ -25,7 +26,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
-from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName, Loaded
+from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName
 
 _OP = "run_on_emr_serverless"
 _ENVIRONMENT, _OF_EXECUTORS = "spark.emr-serverless.driverEnv.", "spark.executorEnv."

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
@@ -26,7 +27,6 @@ from lakefs_gc_assets.settings import (
     Configuration,
     LakeFSSettings,
     LaunchSettings,
-    Loaded,
     SparkSettings,
     StoreSettings,
 )

@@ -18,13 +18,14 @@ from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.failures import kind_of, summary
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, asset_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed
-from lakefs_gc_assets.settings import LaunchSettings, Loaded
+from lakefs_gc_assets.settings import LaunchSettings
 
 
 class Watch(Protocol):

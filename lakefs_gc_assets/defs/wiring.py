@@ -9,13 +9,14 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, checks, forecasting, history, jobs, maintenance, notifying, schedules, sensors
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import resources
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.settings import Configuration
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import emr

@@ -30,6 +30,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.sample import (
@@ -47,14 +48,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import (
-    CONFIGURATION_VARIABLE,
-    CollectionSettings,
-    Configuration,
-    LakeFSSettings,
-    Loaded,
-    StoreSettings,
-)
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
 
 BUCKET_GRACE = timedelta(seconds=5)

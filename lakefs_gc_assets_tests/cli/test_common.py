@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.cli.invoked import SECRET, Invoke, assert_one_line, invoke, write
 
 __all__ = ["invoke"]

@@ -14,11 +14,11 @@ from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import Shown
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark import session as spark_session
 
 

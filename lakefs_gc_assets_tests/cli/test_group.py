@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import COMMANDS, common, main
 from lakefs_gc_assets.cli.group import LazyCommand, LazyGroup, Status
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, SparkSettings
+from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 
 HEAVY = {"boto3", "dagster", "numba", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}

@@ -26,10 +26,10 @@ from lakefs_gc_assets.cli import ui as ui_command
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.run import tell_ended
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets_tests import planted
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients

@@ -21,11 +21,11 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import PHASES, RunBar, shown_progress
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark import session
 from lakefs_gc_assets_tests import pseudo_terminal
 from lakefs_gc_assets_tests.cli.test_run import clean_environment

@@ -16,11 +16,11 @@ from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.deletion import Sweep
+from lakefs_gc_assets.configuration_file import load
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import load
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended

@@ -8,6 +8,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.defs.resources import Collector
@@ -15,7 +16,7 @@ from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 

@@ -20,13 +20,13 @@ from dagster_graphql.schema import create_schema
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, load
 from lakefs_gc_assets.defs import jobs, running
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded, load
 
 REPOSITORY = "sample"
 SECRET_VARIABLE = "TEST_SCREENS_SECRET"

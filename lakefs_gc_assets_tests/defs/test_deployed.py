@@ -10,13 +10,13 @@ from dagster_aws.s3 import S3Resource, s3_resource
 from dagster_pyspark import LazyPySparkResource, PySparkResource
 
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.configuration_file import Loaded, load_all, loaded_from
 from lakefs_gc_assets.defs import deployed, emr
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.repositories import load_all
-from lakefs_gc_assets.settings import Configuration, Loaded, SparkSettings, StoreSettings, loaded_from
+from lakefs_gc_assets.settings import Configuration, SparkSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server

@@ -21,13 +21,14 @@ import lakefs_gc_assets.defs.emr_job
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.configuration_file import Loaded, loaded_from
 from lakefs_gc_assets.defs.emr import start_parameters
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings, Loaded, loaded_from
+from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server

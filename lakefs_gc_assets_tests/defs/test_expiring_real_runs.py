@@ -7,10 +7,11 @@ import pytest
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.settings import AutomationSettings, Loaded
+from lakefs_gc_assets.settings import AutomationSettings
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 

@@ -12,12 +12,12 @@ from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
 from lakefs_gc_assets.collector.lock import locked
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.forecasting import described
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.defs.test_metadata import SHOWN_AT_ONCE, drawn
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.graph_runs import failures

@@ -16,11 +16,11 @@ import pytest
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests import planted, process_tree
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev

@@ -11,13 +11,14 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings, loaded_from
+from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 

@@ -8,11 +8,11 @@ import yaml
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 
 SECRET_VARIABLE = "TEST_LAKEFS_SECRET"

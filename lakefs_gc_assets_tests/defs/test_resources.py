@@ -9,11 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.resources import Collector, session
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import Configuration, SparkSettings, loaded_from
+from lakefs_gc_assets.settings import Configuration, SparkSettings
 from lakefs_gc_assets.spark.session import parallelism, properties
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from lakefs_gc_assets.settings import REPOSITORIES, Configuration, Settings
+from lakefs_gc_assets.configuration_file import REPOSITORIES
+from lakefs_gc_assets.settings import Configuration, Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

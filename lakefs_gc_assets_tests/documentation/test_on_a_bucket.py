@@ -16,11 +16,11 @@ import yaml
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.demo import still_stored
 from lakefs_gc_assets.embedded.sample import Sample, link_pending, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
 from lakefs_gc_assets_tests.defs import test_browser
 from lakefs_gc_assets_tests.defs.test_browser import LOCATION, page

@@ -11,10 +11,10 @@ from lakefs_gc_assets.cli.common import open_to_look
 from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo, repositories
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import Database
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Between
 from lakefs_gc_assets_tests.embedded import clients, routes
 

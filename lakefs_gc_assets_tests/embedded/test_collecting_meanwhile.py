@@ -10,11 +10,12 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CollectionSettings, Loaded
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.working_clients import Worker
 

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.demo import REPOSITORY, playground
-from lakefs_gc_assets.settings import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 

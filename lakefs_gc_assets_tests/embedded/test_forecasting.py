@@ -23,12 +23,12 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.written import Staged, put_range

@@ -14,10 +14,10 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Made, Opened

@@ -33,6 +33,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.running import opened
@@ -43,7 +44,6 @@ from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began

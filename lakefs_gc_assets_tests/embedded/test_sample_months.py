@@ -13,10 +13,10 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import STALE_BRANCH
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

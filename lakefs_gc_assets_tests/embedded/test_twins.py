@@ -10,11 +10,12 @@ import pytest
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import LocalBlockstore
 from lakefs_gc_assets.errors import GuardTripped
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Between
 from lakefs_gc_assets_tests.embedded import clients, routes
 

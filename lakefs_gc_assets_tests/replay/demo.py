@@ -17,11 +17,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from rich.console import Console
 
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.demo import demonstrate
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.replay.clock import StoppedClock
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.settings import Loaded
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import MADE_BY_NAME, MADE_PREFIX, folder_of

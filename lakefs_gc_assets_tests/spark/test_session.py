@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from pyspark import accumulators
 
+from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import SparkSettings, loaded_from
+from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 
 

@@ -7,9 +7,10 @@ from uuid import uuid4
 
 import pytest
 
+from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import StoreSettings, loaded_from
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import KINDS, StoreOpener, open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
 

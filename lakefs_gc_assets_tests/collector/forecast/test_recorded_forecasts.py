@@ -13,7 +13,8 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import policy as policy_file
-from lakefs_gc_assets.settings import Configuration, Loaded
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.retention.test_recorded_retention import REAL_ONLY, TAGGED, Variant
 from lakefs_gc_assets_tests.moving_clock import MovingClock

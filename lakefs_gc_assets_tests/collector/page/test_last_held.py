@@ -22,10 +22,11 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import last_holders
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.settings import CollectionSettings, Loaded, ReportSettings
+from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.page.test_page import text
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import line_of, recorded_graph

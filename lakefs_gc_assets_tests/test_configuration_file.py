@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
+from lakefs_gc_assets.configuration_file import all_from, load, load_all, named
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.repositories import all_from, load_all, named
-from lakefs_gc_assets.settings import load
 
 TEXT = """
 lakefs: {endpoint: http://lakefs:8000, access_key_id: AKIA, secret_access_key: {env: LAKEFS_SECRET}}

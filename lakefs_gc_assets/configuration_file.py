@@ -1,0 +1,294 @@
+"""Reading a configuration file, which is about one repository or a list of them.
+
+A file is YAML with `repository`, `name`, `owners`, `tags` and the sections `lakefs`, `store`, `collection`, `spark`,
+`automation`, `launch`, `notifications`, `report` and `emr_serverless`. Where a value differs between machines, write
+`{env: NAME}` to take it from that environment variable; secrets may only be given that way, and are read when they are
+needed. With `repositories`, the sections hold for all, and each entry of the list says what differs for it:
+
+    lakefs: {endpoint: https://lakefs.example.com, …}
+    repositories:
+      - repository: measurements
+      - repository: images
+        collection: {min_age_hours: 72}
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import CREDENTIALS, Configuration, Settings
+
+CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
+DEFAULT_FILE = "lakefs-gc.yaml"
+REPOSITORIES = "repositories"
+"""The list in a file that is about several repositories."""
+_OF_ONE = ("repository", "name")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration whose secrets are still where they belong.
+
+    Attributes:
+        configuration: with secrets left empty.
+        secret_variables: the environment variable of each secret, by section and name.
+        apart: whether what Dagster calls its assets and jobs must differ from those of other repositories.
+        text_variables: the environment variable of each other text that comes from one, by section and name: these are
+            in the configuration, and whoever shows it names the variable instead.
+    """
+
+    configuration: Configuration
+    secret_variables: dict[tuple[str, str], str]
+    apart: bool = False
+    text_variables: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def with_secrets(self) -> Configuration:
+        """The configuration with secrets read from the environment. Raises ConfigurationError where one is not set."""
+        content = self.configuration.model_dump()
+        for (section, name), variable in self.secret_variables.items():
+            content[section][name] = _environment(variable, f"{section}.{name}")
+        return Configuration.model_validate(content)
+
+
+def load(file: Path) -> Loaded:
+    """Reads a configuration file; values from the environment are put in, but for secrets.
+
+    Raises ConfigurationError naming the file, the setting and what is wrong with it.
+    """
+    return loaded_from(read(file), str(file))
+
+
+def load_all(file: Path) -> tuple[Loaded, ...]:
+    """The configuration of each repository of a file.
+
+    Raises ConfigurationError, also where a resource of a deployment is named: beside a file there is none.
+    """
+    found = all_from(read(file), str(file))
+    for loaded in found:
+        for section, key in loaded.configuration.resource_keys.items():
+            raise ConfigurationError(
+                f"{file}: {section}.resource names {key}, which only a project of your own can have: write its "
+                f"settings under `{section}`, or use the component in that project"
+            )
+    return found
+
+
+def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
+    """The configuration of each repository out of a content that a file could have.
+
+    Args:
+        source: what messages call it, such as the name of the file.
+    Raises:
+        ConfigurationError: naming the source, the repository, the setting and what is wrong with it.
+    """
+    if REPOSITORIES not in content:
+        return (loaded_from(content, source),)
+    shared = {name: value for name, value in content.items() if name != REPOSITORIES}
+    if both := [name for name in _OF_ONE if name in shared]:
+        raise ConfigurationError(
+            f"{source}: `{both[0]}` belongs into an entry of `{REPOSITORIES}` where there is such a list"
+        )
+    entries = content[REPOSITORIES]
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigurationError(f"{source}: `{REPOSITORIES}` is to be a list of entries, each with `repository`")
+    found = []
+    for place, entry in enumerate(entries, start=1):
+        if not entry.get("repository"):
+            raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` does not say which `repository`")
+        loaded = loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}")
+        found.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
+    return tuple(found)
+
+
+def named(found: Sequence[Loaded], repository: str | None, by: str) -> Loaded:
+    """One of several repositories, by what the configuration calls it.
+
+    Args:
+        by: what it is said by, for the message.
+    Raises:
+        ConfigurationError: none is called so.
+    """
+    for loaded in found:
+        if repository == loaded.configuration.label:
+            return loaded
+    labels = ", ".join(loaded.configuration.label for loaded in found)
+    raise ConfigurationError(f"say which repository is meant, by {by}: the configuration has {labels}")
+
+
+def _over(shared: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry's values in place of shared ones, section by section."""
+    sections = {
+        name: {**shared[name], **value}
+        for name, value in entry.items()
+        if isinstance(value, dict) and isinstance(shared.get(name), dict)
+    }
+    return {**shared, **entry, **sections}
+
+
+def loaded_from(content: dict[str, Any], source: str) -> Loaded:
+    """The configuration of one repository out of its content.
+
+    Args:
+        content: sections as a file has them.
+        source: what messages call it, such as the name of the file.
+    Raises:
+        ConfigurationError: naming the source, the setting and what is wrong with it.
+    """
+    content = deepcopy(content)
+    _name_credentials_in_environment(content)
+    secrets: dict[tuple[str, str], str] = {}
+    for section, name in _secret_fields():
+        values = content.get(section)
+        if not isinstance(values, dict) or name not in values:
+            continue
+        variable = _reference(values.pop(name))
+        if variable is None:
+            raise ConfigurationError(
+                f"{source}: {section}.{name} is a secret: put it into an environment variable and write "
+                f"`{name}: {{env: NAME}}` here"
+            )
+        secrets[section, name] = variable
+    _keep_spark_properties_in_environment(content, source)
+    texts = {
+        (section, name): variable
+        for section, values in content.items()
+        if isinstance(values, dict)
+        for name, value in values.items()
+        if (variable := _reference(value)) is not None and _is_text(section, name)
+    }
+    configuration = _validated(_resolved(content, ()), source)
+    return Loaded(configuration, secrets, apart=bool(configuration.name), text_variables=texts)
+
+
+def _name_credentials_in_environment(content: dict[str, Any]) -> None:
+    """Notes the variables of credentials of the store, for processes that are told these alone."""
+    store = content.get("store")
+    if not isinstance(store, dict):
+        return
+    found = {name: variable for name in CREDENTIALS if (variable := _reference(store.get(name))) is not None}
+    if found:
+        store["from_environment"] = {**(store.get("from_environment") or {}), **found}
+
+
+def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) -> None:
+    """Replaces Spark properties that come from the environment by the names of their variables.
+
+    Raises ConfigurationError for one that Spark would put on a command line.
+    """
+    spark = content.get("spark")
+    config = spark.get("config") if isinstance(spark, dict) else None
+    if not isinstance(spark, dict) or not isinstance(config, dict):
+        return
+    found = {name: variable for name, value in config.items() if (variable := _reference(value)) is not None}
+    if shown := [name for name in found if name.endswith("JavaOptions")]:
+        raise ConfigurationError(
+            f"{source}: spark.config.{shown[0]} cannot come from the environment: Spark puts it on the command line of "
+            "a Java, where everybody on the machine can read it"
+        )
+    if found:
+        spark["config"] = {name: value for name, value in config.items() if name not in found}
+        spark["config_from_environment"] = {**(spark.get("config_from_environment") or {}), **found}
+
+
+def _sections() -> dict[str, type[Settings]]:
+    """The class of each section."""
+    annotations = {name: described.annotation for name, described in Configuration.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Settings)}
+
+
+def _is_text(section: str, name: str) -> bool:
+    kind = _sections().get(section)
+    return kind is not None and name in kind.model_fields and kind.model_fields[name].annotation is str
+
+
+def _secret_fields() -> Iterator[tuple[str, str]]:
+    for section, kind in _sections().items():
+        for name, described in kind.model_fields.items():
+            extra = described.json_schema_extra
+            if isinstance(extra, dict) and extra.get("dagster__is_secret"):
+                yield section, name
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The content of a configuration file. Raises ConfigurationError where it cannot be read."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read configuration file {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # The parser's own words repeat the line, which may hold a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = f": see line {mark.line + 1}, column {mark.column + 1}" if mark else " in UTF-8"
+        raise ConfigurationError(f"configuration file {file} is not YAML{where}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"configuration file {file} must hold sections, not {type(content).__name__}")
+    return content
+
+
+def _reference(value: object) -> str | None:
+    """The variable's name where a value is written `{env: NAME}`."""
+    if isinstance(value, Mapping) and set(value) == {"env"} and isinstance(value["env"], str):
+        return value["env"]
+    return None
+
+
+def _resolved(value: Any, path: tuple[str, ...]) -> Any:
+    if (name := _reference(value)) is not None:
+        return _environment(name, ".".join(path))
+    if isinstance(value, Mapping):
+        return {key: _resolved(item, (*path, str(key))) for key, item in value.items()}
+    return value
+
+
+def _environment(variable: str, setting: str) -> str:
+    if variable not in os.environ:
+        raise ConfigurationError(f"{setting} is to come from the environment variable {variable}, which is not set")
+    return os.environ[variable]
+
+
+def _validated(content: Any, source: str) -> Configuration:
+    try:
+        return Configuration.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {_problem(problem)}" for problem in error.errors())
+        raise ConfigurationError(f"{source}: {problems}") from None
+
+
+def _problem(problem: ErrorDetails) -> str:
+    """What is wrong with a setting; of a name that there is none of, which one may have been meant."""
+    if problem["type"] != "extra_forbidden":
+        return problem["msg"].lower()
+    *section, name = map(str, problem["loc"])
+    settings = _settings()
+    near = difflib.get_close_matches(name, settings[".".join(section)], n=1)
+    if near:
+        return f"there is no such setting. Did you mean `{near[0]}`?"
+    elsewhere = [other for other, names in settings.items() if name in names]
+    if elsewhere:
+        places = " or ".join(f"into `{other}`" if other else "to the top of the file" for other in elsewhere)
+        return f"there is no such setting here. It belongs {places}"
+    return "there is no such setting" if section else f"there is no such section. There are {', '.join(settings[''])}"
+
+
+def _settings() -> dict[str, list[str]]:
+    """Names of settings by section; those at the top of the file, sections among them, by the empty name."""
+    by_section = {section: list(kind.model_fields) for section, kind in _sections().items()}
+    return {"": [*Configuration.model_fields, REPOSITORIES], **by_section}
+
+
+def default_file() -> Path | None:
+    """The file named by LAKEFS_GC_CONFIG, else `lakefs-gc.yaml` in the working folder, else None."""
+    if named := os.environ.get(CONFIGURATION_VARIABLE):
+        return Path(named)
+    return Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None
