@@ -30,11 +30,14 @@ _COLLECTOR = "lakefs_gc_assets.collector"
 _BELIEVABLE = "each of its three checks is taken out by itself"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.sweep.move:Quarantine.decide", "require_copies"): _TYPED,
+    Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
+        "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
+    ),
+    Call(f"{_COLLECTOR}.sweep.deletion:Quarantine.decide", "require_copies"): _TYPED,
     Call(f"{_COLLECTOR}.planning:begin", "require_copies"): (
         "`test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made`, with an error of another kind"
     ),
-    Call(f"{_COLLECTOR}.quarantine.check:LiveCheck._decide", "_require_believable"): _BELIEVABLE,
+    Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck._decide", "_require_believable"): _BELIEVABLE,
     Call(f"{_COLLECTOR}.quarantine.restore:_undoing", "require_copies"): _TYPED,
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
