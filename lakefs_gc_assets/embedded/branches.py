@@ -84,7 +84,7 @@ def drop_staged_prefix(database: sqlite3.Connection, token: str, prefix: str) ->
 
 
 def find_staged(database: sqlite3.Connection, token: str, path: str) -> tuple[bool, bytes | None]:
-    """Whether anything is staged at a path, and the entry's data; None for a tombstone."""
+    """True if anything is staged at a path, and the entry's data; None for a tombstone."""
     row = database.execute(
         "SELECT data FROM staged WHERE token = ? AND path = ?", (token, encode_path(path))
     ).fetchone()
@@ -133,7 +133,7 @@ def staged_changes(
 def _over_compacted(
     database: sqlite3.Connection, staged: Iterator[_StagedRow], metarange_id: str, compacted_base: str, start: bytes
 ) -> Iterator[_StagedRow]:
-    """What is staged, and where nothing is what the compacted base has otherwise than the commit."""
+    """Staged rows, and rows of the compacted base at paths where it differs from the commit and nothing is staged."""
     head, base = (
         {path: (identity, data) for path, identity, data in commits.scan_records(database, metarange, start)}
         for metarange in (metarange_id, compacted_base)

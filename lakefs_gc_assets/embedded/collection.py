@@ -1,4 +1,4 @@
-"""What garbage collection asks for: retention rules, the commits they keep, dumps of refs, uncommitted data.
+"""Data for garbage collection: retention rules, the commits they keep, dumps of refs, uncommitted data.
 
 Rules are days by default and by branch, kept as a file in the storage namespace as well.
 

@@ -204,7 +204,7 @@ class Difference:
 
 
 def branch_differences(core: Core, repository: Repository, branch_id: str, start: bytes) -> Iterator[Difference]:
-    """What is staged on a branch, from a path on, in order of path. Use up inside a transaction."""
+    """Staged changes of a branch, from a path on, in order of path. Use up inside a transaction."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
@@ -218,7 +218,7 @@ def branch_differences(core: Core, repository: Repository, branch_id: str, start
 def commit_differences(
     core: Core, repository: Repository, left: Commit, right: Commit, *, since_base: bool
 ) -> Iterator[Difference]:
-    """What is otherwise in `right` than in `left`, in order of path.
+    """Paths whose entries in `right` differ from those in `left`, in order.
 
     Args:
         since_base: only what a merge of `right` into `left` would change: not what changed in `left` alone since both

@@ -1,4 +1,4 @@
-"""What every part of the server shares: settings, tasks, users, names of new objects, failures.
+"""Shared by every part of the server: settings, tasks, users, names of new objects, failures.
 
 New objects are named `data/<slice>/<xid>`, slices by time and size, each written by one writer. As lakeFS's
 `pkg/upload/path_provider.go`: a slice ends an hour after it began or with its 50,000th name.

@@ -54,7 +54,7 @@ from lakefs_gc_assets.storage.opening import open_store
 BUCKET_GRACE = timedelta(seconds=5)
 """How long an issued address may be linked: objects in a bucket cannot be made to look old, so old comes soon."""
 BUCKET_SKEW = timedelta(seconds=12)
-"""What is allowed for clocks that differ, for the same reason; they must agree within half of it."""
+"""Allowance for clocks that differ, small for the same reason; they must agree within half of it."""
 BUCKET_AGING = BUCKET_GRACE + BUCKET_SKEW + timedelta(seconds=2)
 """After this time an object may be collected."""
 
@@ -101,7 +101,7 @@ def open_server(
 
 @dataclass(frozen=True)
 class Shown:
-    """What a demonstration did: addresses that the dry run named, how many went, and the flows of the sweeps."""
+    """Results of a demonstration: addresses that the dry run named, how many went, and the flows of the sweeps."""
 
     candidates: frozenset[str]
     deleted: int
@@ -121,7 +121,7 @@ def demonstrate(
 
     Args:
         why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
-        meanwhile: is told each line of the sweep as it happens, to work on the repository at the same time.
+        meanwhile: called with each line of the sweep as it happens, to work on the repository at the same time.
         then: flows of further sweeps, to compare what each looks at.
     Raises:
         CollectionError: where one of the runs fails.
@@ -201,7 +201,7 @@ def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
 
 
 def _compared(reports: Sequence[Report]) -> Table:
-    """What each run had to look at."""
+    """Slices, objects and ranges that each run looked at."""
     table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
     for found in reports:
         counted = (found.counts[name] for name in ("slices_listed", "listed", "ranges_read"))
@@ -346,7 +346,7 @@ def playground(
     With a `store_url` such as s3://bucket/prefix, objects lie there.
 
     Args:
-        say: is told each line that a person should read.
+        say: called with each line that a person should read.
     """
     store = store_from_environment(store_url) if store_url else None
     server = open_server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))

@@ -342,7 +342,7 @@ def _as_text(value: int | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a path of a branch or commit stands for.
+    """The object that a path of a branch or commit stands for.
 
     Attributes:
         address: relative to the storage namespace, or in full where `address_type` is FULL.

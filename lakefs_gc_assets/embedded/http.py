@@ -42,7 +42,7 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("paths", "parents", "parts"), list),
     **dict.fromkeys(("metadata", "user_metadata", "staging", "set", "commit"), dict),
 }
-"""What properties of bodies must be, by name: the same in every call that has them."""
+"""Types of the properties of bodies, by name: the same in every call that has them."""
 _OF_STRINGS = frozenset({"metadata", "user_metadata", "set", "parents"})
 """Properties whose items, or values, are strings."""
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -266,7 +266,7 @@ def answer_head(request: Request, size: int, content_type: str, headers: dict[st
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must be true of a path before it is written: that it has no object, or one with one of these ETags."""
+    """Required of a path before it is written: that it has no object, or one with one of these ETags."""
 
     absent: bool = False
     etags: tuple[str, ...] = ()
@@ -286,7 +286,7 @@ ALWAYS = Condition()
 
 
 def write_condition(request: Request) -> Condition:
-    """What an upload asks for. Raises ApiFailure 400 for an If-None-Match that is not `*`."""
+    """The condition of an upload. Raises ApiFailure 400 for an If-None-Match that is not `*`."""
     absent = _etags(request, "if-none-match")
     if absent not in ((), ("*",)):
         raise bad_request("Unsupported value for If-None-Match - Only '*' is supported")
@@ -294,7 +294,7 @@ def write_condition(request: Request) -> Condition:
 
 
 def is_unchanged(request: Request, etag: str) -> bool:
-    """Whether a reader has this content already, and is answered 304."""
+    """True if a reader has this content already, and is answered 304."""
     return _among(etag, _etags(request, "if-none-match"))
 
 

@@ -16,7 +16,7 @@ _CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGN
 
 
 def _upload(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found, path = repositories.get_writable(core, repository), request.required("path")
+    repo, path = repositories.get_writable(core, repository), request.required("path")
     content, content_type = _content(request)
     metadata = {
         name[len(_METADATA_HEADER) :]: value
@@ -24,8 +24,8 @@ def _upload(core: Core, request: Request, repository: str, branch: str) -> Respo
         if name.startswith(_METADATA_HEADER)
     }
     condition = http.write_condition(request)
-    entry = objects.upload(core, Place(found, branch, path), content, content_type, metadata, condition)
-    return json_response(201, objects.stats(found, path, entry))
+    entry = objects.upload(core, Place(repo, branch, path), content, content_type, metadata, condition)
+    return json_response(201, objects.stats(repo, path, entry))
 
 
 def _content(request: Request) -> tuple[bytes, str]:
@@ -44,23 +44,23 @@ def _content(request: Request) -> tuple[bytes, str]:
 
 
 def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
-    found = repositories.get(core, repository)
-    entry = objects.find(core, found, ref, request.required("path")).entry
+    repo = repositories.get(core, repository)
+    entry = objects.find(core, repo, ref, request.required("path")).entry
     headers = {"ETag": f'"{entry.etag}"', "Accept-Ranges": "bytes"}
     if request.flag("presign") and request.method == "GET":
-        return Response(302, headers={"Location": repositories.presigned_url(core, found, entry.address, "GET")})
+        return Response(302, headers={"Location": repositories.presigned_url(core, repo, entry.address, "GET")})
     if http.is_unchanged(request, entry.etag):
         return Response(304, headers=headers)
     if request.method == "HEAD":
-        if not objects.exists(core, found, entry):
+        if not objects.exists(core, repo, entry):
             raise ApiFailure(410, "No data")
         return http.answer_head(request, entry.size, entry.content_type, headers)
-    return http.answer_get(request, objects.read(core, found, entry), entry.content_type, headers)
+    return http.answer_get(request, objects.read(core, repo, entry), entry.content_type, headers)
 
 
 def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
-    found, path = repositories.get(core, repository), request.required("path")
-    return json_response(200, _described(core, request, found, objects.find(core, found, ref, path)))
+    repo, path = repositories.get(core, repository), request.required("path")
+    return json_response(200, _described(core, request, repo, objects.find(core, repo, ref, path)))
 
 
 def _described(core: Core, request: Request, repository: Repository, found: Found) -> dict[str, Any]:
@@ -73,15 +73,15 @@ def _described(core: Core, request: Request, repository: Repository, found: Foun
 
 
 def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Response:
-    found = repositories.get(core, repository)
+    repo = repositories.get(core, repository)
     amount = request.amount()
     results: list[dict[str, Any]] = []
     with core.database.transaction():
-        scanned = objects.scan(core, found, ref, request.query.get("prefix", ""), request.query.get("after", ""))
+        scanned = objects.scan(core, repo, ref, request.query.get("prefix", ""), request.query.get("after", ""))
         for item in grouped(scanned, request.query.get("prefix", ""), request.query.get("delimiter", "")):
             if isinstance(item, str) and item <= request.query.get("after", ""):
                 continue
-            results.append(_common_prefix(item) if isinstance(item, str) else _described(core, request, found, item))
+            results.append(_common_prefix(item) if isinstance(item, str) else _described(core, request, repo, item))
             if len(results) > amount:
                 break
     return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
@@ -111,96 +111,96 @@ def _delete(core: Core, request: Request, repository: str, branch: str) -> Respo
 
 
 def _delete_several(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found = repositories.get_writable(core, repository)
+    repo = repositories.get_writable(core, repository)
     paths = request.json_object("paths")["paths"]
     if not all(isinstance(path, str) for path in paths):
         raise bad_request("request body has an error: paths must be strings")
     if len(paths) > _MAX_DELETED:
         raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
-    branches.get(core, found, branch)
+    branches.get(core, repo, branch)
     with core.database.transaction():
         for path in paths:
-            objects.delete(core, found, branch, path)
+            objects.delete(core, repo, branch, path)
     return json_response(200, {"errors": []})
 
 
 def _copy(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found, destination = repositories.get_writable(core, repository), request.required("dest_path")
+    repo, destination = repositories.get_writable(core, repository), request.required("dest_path")
     body = request.json_object("src_path")
     metadata = body.get("user_metadata")
     entry = objects.copy(
         core,
-        Place(found, str(body.get("src_ref") or branch), str(body["src_path"])),
-        Place(found, branch, destination),
+        Place(repo, str(body.get("src_ref") or branch), str(body["src_path"])),
+        Place(repo, branch, destination),
         shallow=bool(body.get("shallow", False)),
         metadata=metadata if body.get("override_metadata", metadata is not None) else None,
     )
-    return json_response(201, objects.stats(found, destination, entry))
+    return json_response(201, objects.stats(repo, destination, entry))
 
 
 def _stage(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found, path = repositories.get_writable(core, repository), request.required("path")
+    repo, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("physical_address", "checksum", "size_bytes")
-    answer = objects.stats(found, path, objects.stage_address(core, found, branch, path, body))
+    answer = objects.stats(repo, path, objects.stage_address(core, repo, branch, path, body))
     del answer["metadata"]
     return json_response(201, answer)
 
 
 def _set_metadata(core: Core, request: Request, repository: str, branch: str) -> Response:
     body = request.json_object("set")
-    found = repositories.get_writable(core, repository)
+    repo = repositories.get_writable(core, repository)
     metadata = {str(key): str(value) for key, value in body["set"].items()}
-    objects.set_metadata(core, found, branch, request.required("path"), metadata)
+    objects.set_metadata(core, repo, branch, request.required("path"), metadata)
     return Response(201)
 
 
 def _get_address(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found, path = repositories.get_writable(core, repository), request.required("path")
-    branches.get(core, found, branch)
-    address = repositories.issue_address(core, found, branch, path)
-    answer: dict[str, Any] = {"physical_address": found.namespace + address, "presigned_url": None}
+    repo, path = repositories.get_writable(core, repository), request.required("path")
+    branches.get(core, repo, branch)
+    address = repositories.issue_address(core, repo, branch, path)
+    answer: dict[str, Any] = {"physical_address": repo.namespace + address, "presigned_url": None}
     if request.flag("presign"):
-        answer["presigned_url"] = repositories.presigned_url(core, found, address, "PUT")
+        answer["presigned_url"] = repositories.presigned_url(core, repo, address, "PUT")
         answer["presigned_url_expiry"] = repositories.link_expiry(core)
     return json_response(200, answer)
 
 
 def _link_address(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found, path = repositories.get_writable(core, repository), request.required("path")
+    repo, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("staging", "checksum", "size_bytes")
-    entry = objects.link(core, found, branch, path, body, http.write_condition(request))
-    return json_response(200, objects.stats(found, path, entry))
+    entry = objects.link(core, repo, branch, path, body, http.write_condition(request))
+    return json_response(200, objects.stats(repo, path, entry))
 
 
 def _begin_multipart(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found, path = repositories.get_writable(core, repository), request.required("path")
+    repo, path = repositories.get_writable(core, repository), request.required("path")
     count = request.number("parts", 0)
     if not 0 <= count <= objects.MOST_PARTS:
         raise bad_request(f"parts can be at most {objects.MOST_PARTS}")
-    branches.get(core, found, branch)
-    address = repositories.issue_address(core, found, branch, path)
-    upload = objects.begin_upload(core, Place(found, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
-    urls = [repositories.presigned_url(core, found, address, "PUT", (upload.id, number + 1)) for number in range(count)]
+    branches.get(core, repo, branch)
+    address = repositories.issue_address(core, repo, branch, path)
+    upload = objects.begin_upload(core, Place(repo, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
+    urls = [repositories.presigned_url(core, repo, address, "PUT", (upload.id, number + 1)) for number in range(count)]
     return json_response(
-        201, {"upload_id": upload.id, "physical_address": found.namespace + address, "presigned_urls": urls}
+        201, {"upload_id": upload.id, "physical_address": repo.namespace + address, "presigned_urls": urls}
     )
 
 
 def _complete_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
-    found, path = repositories.get_writable(core, repository), request.required("path")
+    repo, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("physical_address", "parts")
-    address = str(body["physical_address"]).removeprefix(found.namespace)
+    address = str(body["physical_address"]).removeprefix(repo.namespace)
     named = [checked_object(part, "part_number", "etag") for part in body["parts"]]
     parts = [(part["part_number"], part["etag"]) for part in named]
     # In one transaction: where a part is missing, the address can still be used.
     with core.database.transaction():
-        repositories.redeem_address(core, found, branch, path, address)
-        if objects.get_upload(core, found, upload).address != address:
+        repositories.redeem_address(core, repo, branch, path, address)
+        if objects.get_upload(core, repo, upload).address != address:
             raise bad_request("physical address is not that of the upload")
-        entry = objects.complete_upload(core, found, upload, parts)
-        objects.stage(core, found, branch, path, entry)
+        entry = objects.complete_upload(core, repo, upload, parts)
+        objects.stage(core, repo, branch, path, entry)
     # Real servers answer this one call with the relative address.
-    return json_response(200, objects.stats(found, path, entry) | {"physical_address": address})
+    return json_response(200, objects.stats(repo, path, entry) | {"physical_address": address})
 
 
 def _abort_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:

@@ -181,7 +181,7 @@ def _located(core: Core, repository: Repository, address: str) -> tuple[ObjectSt
 
 
 def exists(core: Core, repository: Repository, entry: Entry) -> bool:
-    """Whether the bytes behind an entry are there."""
+    """True if the bytes behind an entry are there."""
     try:
         store, key = _located(core, repository, entry.address)
         store.head(key)

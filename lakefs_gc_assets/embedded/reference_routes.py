@@ -76,9 +76,9 @@ def _get_commit(core: Core, request: Request, repository: str, commit: str) -> R
 
 def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
     request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
-    found = repositories.get(core, repository)
+    repo = repositories.get(core, repository)
     amount = request.amount()
-    ancestors = commits.log(core, found, commits.resolve(core, found, ref))
+    ancestors = commits.log(core, repo, commits.resolve(core, repo, ref))
     if after := request.query.get("after"):
         ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
     taken = [commit.as_json() for commit in itertools.islice(ancestors, amount + 1)]
@@ -115,9 +115,9 @@ def _revert(core: Core, request: Request, repository: str, branch: str) -> Respo
 
 def _create_tag(core: Core, request: Request, repository: str) -> Response:
     body = request.json_object("id", "ref")
-    found = repositories.get_writable(core, repository)
+    repo = repositories.get_writable(core, repository)
     return json_response(
-        201, branches.create_tag(core, found, str(body["id"]), str(body["ref"]), force=bool(body.get("force", False)))
+        201, branches.create_tag(core, repo, str(body["id"]), str(body["ref"]), force=bool(body.get("force", False)))
     )
 
 
@@ -138,9 +138,9 @@ def _start_import(core: Core, request: Request, repository: str, branch: str) ->
     body = request.json_object("paths", "commit")
     for source in body["paths"]:
         checked_object(source, "path", "destination", "type")
-    found = repositories.get_writable(core, repository)
-    branches.get(core, found, branch)
-    task_id = core.tasks.start("", lambda: committing.run_import(core, found, branch, request.user, body))
+    repo = repositories.get_writable(core, repository)
+    branches.get(core, repo, branch)
+    task_id = core.tasks.start("", lambda: committing.run_import(core, repo, branch, request.user, body))
     return json_response(202, {"id": task_id})
 
 
@@ -165,20 +165,20 @@ _TYPES = ("three_dot", "two_dot")
 
 
 def _of_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
-    found = repositories.get(core, repository)
+    repo = repositories.get(core, repository)
     start = max(_bytes(request, "after"), _bytes(request, "prefix"))
     with core.database.transaction():
-        return _page_of_differences(request, committing.branch_differences(core, found, branch, start))
+        return _page_of_differences(request, committing.branch_differences(core, repo, branch, start))
 
 
 def _of_references(core: Core, request: Request, repository: str, left: str, right: str) -> Response:
-    found = repositories.get(core, repository)
+    repo = repositories.get(core, repository)
     kind = request.query.get("type") or _TYPES[0]
     if kind not in _TYPES:
         raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
-    before, after = (commits.resolve(core, found, name) for name in (left, right))
+    before, after = (commits.resolve(core, repo, name) for name in (left, right))
     return _page_of_differences(
-        request, committing.commit_differences(core, found, before, after, since_base=kind == "three_dot")
+        request, committing.commit_differences(core, repo, before, after, since_base=kind == "three_dot")
     )
 
 

@@ -174,9 +174,9 @@ def _delete_rules(core: Core, request: Request, repository: str) -> Response:
 
 
 def _prepare_uncommitted(core: Core, request: Request, repository: str) -> Response:
-    found = repositories.get_writable(core, repository)
+    repo = repositories.get_writable(core, repository)
     token = request.json_object().get("continuation_token") or None
-    return json_response(201, collection.prepare_uncommitted(core, found, token))
+    return json_response(201, collection.prepare_uncommitted(core, repo, token))
 
 
 def _prepare_commits(core: Core, request: Request, repository: str) -> Response:
@@ -184,10 +184,8 @@ def _prepare_commits(core: Core, request: Request, repository: str) -> Response:
 
 
 def _start_prepare_commits(core: Core, request: Request, repository: str) -> Response:
-    found = repositories.get_writable(core, repository)
-    return json_response(
-        202, {"id": core.tasks.start(_PREPARE_PREFIX, lambda: collection.prepare_commits(core, found))}
-    )
+    repo = repositories.get_writable(core, repository)
+    return json_response(202, {"id": core.tasks.start(_PREPARE_PREFIX, lambda: collection.prepare_commits(core, repo))})
 
 
 def _prepare_commits_status(core: Core, request: Request, repository: str) -> Response:
@@ -205,8 +203,8 @@ def _prepare_commits_status(core: Core, request: Request, repository: str) -> Re
 
 
 def _start_dump(core: Core, request: Request, repository: str) -> Response:
-    found = repositories.get(core, repository)
-    return json_response(202, {"id": core.tasks.start(_DUMP_PREFIX, lambda: collection.dump_refs(core, found))})
+    repo = repositories.get(core, repository)
+    return json_response(202, {"id": core.tasks.start(_DUMP_PREFIX, lambda: collection.dump_refs(core, repo))})
 
 
 def _dump_status(core: Core, request: Request, repository: str) -> Response:

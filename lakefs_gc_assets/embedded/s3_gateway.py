@@ -316,7 +316,7 @@ _ACTIONS = {
     "POST": "fs:WriteObject",
     "DELETE": "fs:DeleteObject",
 }
-"""What a user must be allowed for a call on an object."""
+"""Action that a user must be allowed for a call on an object, by method."""
 
 _CODES = {
     400: "InvalidRequest",

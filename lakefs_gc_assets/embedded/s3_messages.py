@@ -1,4 +1,4 @@
-"""What the S3 gateway reads and writes: XML, bodies in chunks, lists of keys.
+"""Messages of the S3 gateway: XML, bodies in chunks, lists of keys.
 
 Some clients send bodies in chunks, each with its length and signature ahead (aws-chunked). Lists have the objects of
 all branches, each behind its branch's name, in order of key.

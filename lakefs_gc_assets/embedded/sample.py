@@ -171,7 +171,7 @@ class PendingLink:
 
 @dataclass(slots=True)
 class Sample:
-    """What the repository holds.
+    """Objects of the repository: live ones, garbage, and those that are renamed or linked later.
 
     Attributes:
         to_rename: staged objects of `main`, for `rename`; live under the old path until then, under the new afterwards.
@@ -421,7 +421,7 @@ def make_repository_of_months(server: EmbeddedServer) -> None:
 
 
 def _day(api: Session, ago: int) -> None:
-    """What people do on one day, so many days ago."""
+    """The work of one day, so many days ago."""
     if ago == _DAYS:
         api.create()
         _put(api, "main", "reference/countries", "first", 400)

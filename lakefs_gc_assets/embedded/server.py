@@ -266,7 +266,7 @@ class EmbeddedServer:
 
     @property
     def objects_folder(self) -> Path:
-        """What `local://` namespaces are relative to: `store.local_root` of a collector."""
+        """Root of `local://` namespaces: `store.local_root` of a collector."""
         return self.folder / _OBJECTS_FOLDER
 
     def _serve(self, request: Request) -> Response:

@@ -23,7 +23,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 
 
 class Clock:
-    """Runs at the speed of real time. Safe to use from several threads."""
+    """Runs at the speed of real time; tests and demonstrations move it. Safe to use from several threads."""
 
     def __init__(self, now: datetime | None = None) -> None:
         self._offset = timedelta()
@@ -64,7 +64,7 @@ class Clock:
 
     @property
     def moved(self) -> bool:
-        """Whether it differs from real time by more than a second."""
+        """True if it differs from real time by more than a second."""
         with self._lock:
             return abs(self._offset) > timedelta(seconds=1)
 

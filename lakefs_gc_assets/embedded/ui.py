@@ -1,6 +1,6 @@
 """The Dagster UI as a child process: started, perhaps with a dry run made to look at, and ended with this process.
 
-What it logs goes to a file; a person is told the URL when there is something to see.
+Its log goes to a file; the URL is printed once there is something to see.
 """
 
 import os
@@ -35,7 +35,7 @@ _INSTANCE = {
     "telemetry": {"enabled": False},
     "nux": {"enabled": False},
 }
-"""What the project's own dagster.yaml says of one machine."""
+"""Settings of the project's own dagster.yaml for one machine."""
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
   locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 _RUNS = """query { runsOrError(filter: {pipelineName: "collect"}, limit: 1) { ... on Runs { results {
@@ -57,7 +57,7 @@ class DagsterUI:
     log: Path
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
-        """What GraphQL answers. Raises urllib3's HTTPError while nobody answers."""
+        """The data of a GraphQL answer. Raises urllib3's HTTPError while nobody answers."""
         body = {"query": query, "variables": variables}
         answer = urllib3.request("POST", f"{self.url}/graphql", json=body, timeout=_ANSWER_SECONDS, retries=False)
         data: dict[str, Any] = answer.json()["data"]
@@ -182,9 +182,9 @@ def serve(
 
     Args:
         home: what `prepare_home` has returned. What the UI logs goes there.
-        say: is told each line that a person should read.
+        say: called with each line that a person should read.
         first_run: whether to make a dry run first, unless there is any run.
-        tell: is told the URL, once there is something to see.
+        tell: called with the URL, once there is something to see.
 
     Raises:
         CollectionError: it does not start.
