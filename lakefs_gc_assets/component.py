@@ -88,7 +88,7 @@ class GarbageCollection(dg.Component):
 
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
-        """What may be written under `attributes`."""
+        """Schema of `attributes`."""
         return _Attributes
 
     @classmethod

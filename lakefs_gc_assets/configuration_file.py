@@ -266,7 +266,7 @@ def _validated(content: Any, source: str) -> Configuration:
 
 
 def _problem(problem: ErrorDetails) -> str:
-    """What is wrong with a setting; of a name that there is none of, which one may have been meant."""
+    """Says what is wrong with a setting; for an unknown name, which one may have been meant."""
     if problem["type"] != "extra_forbidden":
         return problem["msg"].lower()
     *section, name = map(str, problem["loc"])

@@ -22,11 +22,11 @@ class _Deferred(ModuleType):
 
 
 def deferred(name: str) -> ModuleType:
-    """What stands for the module of this full name until it is needed."""
+    """A stand-in for the module of this full name until it is needed."""
     return _Deferred(name)
 
 
 def imported(target: str) -> Any:
-    """What a module of this package defines, imported now; `target` is `module:name`."""
+    """An object that a module of this package defines, imported now; `target` is `module:name`."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)

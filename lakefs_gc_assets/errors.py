@@ -1,4 +1,4 @@
-"""What the package says to people: one hierarchy of exceptions, and lines of progress.
+"""Messages to people: one hierarchy of exceptions, and lines of progress.
 
 The message of an exception says what happened, to what, and what to do. It never holds credentials: it is built from
 names of settings, keys of objects and figures. Names and values that it quotes may be anything, so it shows as one line

@@ -15,16 +15,16 @@ from lakefs_gc_assets.lakefs.layout import WindowSize
 _OWNER = re.compile(r"team:\S+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _TAG_NAME = re.compile(r"([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
-"""What Dagster takes for owners and tags of assets."""
+"""Owners and tags of assets that Dagster accepts."""
 
 FlowName = Literal["clean", "optimized", "committed", "unified"]
 """The flows that a run can be asked for, as in a plan."""
 
 SweepMode = Literal["delete", "quarantine"]
-"""What a sweep does to candidates."""
+"""Treatment of candidates by a sweep."""
 
 CommitDates = Literal["written", "claimed"]
-"""What retention rules take for the date of a commit: see `collection.commit_dates`."""
+"""Date of a commit for retention rules: see `collection.commit_dates`."""
 
 Encryption = Literal["", "AES256", "aws:kms", "aws:kms:dsse"]
 """How S3 encrypts what is written; empty for what the bucket does by itself."""
@@ -173,7 +173,7 @@ class StoreSettings(Settings):
 
 
 class CollectionSettings(Settings):
-    """What may be collected, how carefully, and how wide."""
+    """Rules for what may be collected, how carefully, and how wide."""
 
     sweep: bool = Field(
         default=False,
@@ -365,7 +365,7 @@ class CollectionSettings(Settings):
 
     @property
     def quarantines(self) -> bool:
-        """Whether a sweep moves candidates to quarantine, and does not delete them."""
+        """True if a sweep moves candidates to quarantine, and does not delete them."""
         return self.sweep_mode == "quarantine"
 
 
@@ -406,7 +406,7 @@ RELAXABLE = tuple(
 
 
 class LaunchSettings(Settings):
-    """What a launch through Dagster may decide. The command line, schedules and the sensor go by the file instead."""
+    """Rights of launches through Dagster. The command line, schedules and the sensor go by the file instead."""
 
     sweep: LaunchedSweep = Field(
         default="approved",
@@ -450,7 +450,7 @@ class EMRServerlessSettings(Settings):
 
 
 class AutomationSettings(Settings):
-    """What starts runs by itself. Its sensor and schedules are stopped until somebody turns them on in the UI."""
+    """Automatic starts of runs. The sensor and schedules are stopped until somebody turns them on in the UI."""
 
     optimized_every_hours: float = Field(
         default=24,
@@ -547,7 +547,7 @@ class Configuration(Settings):
 
     @property
     def label(self) -> str:
-        """What Dagster calls the repository."""
+        """The name of the repository in Dagster."""
         return self.name or self.repository
 
     @property

@@ -54,7 +54,7 @@ _NO_ETAG = "0" * 32
 
 
 class Purpose(StrEnum):
-    """What somebody may want to do with a repository."""
+    """Uses of a repository that need rights."""
 
     DRY_RUN = "dry run"
     SWEEP = "sweep"
@@ -64,7 +64,7 @@ class Purpose(StrEnum):
 
 
 class State(StrEnum):
-    """What was found of one right or feature; NOT_NEEDED where nothing that is wanted needs what is missing."""
+    """State of one right or feature; NOT_NEEDED if it is missing and no wanted purpose needs it."""
 
     WORKS = "works"
     MISSING = "missing"
@@ -101,7 +101,7 @@ class Diagnosis:
 
     @property
     def well(self) -> bool:
-        """Whether nothing is missing of what is wanted."""
+        """True if no wanted purpose lacks anything."""
         return all(finding.state is not State.MISSING for finding in self.findings)
 
     def missing_for(self, purpose: Purpose) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Diagnosis:
 
 
 def wanted_by(settings: CollectionSettings) -> frozenset[Purpose]:
-    """What a configuration asks for: a sweep at some time, so, and into quarantine or by retention where it says so."""
+    """Purposes of a configuration: a dry run and a sweep, and quarantine or retention where it asks for them."""
     found = {Purpose.DRY_RUN, Purpose.SWEEP}
     if settings.quarantines:
         found.add(Purpose.QUARANTINE)
@@ -186,7 +186,7 @@ def _of_server(action: str, document: str = "lakefs-collect") -> str:
 
 @dataclass
 class _Examination:
-    """What was learnt so far, and what is to be taken away again."""
+    """Facts learnt so far, and files and runs to remove at the end."""
 
     api: LakeFSApi
     open_store: Callable[[Namespace], ObjectStore]

@@ -1,1 +1,1 @@
-"""What lakeFS is: its API, names, addresses and file formats. Knows nothing of Dagster or Spark."""
+"""The API of lakeFS, its names, addresses and file formats. Knows nothing of Dagster or Spark."""

@@ -52,11 +52,11 @@ class Location:
 
     @property
     def is_access_point(self) -> bool:
-        """Whether an access point is named in place of a bucket, so that any bucket of S3 may be meant."""
+        """True if an access point is named in place of a bucket, so that any bucket of S3 may be meant."""
         return self.kind == "s3" and (self.bucket.endswith(_ALIASES) or self.bucket.startswith(_ARN))
 
     def may_share_bucket(self, other: "Location") -> bool:
-        """Whether both lie in one bucket, or may do so because one of them is named by an access point."""
+        """True if both lie in one bucket, or may do so because one of them is named by an access point."""
         if (self.kind, self.bucket) == (other.kind, other.bucket):
             return True
         return self.kind == other.kind and (self.is_access_point or other.is_access_point)
@@ -115,11 +115,11 @@ class Namespace:
 
     @property
     def is_escaped(self) -> bool:
-        """Whether lakeFS, which spells addresses by the decoded path, spells them otherwise than the namespace."""
+        """True if lakeFS, which spells addresses by the decoded path, spells them otherwise than the namespace."""
         return bool(_ESCAPED.search(self.uri))
 
     def may_lie_elsewhere(self, address: str) -> bool:
-        """Whether an address counts as inside only because an access point or a folder is not known."""
+        """True if an address counts as inside only because an access point or a folder is not known."""
         location = parse_location(address)
         return location is not None and location.bucket != self.location.bucket and any(self._readings(address))
 

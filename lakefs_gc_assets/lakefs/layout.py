@@ -1,4 +1,4 @@
-"""What a name in a storage namespace says: which layout wrote it, in which slice, when it was issued.
+"""Layouts of names in a storage namespace: which one wrote a name, in which slice, and when it was issued.
 
 Layouts (lakeFS server, `pkg/upload/path_provider.go` and the runs that it builds on):
 
@@ -53,7 +53,7 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a namespace-relative address says of itself; `issued_at` in seconds UTC, None where the layout has no time.
+    """Facts that a namespace-relative address states; `issued_at` in seconds UTC, None where the layout has no time.
 
     `issued_at` is the later of the object's and its slice's time: the reading that keeps more.
     """
@@ -84,7 +84,7 @@ def _timed(layout: Layout, match: re.Match[str], slice_name: str | None) -> Name
 
 
 def is_window(name: str) -> bool:
-    """Whether a text is the name of a window of some size."""
+    """True if a text is the name of a window of some size."""
     return _WINDOW.fullmatch(name) is not None
 
 

@@ -19,7 +19,7 @@ _AHEAD = timedelta(hours=1)
 
 
 def is_xid(text: str) -> bool:
-    """Whether the text is an id as lakeFS writes it (96 bits, so the last character carries one bit only)."""
+    """True if the text is an id as lakeFS writes it (96 bits, so the last character carries one bit only)."""
     return len(text) == LENGTH and text[-1] in "0g" and _CHARACTERS.issuperset(text)
 
 
@@ -49,7 +49,7 @@ def created_at(descending: str) -> int:
 
 
 def is_to_come(descending: str, now: datetime) -> bool:
-    """Whether a descending id is of a time that no clock shows yet, so that somebody made it up. `now`: UTC."""
+    """True if a descending id is of a time that no clock shows yet, so that somebody made it up. `now`: UTC."""
     return created_at(descending) > (now + _AHEAD).timestamp()
 
 

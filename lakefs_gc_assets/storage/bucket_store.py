@@ -1,4 +1,4 @@
-"""What stores of every cloud have in common: obstore reads objects, the service's own client does the rest.
+"""Shared by the stores of every cloud: obstore reads objects, the service's own client does the rest.
 
 It also reads what obstore cannot name. A cloud's class says how its client is asked; what follows from the answers is
 told here, once. Listings go by the service's own pages: obstore 0.12 takes answers that are no page for the end of one.
@@ -36,7 +36,7 @@ _Contents = TypeVar("_Contents")
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a write has to find at its key: the version with this ETag, or nothing where that is None."""
+    """Condition of a write on its key: the version with this ETag, or nothing where that is None."""
 
     etag: str | None
 
@@ -90,7 +90,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
             yield pa.concat_batches(waiting)
 
     def _rows(self, prefix: str, after: str, delimiter: str) -> Iterator[pa.RecordBatch]:
-        """What the pages list below a full prefix behind a full key, with relative keys; no batch without rows."""
+        """Rows of the pages below a full prefix behind a full key, with relative keys; no batch without rows."""
         action, begun = f"list below {prefix!r}", not after
         # Not every service takes control characters here; what comes before is left out below.
         behind = "".join(takewhile(lambda character: character >= " " and character != "\x7f", after))
@@ -251,11 +251,11 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
     @abstractmethod
     def _content(self, full: str) -> _Contents | None:
-        """What the service says of the content of an object; None where there is none."""
+        """Content of an object as the service describes it; None if there is no object."""
 
     @abstractmethod
     def _alike(self, one: _Contents, other: _Contents) -> bool:
-        """Whether two objects have the same content, as far as the service tells."""
+        """True if two objects have the same content, as far as the service tells."""
 
     @abstractmethod
     def _copy_content(
@@ -282,7 +282,7 @@ class OrderedBucketStore(BucketStore[_Errors, _Contents]):
 
 
 def obstore_can_name(key: str) -> bool:
-    """Whether obstore takes a key for exactly this key.
+    """True if obstore takes a key for exactly this key.
 
     Measured with obstore 0.12: it refuses one with an empty, `.` or `..` segment or a control character, and strips a
     slash that a key begins or ends with.
@@ -293,7 +293,7 @@ def obstore_can_name(key: str) -> bool:
 
 
 def _continues(keys: "pa.Array[Any]", last: str) -> bool:
-    """Whether keys are in order of UTF-8 bytes, each once, and behind the last one."""
+    """True if keys are in order of UTF-8 bytes, each once, and behind the last one."""
     ascending = not pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py()
     return ascending and keys[0].as_py().encode() > last.encode()
 

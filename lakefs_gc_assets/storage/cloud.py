@@ -1,4 +1,4 @@
-"""What the clients of every cloud have in common: timeouts and retries, answers, errors, and deletes in batches.
+"""Shared by the clients of every cloud: timeouts and retries, answers, errors, and deletes in batches.
 
 Clients retry with growing pauses while the service is busy or out of reach. A bulk delete is repeated, a few times, for
 the keys that the service was too busy for. An error is one line: what was asked, of which bucket, and what to do. It
@@ -58,7 +58,7 @@ _OBSTORE_BACKOFF: "BackoffConfig" = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the service answered; header names in lower case."""
+    """Answer of the service; header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -134,14 +134,14 @@ def batch_answers(batch: Answer) -> dict[int, Answer]:
 
 
 ObstoreError = BaseError | FileNotFoundError
-"""What obstore raises."""
+"""Exceptions of obstore."""
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]{1,300})")
 _STATUS = re.compile(r"status code: (\d{3})")
 
 
 class Meaning(Enum):
-    """What the code or the status of a refusal means."""
+    """Meaning of the code or the status of a refusal."""
 
     NO_OBJECT = auto()
     NO_BUCKET = auto()
@@ -168,7 +168,7 @@ _SENTENCES = {
     Meaning.CONFLICT: ("something is in the way, such as other writers", "run again"),
     Meaning.BUSY: ("the service kept failing or throttling", "run again, or with less load"),
 }
-"""What happened, and what to do."""
+"""Sentence and remedy for each."""
 
 
 @dataclass(frozen=True)

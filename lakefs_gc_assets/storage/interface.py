@@ -29,7 +29,7 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:
-    """What a store says of one object.
+    """Facts of one object, as its store states them.
 
     Attributes:
         md5: of the content, in hexadecimal, where `head` knows that the service tells the MD5 of this very object; None
@@ -101,7 +101,7 @@ NULL_VERSION = "null"
 
 
 class DeleteResult(StrEnum):
-    """What a store said of one key of a delete; `ACCEPTED` is not proof that the object is gone."""
+    """Answer of a store for one key of a delete; `ACCEPTED` is not proof that the object is gone."""
 
     ACCEPTED = "accepted"
     FAILED = "failed"
@@ -228,7 +228,7 @@ class ListsInOrder(ObjectStore, Protocol):
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """What `list` gives of the keys behind `after` (empty: of all) up to `until` itself (None: to the end).
+        """Objects of `list` with keys behind `after` (empty: of all) up to `until` itself (None: to the end).
 
         The bounds need not be keys of objects. Listings whose bounds follow each other give each object once.
 

@@ -124,7 +124,7 @@ class PrepareCommitsTask:
 
 
 class LakeFSApi(Protocol):
-    """What the collector asks of a lakeFS server about one repository.
+    """Calls of the collector to a lakeFS server about one repository.
 
     Every method raises a subclass of LakeFSError whose message names the call, the answer and what to do.
     """

@@ -66,7 +66,7 @@ class Fields:
         return LakeFSError(f"{self._call}: {where} {problem}. Check that server and collector fit together")
 
     def has(self, name: str) -> bool:
-        """Whether there is a value other than null."""
+        """True if there is a value other than null."""
         return self._content.get(name) is not None
 
     def text(self, name: str, empty: bool = False) -> str:
@@ -277,7 +277,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered; header names are compared without case."""
+    """Answer of a server; header names are compared without case."""
 
     status: int
     headers: Mapping[str, str]
@@ -300,7 +300,7 @@ class Answer:
 
 
 def is_transient(answer: Answer) -> bool:
-    """Whether the same call may succeed a little later."""
+    """True if the same call may succeed a little later."""
     return answer.meaning == 429 or (answer.meaning >= 500 and answer.meaning != 501)
 
 

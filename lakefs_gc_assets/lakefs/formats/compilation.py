@@ -33,12 +33,12 @@ class Compiled:
         _made.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the compiled function returns."""
+        """Result of the compiled function."""
         return self.dispatcher(*arguments)
 
     @property
     def dispatcher(self) -> "Dispatcher":
-        """What numba makes of the function: one for all threads, which compiles it for each kind of arguments once."""
+        """numba's dispatcher: one for all threads, which compiles the function once for each kind of arguments."""
         if self._dispatcher is None:
             with _making:
                 self._dispatcher = self._dispatcher or _dispatcher(self.function, inlined=self._inlined)

@@ -25,7 +25,7 @@ OptionalColumn = Literal["keys", "etags", "identities"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a table holds: `entity` is None for objects; commit, branch or tag in a dump of references."""
+    """Content of a table: `entity` is None for objects; commit, branch or tag in a dump of references."""
 
     type: TableType
     entity: str | None
@@ -93,7 +93,7 @@ class RangeEntries:
 
 
 def table_kind(data: bytes | memoryview, file: str) -> Kind:
-    """What a table holds, from its footer and properties alone: records are not checked. Raises CorruptFile."""
+    """Kind of a table, from its footer and properties alone: records are not checked. Raises CorruptFile."""
     return _kind(read_layout(data, file))
 
 

@@ -199,7 +199,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What footer, metaindex and properties say.
+    """Footer, metaindex and properties of a table.
 
     Attributes:
         properties: of RocksDB and of the writer, by name.

@@ -136,7 +136,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             return str(written["etag"].strip('"'))
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        """What became of each; a blob with snapshots fails."""
+        """Outcome of each; a blob with snapshots fails."""
         return delete_in_batches(full_keys, BATCH, self._delete_batch)
 
     def _delete_batch(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
@@ -159,7 +159,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         raise self._refused(action, answer)
 
     def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, Answer]:
-        """What one request that deletes keys was answered, for each key that the answer mentions."""
+        """Deletes keys by one request; returns the answer for each key that it mentions."""
         container = self._client.container
 
         def send() -> None:
@@ -260,7 +260,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
 
 def _condition(expected: Expected | None) -> dict[str, Any]:
-    """What the library makes headers of."""
+    """Arguments of which the library makes headers."""
     if expected is None:
         return {}
     if expected.etag is None:
@@ -275,7 +275,7 @@ def _alike(one: BlobProperties, other: BlobProperties) -> bool:
 
 
 def _is_whole(found: BlobProperties) -> bool:
-    """Whether no copy to this blob is under way, was aborted or failed."""
+    """True if no copy to this blob is under way, was aborted or failed."""
     return found.copy.status in (None, "success")
 
 
@@ -335,6 +335,6 @@ def _facts(key: str, found: BlobProperties) -> ObjectFacts:
 
 
 def _soft_deleted(part: Answer | None) -> bool | None:
-    """What the service says of a blob that it deleted: whether for ever."""
+    """True if the service keeps the deleted blob for some time; None where it does not say."""
     permanent = part.headers.get("x-ms-delete-type-permanent") if part else None
     return None if permanent is None else permanent == "false"

@@ -287,7 +287,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
     @cached_property
     def _keeps_deleted(self) -> bool | None:
-        """Whether the bucket keeps what is deleted, by soft delete or versions; None where we may not know."""
+        """True if the bucket keeps deleted objects, by soft delete or versions; None if we may not know."""
         bucket = self._bucket.client.bucket(self._bucket.name)
         with self._asking("look at the bucket"), suppress(Unauthorized, Forbidden):
             bucket.reload(**patient())
@@ -374,7 +374,7 @@ def _answer(response: Response) -> Answer:
 
 
 def _alike(one: Blob, other: Blob) -> bool:
-    """Whether both have the same size and at least one digest in common, and all digests that both have are equal."""
+    """True if both have the same size and at least one digest in common, and all digests that both have are equal."""
     digests = [pair for pair in ((one.md5_hash, other.md5_hash), (one.crc32c, other.crc32c)) if all(pair)]
     return one.size == other.size and bool(digests) and all(each[0] == each[1] for each in digests)
 

@@ -346,7 +346,7 @@ class Bounds:
     only_directly: bool
 
     def hold(self, key: bytes) -> bool:
-        """Whether a file is wanted, or whether a folder, whose key ends with a slash, may hold a wanted file."""
+        """True if a file is wanted, or a folder, whose key ends with a slash, may hold a wanted file."""
         if not key.endswith(b"/"):
             return self.after < key and (self.until is None or key <= self.until)
         behind_all = key[:-1] + b"0"  # The character that follows the slash.
@@ -439,7 +439,7 @@ def _holds_a_file(root: bytes, prefix: bytes, hidden: bytes) -> bool:
 
 
 def _scan(root: bytes, folder: bytes, hidden: bytes) -> AbstractContextManager[Iterable[os.DirEntry[bytes]]]:
-    """What lies directly in a folder; nothing where it does not exist (but the root must)."""
+    """Entries of a folder; none where it does not exist (but the root must)."""
     if folder == hidden:
         return nullcontext(())
     try:
@@ -462,7 +462,7 @@ def version(facts: os.stat_result) -> str:
 
 
 def is_file(facts: os.stat_result) -> bool:
-    """Whether this is a plain file, the only thing that is an object."""
+    """True if this is a plain file, the only thing that is an object."""
     return stat.S_ISREG(facts.st_mode)
 
 

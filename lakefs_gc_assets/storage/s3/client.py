@@ -99,7 +99,7 @@ FAILURES = (
     TypeError,
     AttributeError,
 )
-"""What boto3 raises, from the third on where an answer cannot be read."""
+"""Exceptions of boto3, from the third on where an answer cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class S3Errors(CloudErrors):
 
 
 def _answers(endpoint: str) -> bool:
-    """Whether something listens at an endpoint."""
+    """True if something listens at an endpoint."""
     url = urlsplit(endpoint)
     try:
         socket.create_connection((url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), 5).close()
@@ -187,9 +187,9 @@ _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
 _NEWER_CHECKSUMS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
 DIRECTORY_BUCKET = "--x-s3"
-"""What the name of a directory bucket (S3 Express) ends with."""
+"""End of the name of a directory bucket (S3 Express)."""
 _loaders: dict[tuple[str, ...], Loader] = {}
-"""What reads the descriptions of services, by the folders that it reads them from."""
+"""Readers of the descriptions of services, by the folders that they read."""
 _HANDED_ON_FOR = timedelta(minutes=9)
 """boto3 renews credentials at the latest ten minutes before they expire, so what it hands out lasts this long."""
 

@@ -201,7 +201,7 @@ def _listed(batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
 
 
 def _is_true(column: pa.Array) -> pa.Array:
-    """Whether a flag is set; one that is missing is an error, not a no."""
+    """True if a flag is set; a missing one is an error, not a no."""
     if column.null_count:
         raise ValueError("a version that does not say whether it is the latest, or a marker")
     if pa.types.is_boolean(column.type):

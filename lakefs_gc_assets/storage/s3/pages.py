@@ -30,7 +30,7 @@ _COLUMNS = ("Key", "Size", "LastModified", "ETag")
 _TEXT = r"[^<&\x00-\x1f\x7f]*+"
 _NAME = "[A-Za-z][A-Za-z0-9]*+"
 _ODD = ("<!", "\ufffe", "\uffff")
-"""What a row could hide something behind, or what no XML has."""
+"""Texts behind which a row could hide something, or which no XML has."""
 _Rows = list[list[str | None]]
 """Texts of each of the columns."""
 _TIME = LISTING_SCHEMA.field("last_modified").type
@@ -100,7 +100,7 @@ def parsed(body: bytes) -> ListedPage:
 
 
 def is_of(page: ListedPage, prefix: str) -> bool:
-    """Whether a page may answer a listing below a prefix.
+    """True if a page may answer a listing below a prefix.
 
     A page without rows must say what it was asked for, as the service always does: others show it by their keys. Some
     services do not encode the prefix as they encode keys.

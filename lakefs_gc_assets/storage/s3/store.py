@@ -224,7 +224,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
 
 
 def _accepted(full: str, marked: bool, version_id: str | None) -> DeleteOutcome:
-    """What a bucket without versions accepted, or one that put a delete marker on top of the versions it has."""
+    """Outcome of a bucket without versions, or of one that put a delete marker on top of the versions it has."""
     if not marked:
         return DeleteOutcome(full, DeleteResult.ACCEPTED)
     kept = None if version_id == NULL_VERSION else True
@@ -312,7 +312,7 @@ def same_content(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _has_own_key(facts: Mapping[str, Any]) -> bool:
-    """Whether the ETag depends on an encryption that is new for each write."""
+    """True if the ETag depends on an encryption that is new for each write."""
     return str(facts.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in facts
 
 
