@@ -43,8 +43,7 @@ from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import names, xids
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
-from lakefs_gc_assets.storage.interface import head_if_there
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import OpensStore, head_if_there
 
 Expired = Mapping[str, frozenset[str]]
 """By the attempt of a run that deleted something: the metaranges that only expired commits had then."""
@@ -282,7 +281,7 @@ def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     return pa.record_batch([batch.column("address"), found.slices, found.windows], schema=LIVE)
 
 
-def _is_not_there(opener: StoreOpener, rows: pa.RecordBatch) -> pa.BooleanArray:
+def _is_not_there(opener: OpensStore, rows: pa.RecordBatch) -> pa.BooleanArray:
     """True for addresses without an object: somebody may have put one back by other means than `restore`."""
     store = opener.open()
     facts = work_ahead(partial(head_if_there, store), rows.column("address").to_pylist(), _AT_ONCE)

@@ -24,8 +24,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 _log = logging.getLogger(__name__)
@@ -122,7 +121,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
     return engine.select(deleted, *DELETIONS.names)
 
 
-def _read_reported(opener: StoreOpener, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
+def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
     """The rows (RECEIPTS) of a task's share of files, and the receipts of each run of which a file cannot be read."""
     damaged: dict[str, None] = {}
     schema = nullable(RECEIPTS)

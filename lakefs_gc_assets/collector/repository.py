@@ -9,8 +9,7 @@ from lakefs_gc_assets.errors import ConfigurationError, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore, OpensStore
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class OpenRepository:
     namespace: Namespace
     api: LakeFSApi
     store: ObjectStore
-    opener: StoreOpener
+    opener: OpensStore
     settings: CollectionSettings
     clock: Clock
     others: tuple["OpenRepository", ...] = ()

@@ -284,6 +284,24 @@ class CopiesObjects(ObjectStore, Protocol):
         ...
 
 
+class OpensStore(Protocol):
+    """Opens one store in any process; can be pickled, and used as a key. `opening.StoreOpener` is the only one."""
+
+    @property
+    def settings(self) -> StoreSettings:
+        """Settings of the store, credentials by reference."""
+        ...
+
+    @property
+    def namespace_uri(self) -> str:
+        """URI of the storage namespace that the store is bound to."""
+        ...
+
+    def open(self) -> ObjectStore:
+        """The store, opened on the first call in this process. Raises ConfigurationError."""
+        ...
+
+
 POLICIES = "docs/policies"
 """Folder of the documents that grant rights."""
 

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 
 LISTED_FIGURES = StoredFigures(
@@ -80,9 +80,7 @@ def candidates(rows: int) -> StoredFrame[CandidateFigures]:
     return made_frame(CANDIDATES_DF, rows, CANDIDATE_FIGURES)
 
 
-def frame_of_rows(
-    opener: StoreOpener, frame: Frame[F], rows: Sequence[Mapping[str, Any]], figures: F
-) -> StoredFrame[F]:
+def frame_of_rows(opener: OpensStore, frame: Frame[F], rows: Sequence[Mapping[str, Any]], figures: F) -> StoredFrame[F]:
     """A frame of these rows, in a file for each window."""
     table = pa.Table.from_pylist(rows, schema=nullable(frame.schema))
     writer = FileWriter(opener.open(), f"{frame.name}/", nullable(frame.schema))

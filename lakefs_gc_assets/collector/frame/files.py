@@ -17,8 +17,7 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch
 from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 _FILE_BYTES = 32 * 1024 * 1024
@@ -175,7 +174,7 @@ def _columns(schema: pa.Schema) -> str:
 
 
 def reader(
-    opener: StoreOpener,
+    opener: OpensStore,
     schema: pa.Schema,
     columns: Sequence[str] | None = None,
     added: Sequence[str] = (),

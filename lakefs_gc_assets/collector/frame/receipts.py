@@ -16,8 +16,7 @@ from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 _ADDED = ("attempt", "version_id")
 _AT_ONCE = 16
@@ -117,7 +116,7 @@ def read(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None) ->
     return _read_together(store, keys(store, run_id), damaged)
 
 
-def rows(engine: Engine[R], opener: StoreOpener, keys: Sequence[str], damaged: DamagedFile | None = None) -> R:
+def rows(engine: Engine[R], opener: OpensStore, keys: Sequence[str], damaged: DamagedFile | None = None) -> R:
     """The receipts of files (RECEIPTS), which tasks read where the files are many.
 
     `damaged` and errors are those of `read_files`.

@@ -14,8 +14,7 @@ from lakefs_gc_assets.collector.frame.kinds import F, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class StoredFrame(Generic[F]):
 
     frame: Frame[F]
     manifest: Manifest[F]
-    opener: StoreOpener
+    opener: OpensStore
 
     @classmethod
-    def of(cls, store: ObjectStore, opener: StoreOpener, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
+    def of(cls, store: ObjectStore, opener: OpensStore, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
         """The frame of a run. Raises OrderViolation where it was not made, CorruptFile."""
         return cls(frame, manifests.read(store, run_id, frame), opener)
 

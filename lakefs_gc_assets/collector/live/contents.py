@@ -30,8 +30,7 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 CANDIDATES_LOOKED_AT = 1_000_000
 """About so many candidates are looked at for a repository, one request each; of more, a share that each run draws."""
@@ -267,7 +266,7 @@ def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([keys, keys, found.column("size"), found.column("etag")], schema=_OBJECTS)
 
 
-def _look(opener: StoreOpener, looking: Looking, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look(opener: OpensStore, looking: Looking, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Asks the store for the MD5 of the objects that are looked at; leaves out what is gone."""
     with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
         for batch in batches:
@@ -352,7 +351,7 @@ def _untold(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _digest(
-    opener: StoreOpener, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
+    opener: OpensStore, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Adds the MD5 that the store tells or that is computed from the content; null where neither is known (_TOLD)."""
 

@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import OpensStore
 
 _ASKED_AT_ONCE = 8_000_000
 """So many addresses are looked up together: each task has all of their hashes, some 80 MB with what finds them.
@@ -147,7 +147,7 @@ def _ids(column: pa.ChunkedArray) -> IdSet:
 
 
 def _look_up(
-    opener: StoreOpener, wanted: IdSet, hashes: HashSet, files: Iterable[NotesFile]
+    opener: OpensStore, wanted: IdSet, hashes: HashSet, files: Iterable[NotesFile]
 ) -> Iterator[pa.RecordBatch]:
     return range_hashes.look_up(opener.open(), wanted, hashes, files)
 

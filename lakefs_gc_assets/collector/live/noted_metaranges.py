@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import OpensStore
 
 _TOLD = "which ranges metaranges name"
 _VALUES_OF_A_ROW = 16
@@ -56,7 +56,7 @@ def take_over(step: Step[R]) -> None:
     noted_files.take_over(step, NAMED, _TOLD, "those metaranges are read")
 
 
-def _look_up(opener: StoreOpener, wanted: IdSet, files: Iterable[NotesFile]) -> Iterator[pa.RecordBatch]:
+def _look_up(opener: OpensStore, wanted: IdSet, files: Iterable[NotesFile]) -> Iterator[pa.RecordBatch]:
     store = opener.open()
     for file in files:
         yield from named_ranges.look_up(store, wanted, file)

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.live import noted_files, range_notes, range_size
 from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_sizes import LOOKED_UP, Notes, SizesFile
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import OpensStore
 
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
@@ -52,7 +52,7 @@ def _from(base_run: str | None) -> str:
     return f" from run {base_run}" if base_run else ""
 
 
-def _merge(opener: StoreOpener, into: str, files: Iterable[SizesFile]) -> list[pa.RecordBatch]:
+def _merge(opener: OpensStore, into: str, files: Iterable[SizesFile]) -> list[pa.RecordBatch]:
     """Makes one file of several; gives what is wrong with those that cannot be read (_PROBLEMS)."""
     store = opener.open()
     notes, problems = range_notes.read_each(partial(range_sizes.read, store), files)
@@ -85,7 +85,7 @@ def select_ranges(step: Step[R], range_ids: Collection[str], sizes: pa.Int64Arra
 
 
 def _look_up(
-    opener: StoreOpener, wanted: Collection[str], sizes: pa.Int64Array, files: Iterable[SizesFile]
+    opener: OpensStore, wanted: Collection[str], sizes: pa.Int64Array, files: Iterable[SizesFile]
 ) -> Iterator[pa.RecordBatch]:
     store = opener.open()
     for file in files:

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.stored import objects, run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, StorageError
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 _VALUES_OF_A_FILE = 4_000_000
 """A task puts a file whenever it has noted so many; files that have as many are not merged."""
@@ -69,7 +68,7 @@ class NotesKind:
 class NotesFolder:
     """Where notes go: a folder, its key with a trailing slash, of the store that an opener opens."""
 
-    opener: StoreOpener
+    opener: OpensStore
     key: str
 
 

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 FILES_AHEAD = 4
@@ -43,7 +43,7 @@ class References(Generic[R]):
     """
 
     engine: Engine[R]
-    opener: StoreOpener
+    opener: OpensStore
     namespace: Namespace
     window_size: WindowSize
     tasks: int
@@ -182,7 +182,7 @@ def _read_each_once(table: Callable[[LiveFiles, str], pa.Table], files: LiveFile
     return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
-def _read_and_note(notes_into: str, opener: StoreOpener, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
+def _read_and_note(notes_into: str, opener: OpensStore, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
     """The distinct ranges of metaranges, which are noted in a folder of a store."""
 
     def named(place: int) -> pa.Table:

@@ -29,8 +29,7 @@ from lakefs_gc_assets.collector.sweep.deletion import Quarantine, Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.sweep.validity import Countdown, Validity
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 
 def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigures]:
@@ -237,7 +236,7 @@ def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]
 
 
 def _delete(
-    opener: StoreOpener,
+    opener: OpensStore,
     make_sweep: Callable[..., Sweep],
     begin_countdown: Callable[[ObjectStore], Countdown],
     batches: Iterable[pa.RecordBatch],

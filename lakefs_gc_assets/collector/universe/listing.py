@@ -34,9 +34,8 @@ from lakefs_gc_assets.collector.stored.records import entries
 from lakefs_gc_assets.collector.universe import parts as pieces
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
 
 
@@ -106,7 +105,7 @@ def list_parts(step: Step[R], parts: Sequence[Part], large: int = LARGE_PART) ->
     return tuple(files)
 
 
-def _list_as_task(opener: StoreOpener, plan: Plan, large: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def _list_as_task(opener: OpensStore, plan: Plan, large: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
     store = opener.open()
     writer = FileWriter(store, run_folder.frame(plan.run_id, STORE_DF.name), LISTED)
     left: list[Rest] = []
