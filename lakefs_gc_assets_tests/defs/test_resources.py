@@ -86,10 +86,8 @@ def test_a_repository_without_a_name_is_not_opened() -> None:
         Collector(Configuration(), SystemClock()).open()
 
 
-def test_what_a_launch_sets_of_a_resource_reaches_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nobody refuses the launch: what the UI shows of the file is read by nothing."""
-    monkeypatch.setattr(launching, "require_closed", lambda *_: None)
-    found: list[Configuration] = []
+def launched(found: list[Configuration]) -> None:
+    """A job that takes the collector is launched with other resources; adds the configuration that it has."""
 
     @dg.op(required_resource_keys={"collector"})
     def looking(context: dg.OpExecutionContext) -> None:
@@ -99,18 +97,39 @@ def test_what_a_launch_sets_of_a_resource_reaches_no_run(monkeypatch: pytest.Mon
     def looking_job() -> None:
         looking()
 
-    webhook = {"failure_webhook": {"env": "SET_FOR_SENSORS_ALONE"}}
-    content = {"repository": "repo", "lakefs": {"endpoint": "http://ours"}, "notifications": webhook}
-    loaded = loaded_from(content, "gc.yaml")
-    merged = dg.Definitions.merge(build(loaded, SystemClock()), dg.Definitions(jobs=[looking_job]))
-    of_a_launch = {
-        "lakefs": {"endpoint": "http://evil"},
-        "collection": {"sweep": True},
-        "spark": {"remote": "sc://evil"},
-    }
-    config = {"resources": {name: {"config": values} for name, values in of_a_launch.items()}}
+    merged = dg.Definitions.merge(build(LOADED, SystemClock()), dg.Definitions(jobs=[looking_job]))
+    sections = {"lakefs": {"endpoint": "http://evil"}, "collection": {"sweep": True}, "spark": {"remote": "sc://evil"}}
+    config = {"resources": {name: {"config": values} for name, values in sections.items()}}
     with dg.DagsterInstance.ephemeral() as instance:
         merged.resolve_job_def("looking_job").execute_in_process(instance=instance, run_config=config)
 
-    assert found == [loaded.configuration]
+
+LOADED = loaded_from(
+    {
+        "repository": "repo",
+        "lakefs": {"endpoint": "http://ours"},
+        "notifications": {"failure_webhook": {"env": "SET_FOR_SENSORS_ALONE"}},
+    },
+    "gc.yaml",
+)
+
+
+def test_a_launch_that_sets_a_resource_is_refused() -> None:
+    found: list[Configuration] = []
+
+    with pytest.raises(dg.DagsterResourceFunctionError) as refused:
+        launched(found)
+
+    assert "a launch cannot set lakefs.endpoint: set it in the configuration file" in str(refused.value.__cause__)
+    assert found == []
+
+
+def test_what_a_launch_sets_of_a_resource_reaches_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody refuses the launch: what the UI shows of the file is read by nothing."""
+    monkeypatch.setattr(launching, "require_closed", lambda *_: None)
+    found: list[Configuration] = []
+
+    launched(found)
+
+    assert found == [LOADED.configuration]
     assert (found[0].lakefs.endpoint, found[0].collection.sweep, found[0].spark.remote) == ("http://ours", False, "")
