@@ -1,4 +1,4 @@
-"""The component for projects of one's own: repositories to collect, as attributes in YAML.
+"""The component for your own Dagster project: repositories to collect, as attributes in YAML.
 
     type: lakefs_gc_assets.component.GarbageCollection
     attributes:
@@ -34,7 +34,7 @@ class FromEnvironment(Settings):
 
 
 def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
-    """The settings as they may be written: each value, or the variable that it comes from."""
+    """Model of the settings in YAML: each is a value, or the environment variable that holds it."""
     fields: dict[str, Any] = dict(more)
     for name, field in settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
@@ -61,7 +61,7 @@ _Attributes = _writable(
 
 class _Example(Scaffolder[Any]):
     def scaffold(self, request: ScaffoldRequest[Any]) -> None:
-        """Writes attributes that show what there is to fill in."""
+        """Writes example attributes to fill in."""
         scaffold_component(
             request,
             {
@@ -93,7 +93,7 @@ class GarbageCollection(dg.Component):
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> "GarbageCollection":
-        """The component out of its attributes. Raises ConfigurationError."""
+        """Builds the component from its attributes. Raises ConfigurationError."""
         written = attributes.model_dump(mode="json", exclude_unset=True) if attributes else {}
         content = context.resolution_context.at_path("attributes").resolve_value(written, as_type=dict[str, Any])
         return cls(all_from(content, str(context.path)))

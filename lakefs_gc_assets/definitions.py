@@ -1,4 +1,4 @@
-"""What Dagster loads: the repositories of the configuration file."""
+"""The entry point of Dagster: definitions of the repositories in the configuration file."""
 
 import dagster as dg
 
@@ -10,7 +10,7 @@ from lakefs_gc_assets.settings import Configuration
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The repositories of the configuration file; without a file, the graph can be looked at and not run."""
+    """Definitions of the repositories in the configuration file; without a file, a graph to look at, not to run."""
     file = default_file()
     repositories = load_all(file) if file else (Loaded(Configuration(), {}),)
     executor = dg.Definitions(executor=dg.in_process_executor)

@@ -1,6 +1,6 @@
-"""What runs left, for Python and notebooks: tables of addresses as pyarrow, pandas, Spark or files.
+"""Results of runs for Python and notebooks: tables of addresses as pyarrow, pandas, Spark or files.
 
-`lakefs_gc_assets.open` is the way in. Nothing here changes anything: it reads reports and frames. Frames are parquet
+`lakefs_gc_assets.open` is the entry point. This module only reads reports and frames. Frames are parquet
 files in the repository's own bucket; rows are read through the project's own stores, so no connector is needed, and
 every file is compared with the digest that its manifest has. Times are UTC, sizes bytes.
 """
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lakefs_gc_assets.spark import session as spark_session
     from lakefs_gc_assets.spark import tasks as spark_tasks
 else:
-    # Who reads into pyarrow or pandas does not wait for Spark.
+    # Reading into pyarrow or pandas does not wait for Spark.
     spark_engine = deferred("lakefs_gc_assets.spark.engine")
     spark_session = deferred("lakefs_gc_assets.spark.session")
     spark_tasks = deferred("lakefs_gc_assets.spark.tasks")
@@ -63,17 +63,17 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Table:
-    """A frame of a run: a table of addresses. Its rows are read when they are asked for, anew each time.
+    """A frame of a run: a table of addresses. Its rows are read on demand, and again each time.
 
-    Anything that takes a stream of Arrow takes it as it is, such as `pyarrow.table` and `polars.DataFrame`.
+    `pyarrow.table`, `polars.DataFrame` and any other consumer of an Arrow stream accept it.
 
     Attributes:
         name: of the frame, such as `candidates`.
         run_id: the run that made it.
-        paths: where its parquet files lie, as other programs open them: `s3://…` or a file's path. What reads them
-            there needs credentials of its own, and compares no digests.
-        rows: how many rows it has.
-        object_bytes: size in bytes of all objects that its rows are about.
+        paths: its parquet files, as other programs open them: `s3://…` or a file's path. Such programs need their own
+            credentials, and compare no digests.
+        rows: number of rows.
+        object_bytes: total size of the objects in its rows, in bytes.
     """
 
     name: str
@@ -112,8 +112,8 @@ class Table:
     def to_spark(self, session: "SparkSession") -> "DataFrame":
         """The rows as a DataFrame of this session; its workers read the files, and need this package.
 
-        Spark's workers read keys of the store from the environment that they were started in, where the file takes
-        them from there; other keys travel with Spark's tasks.
+        Workers read keys of the store from their own environment if the file takes them from the environment. Other
+        keys travel with Spark's tasks.
         """
         tasks = spark_session.TASKS_PER_CORE * spark_session.parallelism(session)
         return spark_tasks.dataframe_of(self._stored.rows(spark_engine.SparkEngine(session, tasks)))
@@ -126,7 +126,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Run:
-    """One run and what it left. Each table raises CollectionError where the run did not come that far, or is too old.
+    """One run and its tables. A table raises CollectionError if the run ended before it, or is too old.
 
     Attributes:
         id: the run's id.
@@ -137,22 +137,22 @@ class Run:
 
     @cached_property
     def report(self) -> Report | None:
-        """What the run did: counts, bytes, how it ended; None where it did not end yet."""
+        """Counts, bytes and ending of the run; None if it has not ended yet."""
         return report.read(self._opener.open(), self.id)
 
     @property
     def candidates(self) -> Table:
-        """What was found to be garbage: what a sweep deletes."""
+        """The garbage of the run: objects that a sweep deletes."""
         return self.table(CANDIDATES_DF.name)
 
     @property
     def deleted(self) -> Table:
-        """What became of each candidate."""
+        """Outcome of each candidate."""
         return self.table(DELETED_REPORT.name)
 
     @property
     def stored(self) -> Table:
-        """Every object that was looked at."""
+        """Every object that the run looked at."""
         return self.table(STORE_DF.name)
 
     @property
@@ -162,7 +162,7 @@ class Run:
 
     @property
     def committed(self) -> Table:
-        """Every address that a live commit holds, among those that were looked at."""
+        """Every address in `stored` that a live commit holds."""
         return self.table(COMMITTED_DF.name)
 
     @property
@@ -171,7 +171,7 @@ class Run:
         return self.table(UNRECOGNISED_DF.name)
 
     def table(self, name: str) -> Table:
-        """Any frame of the run by its name. Raises CollectionError where there is none."""
+        """Any frame of the run by its name. Raises CollectionError if there is none."""
         if name not in FRAMES:
             raise CollectionError(f"there is no frame {name!r}: there are {', '.join(FRAMES)}")
         store = self._opener.open()
@@ -183,11 +183,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository whose runs can be looked at.
+    """A repository and its runs.
 
     Attributes:
         name: of the repository.
-        storage_namespace: where its objects and the frames of runs lie.
+        storage_namespace: URI below which its objects and the frames of runs are stored.
     """
 
     name: str
@@ -195,11 +195,11 @@ class Repository:
     _opener: StoreOpener = field(repr=False)
 
     def runs(self) -> Iterator[Run]:
-        """The runs, newest first, those under way and failed ones too; each is looked for when it is asked for."""
+        """Yields the runs, newest first, with unfinished and failed ones; each is looked up on demand."""
         return (Run(run_id, self._opener) for run_id in run_folder.newest_runs(self._opener.open()))
 
     def run(self, run_id: str = LATEST) -> Run:
-        """A run by its id, or the newest one that came to its end. Raises CollectionError where there is none."""
+        """A run by its id, or the newest finished one. Raises CollectionError if there is none."""
         if run_id == LATEST:
             return Run(history.newest_run(self._opener.open()), self._opener)
         if all(run.id != run_id for run in self.runs()):
@@ -210,7 +210,7 @@ class Repository:
 def open_repository(configuration: str | Path | Configuration | None, repository: str | None) -> Repository:
     """See `lakefs_gc_assets.open`."""
     if not isinstance(configuration, Configuration):
-        configuration = _chosen(configuration, repository).with_secrets()
+        configuration = _load_one(configuration, repository).with_secrets()
     elif repository is not None:
         configuration = configuration.model_copy(update={"repository": repository})
     if not configuration.repository:
@@ -220,12 +220,16 @@ def open_repository(configuration: str | Path | Configuration | None, repository
     return Repository(facts.id, namespace.uri, StoreOpener(configuration.store, namespace.uri))
 
 
-def _chosen(file: str | Path | None, repository: str | None) -> Loaded:
-    """The configuration of one repository out of a file."""
-    chosen = default_file() if file is None else Path(file)
-    if chosen is None:
+def _load_one(file: str | Path | None, repository: str | None) -> Loaded:
+    """Loads the configuration of one repository from a file."""
+    path = default_file() if file is None else Path(file)
+    if path is None:
         raise ConfigurationError(
             f"no configuration: name a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
-    found = load_all(chosen)
-    return found[0] if repository is None and len(found) == 1 else named(found, repository, "`repository`")
+    configurations = load_all(path)
+    return (
+        configurations[0]
+        if repository is None and len(configurations) == 1
+        else named(configurations, repository, "`repository`")
+    )

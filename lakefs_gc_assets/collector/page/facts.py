@@ -1,6 +1,6 @@
-"""What the page of a run is made of, read from what the run left in the store; no server is asked.
+"""Facts on the page of a run, read from the run's files in the store; no server is asked.
 
-What is missing is left out: a run that failed has fewer frames, one that is old has lost most of them.
+Missing facts are left out: a failed run has fewer frames, and an old run has lost most of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
-"""Counts the candidates that a manifest names; None where they are too many for that. It may raise CorruptFile."""
+"""Counts the candidates of a manifest; returns None if there are too many. May raise CorruptFile."""
 
 _NOT_READ = "so much is not read when a run ends; `lakefs-gc report --again RUN` reads it"
 _NOT_COUNTED = "the run failed, and so many are not counted then; `lakefs-gc report --again RUN` counts them"
@@ -48,19 +48,19 @@ _NOT_COUNTED = "the run failed, and so many are not counted then; `lakefs-gc rep
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of a run that ended.
+    """Facts about a run that ended.
 
     Attributes:
-        settings: by which its figures are judged: those of the run itself at its end, or today's.
+        settings: limits for its figures: those of the run itself at its end, or today's.
         made_at: when these facts were read, UTC.
-        mark: None where it did not come so far, or its frames are gone.
-        gauges: figures of the mark beside the limits of the guards.
-        listed_at: when its listing began; None where it has none.
-        retention: commits by the reason why they stay, in flows by retention.
+        mark: None if the run ended before its mark, or its frames are gone.
+        gauges: figures of the mark and the guards' limits.
+        listed_at: start of its listing; None if it has none.
+        retention: number of commits by the reason why they stay, in flows by retention.
         months: candidates by the month of their slice.
-        garbage: None where candidates were not counted, and `uncounted` says why.
-        last_held: garbage by the commit that held it last, in flows by retention; None where that is not known, and
-            `held_unknown` says why.
+        garbage: None if candidates were not counted; `uncounted` gives the reason.
+        last_held: garbage by the commit that held it last, in flows by retention; None if that is unknown, and
+            `held_unknown` gives the reason.
     """
 
     report: Report
@@ -89,12 +89,12 @@ def gather(
     count: Count,
     most_read: int | None = None,
 ) -> RunFacts:
-    """Reads what a run left.
+    """Reads the files of a run.
 
     Args:
         count: counts its candidates, if there are any.
         now: UTC.
-        most_read: how much may be read to learn which commits held its candidates last; None for any amount.
+        most_read: maximum entries and candidates to read for `last_held`; None for no limit.
     Raises:
         CollectionError: there is no such run, it left no report, or plan or report are damaged.
     """
@@ -104,11 +104,11 @@ def gather(
 
     def manifest(frame: Frame[F]) -> Manifest[F] | None:
         try:
-            found = manifests.read(store, run_id, frame)
+            stored = manifests.read(store, run_id, frame)
         except (OrderViolation, CorruptFile):
             return None
-        # What an earlier attempt left says nothing of this one.
-        return found if found.span.attempt == report.attempt else None
+        # Frames of an earlier attempt do not describe this one.
+        return stored if stored.span.attempt == report.attempt else None
 
     listed, uncommitted = manifest(STORE_DF), manifest(UNCOMMITTED_DF)
     committed, candidates = manifest(COMMITTED_DF), manifest(CANDIDATES_DF)
@@ -150,9 +150,9 @@ def _last_held(
     report: Report,
     committed: Manifest[CommittedFigures] | None,
     candidates: Manifest[CandidateFigures] | None,
-    most: int | None,
+    most_read: int | None,
 ) -> dict[str, Any]:
-    """Which commits held the garbage of a run by retention last; nothing for other runs, and where there is none."""
+    """Garbage by the commit that held it last; empty for flows without retention, and without garbage."""
     if not plan.flow.by_retention or committed is None or candidates is None or not candidates.rows:
         return {}
     run_id, attempt = plan.run_id, committed.span.attempt
@@ -163,7 +163,7 @@ def _last_held(
         live = ranges_read.read(store, run_id, attempt, committed.figures.read_sha256)
         namespace = Namespace.parse(report.storage_namespace)
         live_files = LiveFiles(store, namespace, plan.slice_window)
-        found = count_last_held(live_files, holders, live, candidates, most)
+        last_held = count_last_held(live_files, holders, live, candidates, most_read)
     except CorruptFile as damage:
         return {"held_unknown": f"a file cannot be read: {damage}"}
-    return {"last_held": found, "held_unknown": None if found else _NOT_READ}
+    return {"last_held": last_held, "held_unknown": None if last_held else _NOT_READ}

@@ -1,8 +1,7 @@
-"""How old and how large garbage is, and which objects of it are the largest, counted where it is read.
+"""Counts of garbage by age, size and reason, and its largest objects.
 
-A count has a few dozen rows however many objects it is about, so tasks can make them, and one process can add them up.
-
-The counts are stored beside the candidates, so that every page and chart uses one count.
+Tasks count their own candidates, and one process adds up the counts: each has a few dozen rows for any number of
+objects. The sums are stored beside the candidates, so that every page and chart uses the same ones.
 """
 
 import json
@@ -37,7 +36,7 @@ AGES: Mapping[str, timedelta] = {
     "91 to 365 days": 91 * _DAY,
     "over a year": 366 * _DAY,
 }
-"""From which age on an object belongs to each group."""
+"""Minimum age of each group."""
 
 _MIB = 2**20
 SIZES: Mapping[str, int] = {
@@ -48,10 +47,10 @@ SIZES: Mapping[str, int] = {
     "256 MiB to 4 GiB": 256 * _MIB,
     "> 4 GiB": 4096 * _MIB,
 }
-"""From which size on an object belongs to each group."""
+"""Minimum size of each group, in bytes."""
 
 LARGEST = 20
-"""So many of the largest objects are named."""
+"""Maximum number of largest objects that are named."""
 
 _BATCH_ROWS = 100_000
 _COLUMNS = ("address", "last_modified", "size", "why")
@@ -67,7 +66,7 @@ _COUNTED = pa.schema(
         pa.field("oldest", pa.timestamp("us", "UTC")),
     ]
 )
-"""Objects and bytes of a group by age, size or reason; each of the largest objects is a group named by its address."""
+"""Objects and bytes of a group by age, size or reason; each of the largest objects is a group of its own address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +80,12 @@ class LargeObject:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What the candidates are.
+    """Counts of the candidates.
 
     Attributes:
-        by_age, by_size, by_why: objects and bytes of each group that has any, by its name.
-        oldest: when the oldest of them was written, UTC; None where there is none.
-        largest: the largest of them, the very largest first; of two of one size the one whose address sorts first.
+        by_age, by_size, by_why: objects and bytes of each non-empty group, by its name.
+        oldest: last modification of the oldest of them, UTC; None if there is none.
+        largest: the largest of them in descending order of size, then by address.
     """
 
     by_age: Mapping[str, Amount]
@@ -96,8 +95,8 @@ class Garbage:
     by_why: Mapping[str, Amount] = field(default_factory=dict)
 
     @classmethod
-    def of_counts(cls, counts: Iterable[pa.RecordBatch]) -> "Garbage":
-        """Adds up what `count_batches` counted."""
+    def from_counts(cls, counts: Iterable[pa.RecordBatch]) -> "Garbage":
+        """Adds up the counts of `count_batches`."""
         sums: dict[str, dict[str, Amount]] = {_AGE: {}, _SIZE: {}, _WHY: {}}
         oldest: datetime | None = None
         large: list[LargeObject] = []
@@ -108,13 +107,13 @@ class Garbage:
             objects, total = sums[row["by"]].get(row["group"], Amount())
             sums[row["by"]][row["group"]] = Amount(objects + row["objects"], total + row["bytes"])
             oldest = min(filter(None, (oldest, row["oldest"])), default=None)
-        large.sort(key=lambda each: (-each.size, each.address))
+        large.sort(key=lambda large_object: (-large_object.size, large_object.address))
         return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]), sums[_WHY])
 
     @property
     def amount(self) -> Amount:
-        """How many objects and bytes there are in all."""
-        return Amount(*(sum(each) for each in zip(*self.by_size.values(), strict=True)))
+        """Total objects and bytes."""
+        return Amount(*(sum(values) for values in zip(*self.by_size.values(), strict=True)))
 
 
 def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:
@@ -124,23 +123,23 @@ def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now:
         now: the moment that ages count back from, UTC.
     """
     rows = engine.map_batches(frame.rows(engine, *_COLUMNS), partial(count_batches, now=now), _COUNTED)
-    return Garbage.of_counts(engine.collect(rows).to_batches())
+    return Garbage.from_counts(engine.collect(rows).to_batches())
 
 
 def count_here(store: ObjectStore, manifest: Manifest[CandidateFigures], now: datetime) -> Garbage:
-    """Counts candidates in this process, which holds one file of the frame at a time, of some 32 MiB as stored.
+    """Counts candidates in this process, one file of the frame (about 32 MiB as stored) at a time.
 
     Args:
         now: the moment that ages count back from, UTC.
     Raises:
-        CorruptFile: where a file cannot be read, or was removed.
+        CorruptFile: a file cannot be read, or was removed.
     """
     batches = (
         batch
         for file in manifest.files
         for batch in files.read_file(store, file, CANDIDATES_DF.schema, _COLUMNS, CANDIDATES_DF.added).to_batches()
     )
-    return Garbage.of_counts(count_batches(batches, now))
+    return Garbage.from_counts(count_batches(batches, now))
 
 
 def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.RecordBatch]:
@@ -171,14 +170,14 @@ def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[
         for (by, group), (objects, total) in counts.items()
         if objects
     ]
-    for each in large.to_pylist() if large is not None else ():
+    for largest in large.to_pylist() if large is not None else ():
         rows.append(
             {
                 "by": _LARGEST,
-                "group": each["address"],
+                "group": largest["address"],
                 "objects": 1,
-                "bytes": each["size"],
-                "oldest": each["last_modified"],
+                "bytes": largest["size"],
+                "oldest": largest["last_modified"],
             }
         )
     if rows:
@@ -197,23 +196,23 @@ def _largest(rows: pa.Table) -> pa.Table:
 
 
 def _split(sizes: pa.Array, values: pa.Array, least: Sequence[int]) -> Iterator[pa.Array]:
-    """The sizes of each group: of rows whose value is at least the group's and less than that of the next one.
+    """Sizes of each group: rows with a value from the group's minimum up to that of the next group.
 
-    What is less than all belongs to the first group: a clock may be behind.
+    Values below every minimum belong to the first group: a clock may be behind.
     """
     groups = [pc.greater_equal(values, border) for border in least[1:]]
     for place in range(len(least)):
         inside = pc.invert(groups[place]) if place < len(groups) else None
         from_here = groups[place - 1] if place else None
-        chosen = [each for each in (inside, from_here) if each is not None]
+        chosen = [mask for mask in (inside, from_here) if mask is not None]
         yield sizes.filter(chosen[0] if len(chosen) == 1 else pc.and_(*chosen))
 
 
 def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize) -> dict[str, Amount]:
-    """Candidates by the month of their slice, such as 2026-11, the oldest first; what lies in no slice comes last.
+    """Candidates by the month of their slice, such as 2026-11, oldest first; those in no slice come last.
 
     Args:
-        window_size: how the run groups slices.
+        window_size: grouping of slices into windows in this run.
     """
     months: dict[str, Amount] = {}
     for file in manifest.files:

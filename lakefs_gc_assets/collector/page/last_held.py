@@ -1,9 +1,9 @@
-"""By branch, rule and folder of the commit that held it last: what the garbage of a run by retention rules is.
+"""Garbage of a run by retention rules, by branch, rule and folder of the commit that held it last.
 
-An object counts where the newest of the expired commits that hold it has it: by the branch and the rule by which that
-commit would have stayed longest, and by the first folder of the path; of several paths there, of the first. All of it
-is read from what the run noted of expired commits, and from their files. No commit that stays holds garbage, so ranges
-that the run has read as live are not read for this.
+That commit is the newest expired commit that holds the object. Its branch and rule are those by which it would have
+stayed longest. The folder is the first one of the object's path there; of several paths, the first path counts. All of
+this is read from the run's facts about expired commits, and from their files. No commit that stays holds garbage, so
+ranges that the run has read as live are not read again.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +23,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import GivesObjects
 
 WITH_A_RUN = 20_000_000
-"""So much is read when a run ends, in entries and candidates: some ten seconds. `lakefs-gc report` reads any amount."""
+"""Maximum entries and candidates to read when a run ends: about ten seconds. `lakefs-gc report` has no limit."""
 
 LAST_HELD = pa.schema(
     [
@@ -33,8 +33,9 @@ LAST_HELD = pa.schema(
         pa.field("folder", pa.binary()),
     ]
 )
-"""Candidates, each with the place of its holder among LAST_HOLDERS and the first folder of its path there, the slash
-included, which is empty for a path without one; both null where no expired commit holds it."""
+"""Candidates with the position of their holder in LAST_HOLDERS and the first folder of their path there.
+
+The folder includes its slash, and is empty for a path without a folder. Both are null if no expired commit holds it."""
 
 _READERS = 8
 _METARANGES_AT_ONCE = 64
@@ -42,12 +43,12 @@ _ENTRIES_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Garbage of one kind.
+class LastHolder:
+    """Garbage of one branch, rule and folder.
 
     Attributes:
-        branch: whose rule let it go; None for commits that no branch leads to.
-        rule: what that rule says, and who asks for it.
+        branch: the branch whose rule let it expire; None for commits that no branch leads to.
+        rule: text of that rule, with its origin.
         folder: first folder of the path, its slash included; empty for paths without a folder.
     """
 
@@ -63,12 +64,12 @@ class LastHeld:
     """Garbage by the commit that held it last, kinds with the most bytes first.
 
     Attributes:
-        unheld_objects, unheld_bytes: what no expired commit holds.
+        not_committed_objects, not_committed_bytes: garbage that no expired commit holds.
     """
 
-    held: tuple[Held, ...]
-    unheld_objects: int = 0
-    unheld_bytes: int = 0
+    held: tuple[LastHolder, ...]
+    not_committed_objects: int = 0
+    not_committed_bytes: int = 0
 
 
 def count_last_held(
@@ -79,8 +80,8 @@ def count_last_held(
     most: int | None = None,
 ) -> LastHeld | None:
     """Counts candidates by the commit that held them last, see `find_last_held`."""
-    found = find_last_held(live_files, holders, live, candidates, most)
-    return None if found is None else _count(found, holders)
+    rows = find_last_held(live_files, holders, live, candidates, most)
+    return None if rows is None else _count(rows, holders)
 
 
 def find_last_held(
@@ -90,14 +91,14 @@ def find_last_held(
     candidates: Manifest[CandidateFigures],
     most: int | None = None,
 ) -> pa.Table | None:
-    """Finds which commit held each candidate last (LAST_HELD), in this process, which holds all of them.
+    """Finds the commit that held each candidate last (LAST_HELD); this process holds all candidates in memory.
 
     Args:
         holders: the newest commit of each metarange that only expired commits have (LAST_HOLDERS), in order.
-        live: ids of ranges that live commits have, which hold no candidate; they need not be all.
-        most: how much may be read, in entries and candidates; None for any amount.
+        live: ids of ranges of live commits, which hold no candidate; some may be missing.
+        most: maximum entries and candidates to read; None for no limit.
     Returns:
-        None where more would have to be read.
+        None if more would have to be read.
     Raises:
         CorruptFile: a file cannot be read, or is gone.
     """
@@ -124,7 +125,7 @@ def _read(store: GivesObjects, candidates: Manifest[CandidateFigures]) -> pa.Tab
 def _ranges(
     live_files: LiveFiles, pool: ThreadPoolExecutor, metarange_ids: Sequence[str], live: Collection[str]
 ) -> Iterator[tuple[int, RangeRecord]]:
-    """Each range where it comes first, in order of metaranges and paths, with the place of its metarange."""
+    """Yields each range once, in order of metaranges and paths, with the position of its first metarange."""
     seen = set(live)
     for start in range(0, len(metarange_ids), _METARANGES_AT_ONCE):
         some = metarange_ids[start : start + _METARANGES_AT_ONCE]
@@ -138,7 +139,7 @@ def _ranges(
 def _attribute(
     live_files: LiveFiles, pool: ThreadPoolExecutor, reading: Sequence[tuple[int, RangeRecord]], rows: pa.Table
 ) -> pa.Table:
-    """Adds to candidates the place of the metarange that has each of them first, and its folder there (LAST_HELD)."""
+    """Adds to each candidate the position of the first metarange that has it, and its folder there (LAST_HELD)."""
     addresses = rows.column("address")
     held_by = np.full(rows.num_rows, -1, np.int64)
     chosen = [pa.table({"at": pa.array([], pa.int64()), "folder": pa.array([], pa.binary())})]
@@ -146,12 +147,12 @@ def _attribute(
         tables = [*pool.map(live_files.folders, [record for _, record in group])]
         by = np.repeat([place for place, _ in group], [table.num_rows for table in tables])
         entries = pa.concat_tables(tables)
-        found = pc.index_in(entries.column("address"), value_set=addresses)
-        there = pc.indices_nonzero(found.is_valid()).to_numpy()
-        # Entries come in the order in which they count, so the first row of an address is the one.
-        at, first = np.unique(found.take(pa.array(there)).to_numpy().astype(np.int64), return_index=True)
+        matches = pc.index_in(entries.column("address"), value_set=addresses)
+        matched = pc.indices_nonzero(matches.is_valid()).to_numpy()
+        # Entries come in order of precedence, so the first row of an address counts.
+        at, first = np.unique(matches.take(pa.array(matched)).to_numpy().astype(np.int64), return_index=True)
         new = held_by[at] < 0
-        at, places = at[new], there[first[new]]
+        at, places = at[new], matched[first[new]]
         held_by[at] = by[places]
         chosen.append(pa.table({"at": at, "folder": entries.column("folder").take(pa.array(places))}))
     together = pa.concat_tables(chosen)
@@ -162,7 +163,7 @@ def _attribute(
 
 
 def _groups(reading: Sequence[tuple[int, RangeRecord]], entries: int) -> Iterator[Sequence[tuple[int, RangeRecord]]]:
-    """Ranges that are read together, of about so many entries."""
+    """Groups of ranges that are read together, with about this many entries each."""
     group: list[tuple[int, RangeRecord]] = []
     count = 0
     for place, record in reading:
@@ -177,7 +178,7 @@ def _groups(reading: Sequence[tuple[int, RangeRecord]], entries: int) -> Iterato
 
 def _count(rows: pa.Table, holders: pa.Table) -> LastHeld:
     held = rows.filter(pc.is_valid(rows.column("holder")))
-    unheld = rows.column("size").filter(pc.is_null(rows.column("holder")))
+    not_committed = rows.column("size").filter(pc.is_null(rows.column("holder")))
     at = held.column("holder")
     named = pa.table(
         {
@@ -188,9 +189,11 @@ def _count(rows: pa.Table, holders: pa.Table) -> LastHeld:
         }
     )
     counted = named.group_by(["branch", "rule", "folder"]).aggregate([("size", "count"), ("size", "sum")])
-    found = [
-        Held(row["branch"], row["rule"], row["folder"].decode("utf-8", "replace"), row["size_count"], row["size_sum"])
+    kinds = [
+        LastHolder(
+            row["branch"], row["rule"], row["folder"].decode("utf-8", "replace"), row["size_count"], row["size_sum"]
+        )
         for row in counted.to_pylist()
     ]
-    found.sort(key=lambda each: (-each.bytes, -each.objects, each.branch or "", each.rule, each.folder))
-    return LastHeld(tuple(found), len(unheld), pc.sum(unheld).as_py() or 0)
+    kinds.sort(key=lambda kind: (-kind.bytes, -kind.objects, kind.branch or "", kind.rule, kind.folder))
+    return LastHeld(tuple(kinds), len(not_committed), pc.sum(not_committed).as_py() or 0)

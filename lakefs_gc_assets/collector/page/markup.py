@@ -1,7 +1,7 @@
-"""Elements of a page, of which a text can only ever be text: names of objects and branches are what others chose.
+"""Elements of a page. A text never becomes markup: other people choose the names of objects and branches.
 
-A page is a tree of elements and never a text put together, so that what it says is escaped wherever it stands. Drawings
-are SVG inside of it, made of plain shapes; beside each stands a table that says the same.
+A page is a tree of elements and not a concatenated text, so every text is escaped. Charts are embedded SVG of plain
+shapes; a table beside each chart has the same figures.
 """
 
 import base64
@@ -49,46 +49,46 @@ svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
 _SHORT = 16
-"""Characters of a cell that is not broken."""
+"""Maximum characters of a cell without line breaks."""
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
-"""Whatever reached the page all the same could load, run and send nothing."""
+"""Policy by which injected content could still load, run and send nothing."""
 
 _WIDTH, _ROW, _NAMES, _BEHIND = 700, 22, 250, 190
 _BAR = _WIDTH - _NAMES - _BEHIND
 _NAME_LENGTH = 38
-"""So many characters of a name have room before a bar; the table beside it has all of them."""
+"""Maximum characters of a name before a bar; the table beside it shows the whole name."""
 
 
 def shown(text: str, limit: int = 2000) -> str:
-    """A text of others as a reader sees all of it: no line breaks, no invisible characters, and not too long."""
+    """A text from outside made visible: no line breaks, no invisible characters, and cut at the limit."""
     cut = text if len(text) <= limit else f"{text[:limit]}…"
     if cut.isprintable():
         return cut
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in cut)
 
 
 def element(tag: str, *children: Child, **attributes: str) -> Element:
     """An element; `class_` and `aria_label` stand for `class` and `aria-label`."""
     names = {name: name.rstrip("_").replace("_", "-") for name in attributes}
-    made = Element(tag, {names[name]: shown(value) for name, value in attributes.items()})
+    result = Element(tag, {names[name]: shown(value) for name, value in attributes.items()})
     last: Element | None = None
     for child in children:
         if isinstance(child, Element):
-            made.append(child)
+            result.append(child)
             last = child
         elif last is None:
-            made.text = (made.text or "") + shown(child)
+            result.text = (result.text or "") + shown(child)
         else:
             last.tail = (last.tail or "") + shown(child)
-    return made
+    return result
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: int = 0) -> Element:
     """A table whose first column names the row.
 
     Args:
-        numbers: how many of the last columns hold numbers, which are aligned to the right.
+        numbers: number of last columns with numbers, which are aligned to the right.
     """
     first_number = len(heads) - numbers
     kinds = [{"class_": "number"} if place >= first_number else {} for place in range(len(heads))]
@@ -101,16 +101,16 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], n
 
 
 def _kind(value: Child) -> dict[str, str]:
-    """What a cell is marked with: short words and sizes stay in one line, long names may break anywhere."""
+    """CSS class of a cell: short words and sizes stay on one line, long names may break anywhere."""
     return {"class_": "short" if isinstance(value, str) and len(value) <= _SHORT else "long"}
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], classes: Sequence[str] = ()) -> Element:
-    """Bars one below the other as a figure, each with its name before it and what it says behind it.
+    """A figure of bars, one below the other, with a name before and words behind each bar.
 
     Args:
         rows: name, length in any unit, and words for it.
-        classes: how each bar is coloured; by default all alike.
+        classes: CSS class of each bar; by default all have the same.
     """
     longest = max((length for _, length, _ in rows), default=0)
     drawing = element(
@@ -118,7 +118,7 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], classes: Sequence[s
     )
     for place, (name, length, words) in enumerate(rows):
         top = place * _ROW
-        # What is there is not drawn as nothing.
+        # A small value is still drawn.
         width = max(round(_BAR * length / longest), 2) if length > 0 else 0
         kind = classes[place] if classes else "bar"
         drawing.append(_name(name, top))
@@ -130,7 +130,7 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], classes: Sequence[s
 
 
 def gauges(title: str, rows: Sequence[tuple[str, float, str]]) -> Element:
-    """Bars on rails as a figure: each is as long as the rail where a figure has reached its limit.
+    """A figure of bars on rails: a bar fills its rail if a figure has reached its limit.
 
     Args:
         rows: name, share of the limit, and words for it.
@@ -161,7 +161,7 @@ def document(title: str, mark: str, parts: Iterable[Element]) -> bytes:
     """A page as a file.
 
     Args:
-        mark: what tells a program of which report this is the page.
+        mark: digest of the report that this page shows, for programs.
     """
     style = Element("style")
     style.text = _STYLE

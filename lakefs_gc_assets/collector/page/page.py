@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
-from lakefs_gc_assets.collector.page.last_held import Held
+from lakefs_gc_assets.collector.page.last_held import LastHolder
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
@@ -31,7 +31,7 @@ _KINDS = 40
 _WARNINGS = 50
 """Maximum warnings on the page: the report has all of them."""
 _NO_FOLDER = "(in no folder)"
-_UNHELD = "(no expired commit holds it)"
+_NOT_COMMITTED = "(no expired commit holds it)"
 
 
 def make_page(
@@ -46,10 +46,11 @@ def make_page(
     """The page of a run that left a report: one HTML file, well below 1 MB however large the run was.
 
     Args:
-        settings: by which its figures are judged.
+        settings: limits for its figures.
         now: UTC.
         count: counts its candidates, if there are any.
-        most_read: how much may be read to learn which commits held its candidates last; None for any amount.
+        most_read: maximum entries and candidates to read for the commits that held its candidates last; None for no
+            limit.
     Raises:
         CollectionError: there is no such run, it left no report, or plan or report are damaged.
     """
@@ -68,7 +69,7 @@ def write(store: ObjectStore, run_id: str, page: bytes) -> None:
 
 
 def read(store: ObjectStore, report: Report) -> bytes | None:
-    """The stored page of this very report; None where there is none, or it is that of an earlier report of the run."""
+    """The stored page of this report; None if there is none, or it shows an earlier report of the run."""
     page = get_if_there(store, run_folder.page(report.run_id))
     return page if page is not None and _mark(report).encode() in page else None
 
@@ -80,12 +81,12 @@ def _mark(report: Report) -> str:
 def sections(facts: RunFacts) -> Iterator[Element]:
     """All parts of the page, in order."""
     yield from _head(facts)
-    yield from _what_it_found(facts)
-    yield from _what_it_frees(facts)
-    yield from _what_garbage_is(facts)
+    yield from _objects(facts)
+    yield from _freed_bytes(facts)
+    yield from _garbage(facts)
     yield from _guards(facts)
     yield from _times(facts)
-    yield from _what_to_do(facts)
+    yield from _next_steps(facts)
     yield element(
         "p",
         f"Made at {facts.made_at:%F %T}Z from what the run left in {facts.report.storage_namespace}; all times are "
@@ -132,7 +133,7 @@ def _kind(facts: RunFacts) -> str:
     return "Sweep of an earlier dry run" if not facts.plan.sweep else "Sweep"
 
 
-def _what_it_found(facts: RunFacts) -> Iterator[Element]:
+def _objects(facts: RunFacts) -> Iterator[Element]:
     report, counts, sizes = facts.report, facts.report.counts, facts.report.object_bytes
     yield element("h2", "What it found")
     if not counts:
@@ -178,7 +179,7 @@ def _what_it_found(facts: RunFacts) -> Iterator[Element]:
         )
 
 
-def _what_it_frees(facts: RunFacts) -> Iterator[Element]:
+def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
     report, sizes = facts.report, facts.report.object_bytes
     if not report.counts:
         return
@@ -200,18 +201,18 @@ def _worth(facts: RunFacts, count: int) -> str:
     if not price:
         return f"{size(count)} (with report.price_per_gb_month set, this page says also what they cost)"
     cost = count / _GB * price
-    # A cent says little of cents, and nothing of thousands.
+    # Cents matter for small costs only.
     return f"{size(count)}, which cost {cost:,.{2 if cost < 1000 else 0}f} {facts.prices.currency} a month"
 
 
-def _what_garbage_is(facts: RunFacts) -> Iterator[Element]:
+def _garbage(facts: RunFacts) -> Iterator[Element]:
     yield element("h2", "What the garbage is")
     garbage = facts.garbage
     if facts.months:
         newest = dict([*facts.months.items()][-_MONTHS:])
         dropped = len(facts.months) - len(newest)
         title = f"Garbage by the month of its slice{f', the newest {_MONTHS}' if dropped else ''}"
-        by_month = [*_drawn(title, "Month", newest, newest)]
+        by_month = [*_chart(title, "Month", newest, newest)]
     else:
         by_month = []
     if garbage is None:
@@ -219,15 +220,18 @@ def _what_garbage_is(facts: RunFacts) -> Iterator[Element]:
         yield from by_month
         yield from _last_held(facts)
         return
-    yield from _drawn("Garbage by why it is garbage", "Reason", garbage.by_why, sorted(garbage.by_why))
-    yield from _drawn("Garbage by age", "Age", garbage.by_age, AGES)
-    yield from _drawn("Garbage by size", "Size of an object", garbage.by_size, SIZES)
+    yield from _chart("Garbage by why it is garbage", "Reason", garbage.by_why, sorted(garbage.by_why))
+    yield from _chart("Garbage by age", "Age", garbage.by_age, AGES)
+    yield from _chart("Garbage by size", "Size of an object", garbage.by_size, SIZES)
     yield from by_month
     yield from _last_held(facts)
     yield table(
         "The largest objects",
         ("Address", "Last modified", "Size"),
-        [(element("code", each.address), f"{each.last_modified:%F %T}Z", size(each.size)) for each in garbage.largest],
+        [
+            (element("code", large_object.address), f"{large_object.last_modified:%F %T}Z", size(large_object.size))
+            for large_object in garbage.largest
+        ],
         numbers=2,
     )
 
@@ -236,25 +240,25 @@ def _last_held(facts: RunFacts) -> Iterator[Element]:
     """Garbage by the commit that held it last, for runs by retention rules."""
     if facts.held_unknown:
         yield element("p", f"Which commits held it last is not known: {facts.held_unknown}.")
-    found = facts.last_held
-    if found is None:
+    last_held = facts.last_held
+    if last_held is None:
         return
     by_rule, by_folder = dict[str, Amount](), dict[str, Amount]()
-    for each in found.held:
-        for groups, name in ((by_rule, f"{_branch(each)}: {each.rule}"), (by_folder, each.folder or _NO_FOLDER)):
+    for kind in last_held.held:
+        for groups, name in ((by_rule, f"{_branch(kind)}: {kind.rule}"), (by_folder, kind.folder or _NO_FOLDER)):
             objects, total = groups.get(name, Amount())
-            groups[name] = Amount(objects + each.objects, total + each.bytes)
+            groups[name] = Amount(objects + kind.objects, total + kind.bytes)
     last = "the commit that held it last"
-    if found.unheld_objects:
-        by_rule[_UNHELD] = Amount(found.unheld_objects, found.unheld_bytes)
-    yield from _drawn(f"Garbage by branch and rule of {last}", "Branch and rule", by_rule, _most(by_rule))
-    yield from _drawn(f"Garbage by top-level path in {last}", "Path", by_folder, _most(by_folder))
+    if last_held.not_committed_objects:
+        by_rule[_NOT_COMMITTED] = Amount(last_held.not_committed_objects, last_held.not_committed_bytes)
+    yield from _chart(f"Garbage by branch and rule of {last}", "Branch and rule", by_rule, _most(by_rule))
+    yield from _chart(f"Garbage by top-level path in {last}", "Path", by_folder, _most(by_folder))
     yield table(
-        f"Garbage by branch, rule and top-level path of {last}{_limited(len(found.held))}",
+        f"Garbage by branch, rule and top-level path of {last}{_limited(len(last_held.held))}",
         ("Branch", "Rule", "Path", "Objects", "Bytes"),
         [
-            (_branch(each), each.rule, each.folder or _NO_FOLDER, f"{each.objects:,}", size(each.bytes))
-            for each in found.held[:_KINDS]
+            (_branch(kind), kind.rule, kind.folder or _NO_FOLDER, f"{kind.objects:,}", size(kind.bytes))
+            for kind in last_held.held[:_KINDS]
         ],
         numbers=2,
     )
@@ -266,8 +270,8 @@ def _last_held(facts: RunFacts) -> Iterator[Element]:
     )
 
 
-def _branch(held: Held) -> str:
-    return "(no branch leads there)" if held.branch is None else held.branch
+def _branch(holder: LastHolder) -> str:
+    return "(no branch leads there)" if holder.branch is None else holder.branch
 
 
 def _limited(count: int) -> str:
@@ -279,15 +283,15 @@ def _most(groups: Mapping[str, Amount]) -> list[str]:
     return sorted(groups, key=lambda name: (-groups[name][1], -groups[name][0], name))[:_KINDS]
 
 
-def _drawn(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[str]) -> Iterator[Element]:
-    """Bars by bytes, or by objects where all are empty, and the table."""
-    found = [(name, *groups[name]) for name in order if name in groups]
-    by_bytes = any(total for _, _, total in found)
+def _chart(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[str]) -> Iterator[Element]:
+    """Bars by bytes, or by objects if all are empty, and the table."""
+    present = [(name, *groups[name]) for name in order if name in groups]
+    by_bytes = any(total for _, _, total in present)
     yield markup.bars(
         title,
-        [(name, total if by_bytes else objects, f"{objects:,}, {size(total)}") for name, objects, total in found],
+        [(name, total if by_bytes else objects, f"{objects:,}, {size(total)}") for name, objects, total in present],
     )
-    rows = [(name, f"{objects:,}", size(total)) for name, objects, total in found]
+    rows = [(name, f"{objects:,}", size(total)) for name, objects, total in present]
     yield table(f"{title}, in numbers", (what, "Objects", "Bytes"), rows, numbers=2)
 
 
@@ -298,17 +302,17 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
         return
     yield markup.gauges(
         "Share of each limit that is used up",
-        [(each.guard, _used(each), f"{_used(each):.0%} of {each.setting}"[:30]) for each in facts.gauges],
+        [(gauge.guard, _used(gauge), f"{_used(gauge):.0%} of {gauge.setting}"[:30]) for gauge in facts.gauges],
     )
     rows = [
         (
-            each.guard,
-            _figure(each.figure, each.is_share),
-            _figure(each.limit, each.is_share),
-            element("code", f"collection.{each.setting}"),
-            "" if each.floor is None else f"not looked at up to {each.floor:,}",
+            gauge.guard,
+            _figure(gauge.figure, gauge.is_share),
+            _figure(gauge.limit, gauge.is_share),
+            element("code", f"collection.{gauge.setting}"),
+            "" if gauge.floor is None else f"ignored for {gauge.floor:,} objects or fewer",
         )
-        for each in facts.gauges
+        for gauge in facts.gauges
     ]
     yield table(
         "Guards of amount: a sweep is refused above the limit", ("Guard", "Figure", "Limit", "Setting", "Note"), rows
@@ -318,8 +322,8 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
         others.append(f"other repositories lie inside or around this namespace: {', '.join(facts.mark.nested)}")
     if facts.mark.repositories_unknown:
         others.append(f"the server does not list its repositories: {facts.mark.repositories_unknown}")
-    for told in others:
-        yield element("p", told, class_="box")
+    for guard_text in others:
+        yield element("p", guard_text, class_="box")
     yield element("p", "Right before anything is deleted, branches and uncommitted data are looked at once more.")
 
 
@@ -355,7 +359,7 @@ def _times(facts: RunFacts) -> Iterator[Element]:
         )
 
 
-def _what_to_do(facts: RunFacts) -> Iterator[Element]:
+def _next_steps(facts: RunFacts) -> Iterator[Element]:
     report = facts.report
     run_id, counts = report.run_id, report.counts
     yield element("h2", "What to do next")
@@ -365,7 +369,7 @@ def _what_to_do(facts: RunFacts) -> Iterator[Element]:
             yield element("p", "Some objects may be gone already. What became of each that was decided about:")
             yield element("pre", f"lakefs-gc restore --run-id {run_id} --dry-run")
     elif report.dry_run:
-        yield from _how_to_approve(facts)
+        yield from _approval(facts)
     if counts.get("quarantined"):
         until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
         yield element("p", f"To undo what was moved to quarantine; it may be purged from {until:%F %T}Z on:")
@@ -381,7 +385,7 @@ def _what_to_do(facts: RunFacts) -> Iterator[Element]:
     yield element("pre", "lakefs-gc explain ADDRESS")
 
 
-def _how_to_approve(facts: RunFacts) -> Iterator[Element]:
+def _approval(facts: RunFacts) -> Iterator[Element]:
     run_id = facts.report.run_id
     if not facts.report.counts.get("candidates"):
         yield element("p", "Nothing: there is no garbage.")
@@ -406,7 +410,7 @@ def _shown(count: int | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as a person reads them."""
+    """A duration in words, such as 5 min 03 s."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

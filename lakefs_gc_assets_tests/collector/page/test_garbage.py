@@ -42,7 +42,7 @@ def counted(*objects: tuple[timedelta, int]) -> Garbage:
     columns = {"address": addresses, "last_modified": written, "size": sizes, "why": why}
     batch = pa.RecordBatch.from_pydict(columns)
     parts = [count_batches([batch.slice(0, 2), batch.slice(0, 0)], NOW), count_batches([batch.slice(2)], NOW)]
-    return Garbage.of_counts(each for part in parts for each in part)
+    return Garbage.from_counts(each for part in parts for each in part)
 
 
 def candidates(folder: Path, rows: int, window: str = "2026-11") -> StoredFrame[CandidateFigures]:
@@ -101,7 +101,7 @@ def test_candidates_of_earlier_versions_say_no_reason() -> None:
 
 
 def test_nothing_is_counted_where_nothing_is() -> None:
-    assert Garbage.of_counts(count_batches([], NOW)) == Garbage({}, {}, None)
+    assert Garbage.from_counts(count_batches([], NOW)) == Garbage({}, {}, None)
 
 
 def test_many_are_counted_by_tasks_and_few_here_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

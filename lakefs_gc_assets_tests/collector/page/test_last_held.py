@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.facts import RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import Garbage
-from lakefs_gc_assets.collector.page.last_held import Held, LastHeld, find_last_held
+from lakefs_gc_assets.collector.page.last_held import LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -113,12 +113,12 @@ def test_each_object_of_a_recording_is_its_newest_commits(
     assert of_each(runs.repository, opened.run_id, skip_live=False) == found
     counted = facts_of(runs.repository, opened.run_id).last_held
     assert counted is not None
-    assert counted.unheld_objects == len(found) - held
+    assert counted.not_committed_objects == len(found) - held
     of_kinds = Counter(
         (each["branch"], each["rule"], each["folder"].decode()) for each in found if each["folder"] is not None
     )
     assert {(each.branch, each.rule, each.folder): each.objects for each in counted.held} == of_kinds
-    assert sum(each.bytes for each in counted.held) + counted.unheld_bytes == sum(each["size"] for each in found)
+    assert sum(each.bytes for each in counted.held) + counted.not_committed_bytes == sum(each["size"] for each in found)
 
 
 def first_folder(path: str) -> str:
@@ -184,7 +184,7 @@ def test_the_branch_the_rule_and_the_folder_of_the_last_commit(expired: tuple[Op
         ("dev", default, "work/"): (1, len("work in progress")),
         (None, default, "lost/"): (1, len("lost")),
     }
-    assert (found.unheld_objects, found.unheld_bytes) == (1, len("never committed"))
+    assert (found.not_committed_objects, found.not_committed_bytes) == (1, len("never committed"))
 
 
 def test_the_page_has_it_as_bars_and_as_a_table(expired: tuple[OpenRepository, str]) -> None:
@@ -234,6 +234,6 @@ def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
 
 def test_kinds_are_ordered_by_bytes_and_limited(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
-    many = tuple(Held("main", "a rule", f"{number}/", 1, 1000 - number) for number in range(100))
+    many = tuple(LastHolder("main", "a rule", f"{number}/", 1, 1000 - number) for number in range(100))
     told = text(render(replace(facts_of(opened, run_id), last_held=LastHeld(many))))
     assert "the largest 40 of 100" in told and "39/ | 1 | 961 B" in told and "40/ | 1" not in told
