@@ -72,14 +72,14 @@ def load_all(file: Path) -> tuple[Loaded, ...]:
 
     Raises ConfigurationError, also where a resource of a deployment is named: beside a file there is none.
     """
-    found = all_from(read(file), str(file))
-    for loaded in found:
+    configurations = all_from(read(file), str(file))
+    for loaded in configurations:
         for section, key in loaded.configuration.resource_keys.items():
             raise ConfigurationError(
                 f"{file}: {section}.resource names {key}, which only a project of your own can have: write its "
                 f"settings under `{section}`, or use the component in that project"
             )
-    return found
+    return configurations
 
 
 def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
@@ -100,16 +100,16 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     entries = content[REPOSITORIES]
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigurationError(f"{source}: `{REPOSITORIES}` is to be a list of entries, each with `repository`")
-    found = []
+    configurations = []
     for place, entry in enumerate(entries, start=1):
         if not entry.get("repository"):
             raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` does not say which `repository`")
         loaded = loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}")
-        found.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
-    return tuple(found)
+        configurations.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
+    return tuple(configurations)
 
 
-def named(found: Sequence[Loaded], repository: str | None, by: str) -> Loaded:
+def named(configurations: Sequence[Loaded], repository: str | None, by: str) -> Loaded:
     """One of several repositories, by what the configuration calls it.
 
     Args:
@@ -117,10 +117,10 @@ def named(found: Sequence[Loaded], repository: str | None, by: str) -> Loaded:
     Raises:
         ConfigurationError: none is called so.
     """
-    for loaded in found:
+    for loaded in configurations:
         if repository == loaded.configuration.label:
             return loaded
-    labels = ", ".join(loaded.configuration.label for loaded in found)
+    labels = ", ".join(loaded.configuration.label for loaded in configurations)
     raise ConfigurationError(f"say which repository is meant, by {by}: the configuration has {labels}")
 
 
@@ -174,9 +174,9 @@ def _name_credentials_in_environment(content: dict[str, Any]) -> None:
     store = content.get("store")
     if not isinstance(store, dict):
         return
-    found = {name: variable for name in CREDENTIALS if (variable := _reference(store.get(name))) is not None}
-    if found:
-        store["from_environment"] = {**(store.get("from_environment") or {}), **found}
+    variables = {name: variable for name in CREDENTIALS if (variable := _reference(store.get(name))) is not None}
+    if variables:
+        store["from_environment"] = {**(store.get("from_environment") or {}), **variables}
 
 
 def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) -> None:
@@ -188,15 +188,15 @@ def _keep_spark_properties_in_environment(content: dict[str, Any], source: str) 
     config = spark.get("config") if isinstance(spark, dict) else None
     if not isinstance(spark, dict) or not isinstance(config, dict):
         return
-    found = {name: variable for name, value in config.items() if (variable := _reference(value)) is not None}
-    if shown := [name for name in found if name.endswith("JavaOptions")]:
+    variables = {name: variable for name, value in config.items() if (variable := _reference(value)) is not None}
+    if shown := [name for name in variables if name.endswith("JavaOptions")]:
         raise ConfigurationError(
             f"{source}: spark.config.{shown[0]} cannot come from the environment: Spark puts it on the command line of "
             "a Java, where everybody on the machine can read it"
         )
-    if found:
-        spark["config"] = {name: value for name, value in config.items() if name not in found}
-        spark["config_from_environment"] = {**(spark.get("config_from_environment") or {}), **found}
+    if variables:
+        spark["config"] = {name: value for name, value in config.items() if name not in variables}
+        spark["config_from_environment"] = {**(spark.get("config_from_environment") or {}), **variables}
 
 
 def _sections() -> dict[str, type[Settings]]:

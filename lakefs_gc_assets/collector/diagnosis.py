@@ -112,12 +112,12 @@ class Diagnosis:
 
 def wanted_by(settings: CollectionSettings) -> frozenset[Purpose]:
     """Purposes of a configuration: a dry run and a sweep, and quarantine or retention where it asks for them."""
-    found = {Purpose.DRY_RUN, Purpose.SWEEP}
+    purposes = {Purpose.DRY_RUN, Purpose.SWEEP}
     if settings.quarantines:
-        found.add(Purpose.QUARANTINE)
+        purposes.add(Purpose.QUARANTINE)
     if settings.retention_policy:
-        found.add(Purpose.RETENTION)
-    return frozenset(found)
+        purposes.add(Purpose.RETENTION)
+    return frozenset(purposes)
 
 
 def diagnose(
@@ -300,9 +300,9 @@ class _Examination:
         return f"addresses may be linked for {self._server.grace_period()} after their issue"
 
     def _list_branches(self) -> str:
-        found = self._server.branches()
-        self.heads = {branch.id: branch.commit_id for branch in found}
-        return f"{len(found):,} branches"
+        branches = self._server.branches()
+        self.heads = {branch.id: branch.commit_id for branch in branches}
+        return f"{len(branches):,} branches"
 
     def _a_branch(self) -> str:
         """A branch that is there: the default one, which may have been removed, or any."""
@@ -450,12 +450,12 @@ class _Examination:
 
     def _dump(self) -> str:
         try:
-            found = commits.dump_refs(self._server, self._store, self.settings, self.clock)
+            dump = commits.dump_refs(self._server, self._store, self.settings, self.clock)
         except LakeFSError as error:
             raise LakeFSError(
                 f"{error}; without a dump every range file is read, and flows by retention cannot run"
             ) from None
-        return f"{len(found.commits.ids):,} commits; the server keeps its files, as after each run"
+        return f"{len(dump.commits.ids):,} commits; the server keeps its files, as after each run"
 
     def _rules(self) -> str:
         rules = self._server.retention_rules()

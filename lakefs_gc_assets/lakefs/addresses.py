@@ -148,13 +148,13 @@ class Namespace:
         if self.location.kind != "local" or location.bucket:
             return
         own = "/" + f"{self.location.bucket}/{self.location.key}".lstrip("/")
-        found: list[str] = []
+        keys: list[str] = []
         for path in _spellings(location.key):
             start = path.find(own, 1)
             while start > 0:
-                found.append(path[start + len(own) :])
+                keys.append(path[start + len(own) :])
                 start = path.find(own, start + 1)
-        yield from sorted(found, key=lambda key: not key.startswith((METADATA_PREFIX, DATA_PREFIX)))
+        yield from sorted(keys, key=lambda key: not key.startswith((METADATA_PREFIX, DATA_PREFIX)))
 
     def live_keys(self, address: str, address_type: int) -> tuple[str, ...]:
         """Every key that a reference may mean; empty where it lies outside the namespace.
@@ -190,9 +190,9 @@ def _spellings(key: str) -> tuple[str, ...]:
     """The key as given first, then decoded, without a query, with single slashes and without outer ones."""
     if not _ODD.search(key):
         return (key,)
-    found: dict[str, None] = {}
+    spellings: dict[str, None] = {}
     for text in (key, key.partition("?")[0]):
         for decoded in (text, unquote(text)):
             for form in (decoded, _SLASHES.sub("/", decoded)):
-                found |= dict.fromkeys((form, form.lstrip("/"), form.rstrip("/"), form.strip("/")))
-    return tuple(form for form in found if form.strip("/"))
+                spellings |= dict.fromkeys((form, form.lstrip("/"), form.rstrip("/"), form.strip("/")))
+    return tuple(form for form in spellings if form.strip("/"))

@@ -112,9 +112,9 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         prefixes: set[str] = set()
         objects: dict[str, ObjectFacts] = {}
         for page in self._checked_pages(action, full, "", "/"):
-            prefixes.update(found[len(self._root) :] for found in page.prefixes)
-            found = (replace(facts, key=facts.key[len(self._root) :]) for facts in page.objects())
-            objects |= {facts.key: facts for facts in found if facts.key != prefix}
+            prefixes.update(deeper[len(self._root) :] for deeper in page.prefixes)
+            listed = (replace(facts, key=facts.key[len(self._root) :]) for facts in page.objects())
+            objects |= {facts.key: facts for facts in listed if facts.key != prefix}
         return Level(
             tuple(sorted(prefixes, key=str.encode)),
             tuple(sorted(objects.values(), key=lambda facts: facts.key.encode())),
@@ -131,7 +131,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
             keys = page.rows["key"]
             if not pc.all(pc.starts_with(keys, prefix), min_count=0).as_py():
                 raise self._errors.nonsense(action, "it lists an object elsewhere")
-            if not all(found.startswith(prefix) and found.endswith("/") for found in page.prefixes):
+            if not all(deeper.startswith(prefix) and deeper.endswith("/") for deeper in page.prefixes):
                 raise self._errors.nonsense(action, "it lists a prefix elsewhere, or without a slash at its end")
             if delimiter and _is_deeper(keys, prefix):
                 raise self._errors.nonsense(action, "it lists an object that lies deeper")

@@ -120,7 +120,7 @@ def batch_answers(batch: Answer) -> dict[int, Answer]:
     """The answer of each part, by the number of its request. What cannot be read is left out."""
     head = f"Content-Type: {batch.headers.get('content-type', '')}\r\n\r\n".encode()
     message = BytesParser(policy=HTTP).parsebytes(head + batch.body)
-    found = {}
+    answers = {}
     for part in message.iter_parts() if message.is_multipart() else ():
         number = _PART_NUMBER.search(part.get("Content-ID", "").strip("<> "))
         content = part.get_payload(decode=True)
@@ -129,8 +129,8 @@ def batch_answers(batch: Answer) -> dict[int, Answer]:
             inner = BytesParser(policy=HTTP).parsebytes(rest)
             body = inner.get_payload(decode=True)
             fields = {name.lower(): str(value) for name, value in inner.items()}
-            found[int(number[1])] = Answer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
-    return found
+            answers[int(number[1])] = Answer(int(status[1]), fields, body if isinstance(body, bytes) else b"")
+    return answers
 
 
 ObstoreError = BaseError | FileNotFoundError
@@ -285,7 +285,7 @@ def code_and_message(answer: Answer) -> tuple[str, str]:
 def _json(text: str) -> tuple[str, str]:
     try:
         error = json.loads(text)["error"]
-        reasons = [str(found.get("reason", "")) for found in error.get("errors", ())]
+        reasons = [str(entry.get("reason", "")) for entry in error.get("errors", ())]
         return reasons[0] if reasons else "", str(error.get("message", ""))[:300]
     except (ValueError, KeyError, TypeError, AttributeError):
         return "", ""

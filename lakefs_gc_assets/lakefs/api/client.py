@@ -87,16 +87,16 @@ class LakeFSClient:
         """The repository. Raises NotFound where there is none of this name."""
         call = self._call("GET", "", "fs:ReadRepository")
         fields = self._fields(call, self._repositories.get_repository_with_http_info, self._repository)
-        found = parsing.repository(fields)
-        if found.id != self._repository:
-            raise fields.wrong("id", f"is {found.id!r} although {self._repository!r} was asked for")
-        return found
+        repository = parsing.repository(fields)
+        if repository.id != self._repository:
+            raise fields.wrong("id", f"is {repository.id!r} although {self._repository!r} was asked for")
+        return repository
 
     def repositories(self) -> tuple[Repository, ...]:
         """Every repository that this user may see, sorted by name."""
         call = Call("GET", "/repositories", "fs:ListRepositories")
-        found = self._pages(call, self._repositories.list_repositories_with_http_info)
-        return tuple(sorted(map(parsing.repository, found), key=lambda repository: repository.id))
+        results = self._pages(call, self._repositories.list_repositories_with_http_info)
+        return tuple(sorted(map(parsing.repository, results), key=lambda repository: repository.id))
 
     def grace_period(self) -> timedelta:
         """How long after its issue an address may still be linked.
@@ -126,14 +126,14 @@ class LakeFSClient:
         """Every branch, hidden ones included, sorted by name."""
         call = self._call("GET", "/branches", "fs:ListBranches")
         operation = self._branches.list_branches_with_http_info
-        found = self._pages(call, operation, self._repository, show_hidden=True)
-        return tuple(sorted(map(parsing.branch, found), key=lambda branch: branch.id))
+        results = self._pages(call, operation, self._repository, show_hidden=True)
+        return tuple(sorted(map(parsing.branch, results), key=lambda branch: branch.id))
 
     def tags(self) -> tuple[Branch, ...]:
         """Every tag, sorted by name."""
         call = self._call("GET", "/tags", "fs:ListTags")
-        found = self._pages(call, self._tags.list_tags_with_http_info, self._repository)
-        return tuple(sorted(map(parsing.branch, found), key=lambda tag: tag.id))
+        results = self._pages(call, self._tags.list_tags_with_http_info, self._repository)
+        return tuple(sorted(map(parsing.branch, results), key=lambda tag: tag.id))
 
     def first_change(self, branch: str) -> DiffEntry | None:
         """The first uncommitted change of a branch (`diff?amount=1`), None where there is none."""
@@ -169,10 +169,10 @@ class LakeFSClient:
             self._require_absence(call, answer)
             return None
         fields = Fields.read(call, answer.body)
-        found = parsing.stats(fields)
-        if found.path != path:
-            raise fields.wrong("path", f"is {found.path!r}, which was not asked for")
-        return found
+        stats = parsing.stats(fields)
+        if stats.path != path:
+            raise fields.wrong("path", f"is {stats.path!r}, which was not asked for")
+        return stats
 
     def list_objects(self, reference: str, after: str) -> ObjectsPage:
         """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
@@ -197,14 +197,14 @@ class LakeFSClient:
             return ObjectsPage((), more=False)
         fields = Fields.read(call, answer.body)
         results, next_offset = _page(fields)
-        found = tuple(map(parsing.listed_object, results))
-        paths = [after, *(each.path for each in found)]
+        objects = tuple(map(parsing.listed_object, results))
+        paths = [after, *(each.path for each in objects)]
         # Characters have the order of their bytes.
         if any(path <= before for before, path in pairwise(paths)):
             raise fields.wrong("results", "is not in order of paths, or begins before the path that was asked for")
-        if not found and next_offset is not None:
+        if not objects and next_offset is not None:
             raise fields.wrong("results", "is empty although the server has more")
-        return ObjectsPage(found, more=next_offset is not None)
+        return ObjectsPage(objects, more=next_offset is not None)
 
     def _require_absence(self, call: Call, answer: Answer) -> None:
         """Raises NotFound unless a 404 is lakeFS's word that there is no such object, branch or commit."""
@@ -226,10 +226,10 @@ class LakeFSClient:
         """One commit. Raises NotFound."""
         call = self._call("GET", f"/commits/{commit_id}", "fs:ReadCommit")
         fields = self._fields(call, self._commits.get_commit_with_http_info, self._repository, commit_id)
-        found = parsing.commit(fields)
-        if found.id != commit_id:
-            raise fields.wrong("id", f"is {found.id}, which was not asked for")
-        return found
+        commit = parsing.commit(fields)
+        if commit.id != commit_id:
+            raise fields.wrong("id", f"is {commit.id}, which was not asked for")
+        return commit
 
     def retention_rules(self) -> RetentionRules | None:
         """The rules of retention; None only where `settings/gc_rules` itself says that there are none.
@@ -308,8 +308,8 @@ class LakeFSClient:
 def _page(fields: Fields) -> tuple[list[Fields], str | None]:
     """The results of one page, and where the next one starts; None for the last."""
     results, pagination = fields.items("results"), fields.fields("pagination")
-    told = pagination.number("results")
-    if told != len(results):
-        raise pagination.wrong("results", f"is {told}, but {len(results)} came")
+    count = pagination.number("results")
+    if count != len(results):
+        raise pagination.wrong("results", f"is {count}, but {len(results)} came")
     next_offset = pagination.text("next_offset", empty=True)
     return results, next_offset if pagination.flag("has_more") else None

@@ -288,15 +288,15 @@ def _proxy_from_environment(endpoint: str) -> Url | None:
     if variable not in named or _is_excepted(host, urlsplit(endpoint).netloc, named):
         return None
     try:
-        found = parse_url(named[variable] if "://" in named[variable] else f"http://{named[variable]}")
+        url = parse_url(named[variable] if "://" in named[variable] else f"http://{named[variable]}")
     except LocationParseError:
-        found = Url()
-    if found.scheme not in ("http", "https") or not found.host:
+        url = Url()
+    if url.scheme not in ("http", "https") or not url.host:
         raise ConfigurationError(
             f"the proxy that {variable.upper()}_PROXY names is none that lakeFS can be asked through: write "
             "http://host:port, or name the server in NO_PROXY"
         )
-    return found
+    return url
 
 
 def _is_excepted(host: str, netloc: str, named: dict[str, str]) -> bool:

@@ -129,10 +129,10 @@ def read_checked(
         if table.layout.properties.get(name.encode()) != key:
             raise CorruptFile(file, name, f"{key!r}, the property says {table.layout.properties.get(name.encode())!r}")
     if expected is not None:
-        found = (len(table), table.first_key, table.last_key)
+        actual = (len(table), table.first_key, table.last_key)
         stated = (expected.count, expected.min_key, expected.max_key)
-        if found != stated:
-            raise CorruptFile(file, "metarange", f"count and bounds are {found}, its metarange says {stated}")
+        if actual != stated:
+            raise CorruptFile(file, "metarange", f"count and bounds are {actual}, its metarange says {stated}")
     return table
 
 

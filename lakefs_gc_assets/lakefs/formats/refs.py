@@ -66,8 +66,8 @@ class CommitColumns:
     def positions(self, ids: pa.StringArray) -> Integers:
         """Where the commits of these ids are; -1 for those that are not there."""
         if len(ids) * _FEW > len(self):
-            found: Integers = pc.fill_null(pc.index_in(ids, value_set=self.ids), -1).to_numpy(zero_copy_only=False)
-            return found.astype(np.int64)
+            positions: Integers = pc.fill_null(pc.index_in(ids, value_set=self.ids), -1).to_numpy(zero_copy_only=False)
+            return positions.astype(np.int64)
         # A table of few ids that all commits are looked up in is made faster than the reverse.
         asked = ids.dictionary_encode()
         at = pc.index_in(self.ids, value_set=asked.dictionary)
@@ -131,13 +131,13 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
     room = _PARENTS_EXPECTED * count
     while True:
         parents = np.empty((room, 2), np.int64)
-        fault, record, found = records.decode_commits(
+        fault, record, parent_count = records.decode_commits(
             table.buffer, table.values, keys, offsets, metaranges, numbers, parent_offsets, parents
         )
         raise_fault(fault, file, f"commit {record}")
-        if found <= room:
+        if parent_count <= room:
             break
-        room = found
+        room = parent_count
     spans = np.stack([offsets[:-1], offsets[1:]], axis=1).astype(np.int64)
     return CommitColumns(
         ids=strings(keys, spans, "commit id", file),
@@ -145,7 +145,7 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
         seconds=numbers[:, 0].copy(),
         nanos=numbers[:, 1].copy(),
         versions=numbers[:, 2].copy(),
-        parents=strings(table.buffer, parents[:found], "parent", file),
+        parents=strings(table.buffer, parents[:parent_count], "parent", file),
         parent_offsets=parent_offsets,
     )
 
@@ -190,7 +190,7 @@ class _Message:
 
     def _values(self, number: int, wire: int) -> list[int | bytes]:
         fields = self._fields.get(number, [])
-        if any(found != wire for found, _ in fields):
+        if any(actual != wire for actual, _ in fields):
             raise ValueError(f"field {number} has the wrong wire type")
         return [value for _, value in fields]
 

@@ -345,10 +345,10 @@ def read_table(data: bytes | memoryview, file: str) -> Table:
     if count > len(opened.buffer) // _MIN_ENTRY_BYTES:
         raise CorruptFile(file, "number of entries", f"{count} do not fit {len(opened.buffer)} bytes")
     entries = np.empty((count, 4), np.int64)
-    fault, block, found = records.walk_blocks(opened.buffer, opened.bounds, entries)
+    fault, block, entry_count = records.walk_blocks(opened.buffer, opened.bounds, entries)
     raise_fault(fault, file, f"data block {block}")
-    if found != count:
-        raise CorruptFile(file, "number of entries", f"{found} instead of {count}")
+    if entry_count != count:
+        raise CorruptFile(file, "number of entries", f"{entry_count} instead of {count}")
     last_key = np.empty(int(np.diff(opened.bounds).max(initial=0)), np.uint8)
     fault, entry, last_length, key_bytes = records.check_keys(opened.buffer, entries, last_key)
     raise_fault(fault, file, f"entry {entry}")
@@ -415,12 +415,12 @@ def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Ha
 
 def _check_sums(layout: Layout, entries: Array, key_bytes: int) -> None:
     values = int((entries[:, records.VALUE_END] - entries[:, records.KEY_END]).sum())
-    for name, found in (
+    for name, actual in (
         ("rocksdb.raw.key.size", key_bytes + records.TRAILER * len(entries)),
         ("rocksdb.raw.value.size", values),
     ):
-        if layout.number(name) != found:
-            raise CorruptFile(layout.file, name, f"{found} instead of {layout.number(name)}")
+        if layout.number(name) != actual:
+            raise CorruptFile(layout.file, name, f"{actual} instead of {layout.number(name)}")
 
 
 def raise_fault(fault: int, file: str, where: str) -> None:

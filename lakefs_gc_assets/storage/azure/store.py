@@ -176,10 +176,10 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
     def _content(self, full: str) -> BlobProperties | None:
         try:
             with self._asking(f"look at {full!r}"):
-                found = self._blob(full).get_blob_properties()
+                properties = self._blob(full).get_blob_properties()
                 # What is missing or malformed is an error.
-                _facts(full, found)
-                return found
+                _facts(full, properties)
+                return properties
         except ObjectNotFound:
             return None
 
@@ -240,8 +240,8 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         return self._errors.no_bucket(action) if answer.status == 404 else self._errors.answered(action, answer)
 
     def _explain(self, action: str, error: ObstoreError) -> StorageError:
-        found = "BlobNotFound" if "<Code>BlobNotFound</Code>" in str(error) else ""
-        return self._if_about_blob(action, self._errors.raised(action, error), found)
+        code = "BlobNotFound" if "<Code>BlobNotFound</Code>" in str(error) else ""
+        return self._if_about_blob(action, self._errors.raised(action, error), code)
 
     def _if_about_blob(self, action: str, error: StorageError, code: str) -> StorageError:
         """The error, but not ObjectNotFound for a 404 without a code of the service: that may come from a proxy."""
@@ -270,13 +270,13 @@ def _condition(expected: Expected | None) -> dict[str, Any]:
 
 def _alike(one: BlobProperties, other: BlobProperties) -> bool:
     """Same size, and the same MD5 where both have one."""
-    digests = {bytes(digest) for found in (one, other) if (digest := found.content_settings.content_md5)}
+    digests = {bytes(digest) for blob in (one, other) if (digest := blob.content_settings.content_md5)}
     return one.size == other.size and len(digests) <= 1
 
 
-def _is_whole(found: BlobProperties) -> bool:
+def _is_whole(blob: BlobProperties) -> bool:
     """True if no copy to this blob is under way, was aborted or failed."""
-    return found.copy.status in (None, "success")
+    return blob.copy.status in (None, "success")
 
 
 def _endpoint(namespace: Namespace) -> str:
@@ -301,26 +301,26 @@ def _listing_page(body: bytes, prefix: str) -> tuple[Page, str]:
         raise ValueError("a page of another listing")
     blobs = [blob for blob in page.iterfind("Blobs/Blob") if blob.findtext("Properties/ResourceType") != "directory"]
     properties = [_properties(blob) for blob in blobs]
-    written = pa.array([found["Last-Modified"] for found in properties], pa.string())
+    written = pa.array([row["Last-Modified"] for row in properties], pa.string())
     times = pc.strptime(written, format=_TIME, unit="us")
     columns: list[pa.Array[Any]] = [
         pa.array([_name(blob) for blob in blobs], pa.string()),
-        pa.array([int(found["Content-Length"]) for found in properties], pa.int64()),
+        pa.array([int(row["Content-Length"]) for row in properties], pa.int64()),
         times.cast(LISTING_SCHEMA.field("last_modified").type),
-        pa.array([found.get("Etag", "").strip('"') or None for found in properties], pa.string()),
+        pa.array([row.get("Etag", "").strip('"') or None for row in properties], pa.string()),
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
-    prefixes = tuple(_name(found) for found in page.iterfind("Blobs/BlobPrefix"))
+    prefixes = tuple(_name(element) for element in page.iterfind("Blobs/BlobPrefix"))
     return Page(rows, prefixes), page.findtext("NextMarker") or ""
 
 
 def _properties(blob: xml.Element) -> dict[str, str]:
-    found = blob.find("Properties")
-    return {} if found is None else {each.tag: each.text or "" for each in found}
+    element = blob.find("Properties")
+    return {} if element is None else {each.tag: each.text or "" for each in element}
 
 
-def _name(found: xml.Element) -> str:
-    name = found.find("Name")
+def _name(element: xml.Element) -> str:
+    name = element.find("Name")
     if name is None or not name.text:
         raise ValueError("something without a name")
     return _text(name)
@@ -330,8 +330,8 @@ def _text(name: xml.Element) -> str:
     return unquote(name.text or "") if name.get("Encoded") == "true" else name.text or ""
 
 
-def _facts(key: str, found: BlobProperties) -> ObjectFacts:
-    return ObjectFacts(key, int(found.size), found.last_modified.astimezone(UTC), str(found.etag.strip('"')))
+def _facts(key: str, blob: BlobProperties) -> ObjectFacts:
+    return ObjectFacts(key, int(blob.size), blob.last_modified.astimezone(UTC), str(blob.etag.strip('"')))
 
 
 def _soft_deleted(part: Answer | None) -> bool | None:

@@ -230,12 +230,12 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         tokens: set[str] = set()
         try:
             with self._asking(action):
-                for found in listed.pages:
+                for listed_page in listed.pages:
                     if listed.next_page_token in tokens:
                         raise self._errors.nonsense(action, "it would go on where it was before")
                     if listed.next_page_token is not None:
                         tokens.add(listed.next_page_token)
-                    yield _page(found.raw_page)
+                    yield _page(listed_page.raw_page)
         except ObjectNotFound:
             raise self._errors.no_bucket(action) from None
 
@@ -385,12 +385,12 @@ def _page(answer: Mapping[str, Any]) -> Page:
         raise ValueError("no page of a listing")
     items, prefixes = answer.get("items", []), answer.get("prefixes", [])
     columns: list[pa.Array[Any]] = [
-        pa.array([found["name"] for found in items], pa.string()),
-        pa.array([int(found["size"]) for found in items], pa.int64()),
-        pa.array([datetime.fromisoformat(found["updated"]) for found in items], LISTING_SCHEMA.field(2).type),
-        pa.array([_md5(found.get("md5Hash")) for found in items], pa.string()),
+        pa.array([item["name"] for item in items], pa.string()),
+        pa.array([int(item["size"]) for item in items], pa.int64()),
+        pa.array([datetime.fromisoformat(item["updated"]) for item in items], LISTING_SCHEMA.field(2).type),
+        pa.array([_md5(item.get("md5Hash")) for item in items], pa.string()),
     ]
-    versions = tuple(str(int(found["generation"])) for found in items)
+    versions = tuple(str(int(item["generation"])) for item in items)
     return Page(pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA), tuple(map(str, prefixes)), versions)
 
 

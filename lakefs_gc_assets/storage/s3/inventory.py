@@ -73,9 +73,9 @@ class Inventory:
         """
         try:
             for batch in self._raw(file):
-                found = _listed(batch, self.root)
-                if found.num_rows:
-                    yield found
+                rows = _listed(batch, self.root)
+                if rows.num_rows:
+                    yield rows
         except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, zlib.error) as error:
             raise StorageError(
                 f"file {file.key} of the inventory {self.manifest} cannot be read ({error}): nothing of it can be used"
@@ -124,11 +124,11 @@ def open_inventory(settings: StoreSettings, uri: str, namespace: Namespace) -> I
     checksum = store.get(key.removesuffix("manifest.json") + "manifest.checksum").decode(errors="replace")
     _checked(text, checksum.strip(), "manifest.json", key)
     try:
-        found = json.loads(text)
-        source, file_format = found["sourceBucket"], found["fileFormat"]
-        columns = _columns(file_format, found["fileSchema"])
-        created_at = datetime.fromtimestamp(int(found["creationTimestamp"]) / 1000, UTC)
-        files = tuple(InventoryFile(part["key"], int(part["size"]), part["MD5checksum"]) for part in found["files"])
+        content = json.loads(text)
+        source, file_format = content["sourceBucket"], content["fileFormat"]
+        columns = _columns(file_format, content["fileSchema"])
+        created_at = datetime.fromtimestamp(int(content["creationTimestamp"]) / 1000, UTC)
+        files = tuple(InventoryFile(part["key"], int(part["size"]), part["MD5checksum"]) for part in content["files"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"manifest {key} is not that of an S3 Inventory ({error!r})") from None
     if source != namespace.location.bucket:

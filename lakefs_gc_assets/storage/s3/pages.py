@@ -90,8 +90,8 @@ def parsed(body: bytes) -> ListedPage:
     if truncated == "true" and token is None:
         raise ValueError("there is more to list, but not where to go on")
     encoding = _only(root, "EncodingType")
-    prefix, shown_prefixes = _only(root, "Prefix"), [_only(found, "Prefix") for found in _all(root, "CommonPrefixes")]
-    prefixes = [found for found in shown_prefixes if found is not None]
+    prefix, shown_prefixes = _only(root, "Prefix"), [_only(each, "Prefix") for each in _all(root, "CommonPrefixes")]
+    prefixes = [shown for shown in shown_prefixes if shown is not None]
     if len(prefixes) != len(shown_prefixes):
         raise ValueError("it lists a prefix without a name")
     if encoding == "url":
@@ -188,10 +188,10 @@ def _times(texts: list[str]) -> "pa.Array[Any]":
 
 def _time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        found = parsedate_to_datetime(text)
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        moment = parsedate_to_datetime(text)
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _decoded(names: list[str]) -> list[str]:
@@ -199,8 +199,8 @@ def _decoded(names: list[str]) -> list[str]:
     joined = "\n".join(names)
     if "%" not in joined and "+" not in joined:
         return names
-    found = unquote_plus(joined, errors="strict").split("\n")
-    return found if len(found) == len(names) else [unquote_plus(name, errors="strict") for name in names]
+    decoded = unquote_plus(joined, errors="strict").split("\n")
+    return decoded if len(decoded) == len(names) else [unquote_plus(name, errors="strict") for name in names]
 
 
 def _local(element: Element) -> str:
@@ -214,7 +214,7 @@ def _all(element: Element, name: str) -> list[Element]:
 
 def _only(element: Element, name: str) -> str | None:
     """The text of the one child with a name; None where there is none. Raises ValueError where there are several."""
-    found = _all(element, name)
-    if len(found) > 1:
+    children = _all(element, name)
+    if len(children) > 1:
         raise ValueError(f"it says more than once what {name} is")
-    return (found[0].text or "") if found else None
+    return (children[0].text or "") if children else None

@@ -76,25 +76,25 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         """See ObjectStore.head."""
         full = self._full(key)
         try:
-            found = self._client.head_object(Bucket=self._bucket, Key=full)
+            head = self._client.head_object(Bucket=self._bucket, Key=full)
         except ClientError as error:
             if code_of(error) == "404" and self._bucket_exists():
                 raise self._errors.not_found(f"look at {full!r}") from None
             raise self._errors.explain(f"look at {full!r}", error) from None
         except BotoCoreError as error:
             raise self._errors.explain(f"look at {full!r}", error) from None
-        facts = object_facts(key, found["ContentLength"], found["LastModified"], found.get("ETag"))
-        return replace(facts, md5=self._md5(facts.etag or "", found))
+        facts = object_facts(key, head["ContentLength"], head["LastModified"], head.get("ETag"))
+        return replace(facts, md5=self._md5(facts.etag or "", head))
 
-    def _md5(self, etag: str, found: "HeadObjectOutputTypeDef") -> str | None:
+    def _md5(self, etag: str, head: "HeadObjectOutputTypeDef") -> str | None:
         """The ETag where it is the MD5 of the content.
 
         It is that of what was written in one piece and is encrypted by the service's own keys or not at all. With keys
         of KMS or of a customer it looks the same and is something else, as it is in directory buckets
         (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
         """
-        own_keys = found.get("ServerSideEncryption", "AES256") == "AES256"
-        other_keys = "SSEKMSKeyId" in found or "SSECustomerAlgorithm" in found or "SSECustomerKeyMD5" in found
+        own_keys = head.get("ServerSideEncryption", "AES256") == "AES256"
+        other_keys = "SSEKMSKeyId" in head or "SSECustomerAlgorithm" in head or "SSECustomerKeyMD5" in head
         plain = own_keys and not other_keys and not self._bucket.endswith(DIRECTORY_BUCKET)
         return etag if plain and MD5.fullmatch(etag) else None
 
@@ -201,7 +201,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             lambda: self._client.list_object_versions(Bucket=self._bucket, Prefix=full, MaxKeys=1),
         )
         markers = _with_key(answer.get("DeleteMarkers", []), [full])
-        if not any(found.get("VersionId") == version_id and found.get("IsLatest") is True for found in markers):
+        if not any(marker.get("VersionId") == version_id and marker.get("IsLatest") is True for marker in markers):
             return False
         self._ask(
             f"remove the delete marker of {full!r}",
