@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.forecast.forecast import Forecast, Portion, port
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -29,9 +30,10 @@ from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.collector.written import Staged, put_range
+from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.embedded import clients
 
 DAYS = timedelta(days=1)
@@ -219,6 +221,18 @@ def test_what_a_range_has_that_no_commit_names_stays(changed: History) -> None:
     put_range(changed.runs().open().store, {"elsewhere": Staged(address)})
     policy = "{default: 0d, replace: true}"
     assert changed.said(LocalEngine())[expiring] == changed.marked(policy)[0] == everything - {"path 3"}
+
+
+def test_a_range_of_an_expired_commit_stays_where_a_metarange_that_no_commit_has_names_it(changed: History) -> None:
+    repository = changed.runs().open()
+    (head,) = (branch.commit_id for branch in repository.api.branches() if branch.id == "dev")
+    (expired,) = repository.api.commit(head).parents
+    files = LiveFiles(repository.store, repository.namespace, "month")
+    named = [RangeRecord(**row) for row in files.metarange(repository.api.commit(expired).metarange_id).to_pylist()]
+    more = put_range(repository.store, {"~": Staged("data/elsewhere/else")})
+    put_metarange(repository.store, [*named, more])
+    said = changed.said(LocalEngine())[Kind.AGE, "0 days"]
+    assert "of dev 1" not in said and said == changed.marked("{default: 0d, replace: true}")[0]
 
 
 def test_what_a_run_deleted_is_not_freed_again(changed: History) -> None:
