@@ -17,7 +17,7 @@ from lakefs_gc_assets.configuration_file import Loaded, load
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
-from lakefs_gc_assets.spark.start import interpreter
+from lakefs_gc_assets.spark.start import process
 from lakefs_gc_assets.storage.interface import ObjectFacts
 
 _POLICIES = {
@@ -60,7 +60,7 @@ def move_local_store(moved: timedelta) -> None:
 
 def main() -> None:
     """Prints one line for each step with its end and the counts so far, then one with what the run told."""
-    interpreter.look_for_cycles_seldom()
+    process.look_for_cycles_seldom()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("configuration", type=Path)
     parser.add_argument("--flow", default="clean")

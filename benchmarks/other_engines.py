@@ -17,7 +17,7 @@ from benchmarks.subtracting import Compare, anti_join_of_duckdb, anti_join_of_po
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, ChangePart
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.engine import SparkEngine, in_driver_where_held
-from lakefs_gc_assets.spark.tasks import HERE, Held, Rows, dataframe_of
+from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Rows, dataframe_of
 
 
 def names() -> dict[str, Compare]:
@@ -35,7 +35,7 @@ def install(name: str) -> None:
     compare = names()[name]
 
     def without(engine: SparkEngine, rows: Rows, *live: Rows, count: int, least: int = 0) -> Rows:
-        if isinstance(rows, Held):
+        if isinstance(rows, DriverRows):
             return engine._compared_here(HERE.without, rows, live)
         if not live:
             return rows

@@ -30,7 +30,7 @@ from lakefs_gc_assets.errors import (
     LockLost,
     RunFailed,
 )
-from lakefs_gc_assets.spark.start import interpreter
+from lakefs_gc_assets.spark.start import process
 
 
 class Status(IntEnum):
@@ -198,7 +198,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Does what the command does; what goes wrong is one line on standard error, and with --json on output too."""
-        interpreter.look_for_cycles_seldom()
+        process.look_for_cycles_seldom()
         # Dagster warns of each use of what may change in another version; pyproject.toml pins it.
         warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
         # The command may fail before click has read its options.

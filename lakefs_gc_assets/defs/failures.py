@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector import failing
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.spark.errors import from_worker
+from lakefs_gc_assets.spark.tasks import from_worker
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from lakefs_gc_assets.defs.pages import stored_page
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError
-from lakefs_gc_assets.spark.errors import from_worker
+from lakefs_gc_assets.spark.tasks import from_worker
 
 JOB = "forecast"
 _UNLIMITED = -1

@@ -36,7 +36,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
-from lakefs_gc_assets.spark.errors import from_worker
+from lakefs_gc_assets.spark.tasks import from_worker
 
 PURGING_SCHEDULE = "empty_quarantine"
 _RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.functions as F
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lakefs_gc_assets.collector.engine import batches, hashing
@@ -28,8 +28,40 @@ from lakefs_gc_assets.collector.engine.port import (
     ReadItem,
     Result,
 )
-from lakefs_gc_assets.spark import blocks, comparing, tasks
-from lakefs_gc_assets.spark.tasks import HERE, Held, Mapped, Reading, Rows, United, dataframe_of
+from lakefs_gc_assets.collector.frame.columns import microseconds
+from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
+from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
+
+# What a row is found by beside its content: that it is there, and that its content is not known.
+_ANY, _UNKNOWN = "any", "unknown"
+
+
+def moment(time: datetime) -> Column:
+    """A moment as a column."""
+    return F.timestamp_micros(F.lit(microseconds(time)))
+
+
+def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
+    """Rows of a frame that have the size of some row of another one, and its ETag where both are plain MD5.
+
+    Both frames have `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
+    """
+    content, present, unknown = _content(), F.lit(_ANY), F.lit(_UNKNOWN)
+    mine = F.when(content.isNull(), F.array(present)).otherwise(F.array(content, unknown))
+    theirs = F.when(content.isNull(), F.array(present, unknown)).otherwise(F.array(content, present))
+    rows = frame.withColumn("alike", F.explode(mine))
+    wanted = others.select("size", F.explode(theirs).alias("alike")).distinct()
+    return rows.join(wanted, ["size", "alike"], "left_semi").select(*frame.columns).distinct()
+
+
+def _content() -> Column:
+    """The MD5 of an object's content, null where neither its size nor its ETag says.
+
+    An encrypted object's ETag may look like an MD5; that of nothing needs no ETag.
+    """
+    return F.when(F.col("size") == 0, F.lit(EMPTY_MD5)).when(F.col("etag").rlike(PLAIN_ETAG), F.col("etag"))
+
 
 MANY_ADDRESSES = 1_000_000
 """So many are worth two readings of the rows: one that finds by hashes which are left, and one that finds those."""
@@ -53,25 +85,25 @@ def in_driver_where_held(
     @wraps(operation)
     def chosen(engine: "SparkEngine", /, *arguments: P.args, **named: P.kwargs) -> T:
         operands = [rows for each in (*arguments, *named.values()) for rows in _operands(each)]
-        if not operands or not all(isinstance(rows, Held) for rows in operands):
+        if not operands or not all(isinstance(rows, DriverRows) for rows in operands):
             return operation(engine, *arguments, **named)
         here = getattr(HERE, operation.__name__)
         made = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
-        return cast(T, Held(engine.spark, made) if isinstance(made, ArrowRows) else made)
+        return cast(T, DriverRows(engine.spark, made) if isinstance(made, ArrowRows) else made)
 
     return chosen
 
 
 def _operands(argument: object) -> list[Rows]:
     found = argument if isinstance(argument, list | tuple) else [argument]
-    return [each for each in found if isinstance(each, DataFrame | Reading | Mapped | Held | United)]
+    return [each for each in found if isinstance(each, DataFrame | Reading | Mapped | DriverRows | United)]
 
 
 def _as_held(argument: Any) -> Any:
     """An argument as the driver's engine takes it."""
     if isinstance(argument, list | tuple):
         return [_as_held(each) for each in argument]
-    return argument.rows if isinstance(argument, Held) else argument
+    return argument.rows if isinstance(argument, DriverRows) else argument
 
 
 class SparkEngine:
@@ -95,7 +127,7 @@ class SparkEngine:
     def table(self, table: pa.Table) -> Rows:
         """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
         few = table.num_rows <= LOCAL_ROWS
-        return Held.of_table(self.spark, table) if few else tasks.of_table(self.spark, table)
+        return DriverRows.of_table(self.spark, table) if few else tasks.of_table(self.spark, table)
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> Rows:
         """Rows that tasks read; each worker gets the items of its own tasks."""
@@ -151,7 +183,7 @@ class SparkEngine:
         which a collision keeps. Where few of many rows are left, none but these travel, and no row that is read the
         second time only is among them.
         """
-        if isinstance(rows, Held):
+        if isinstance(rows, DriverRows):
             return self._compared_here(HERE.without, rows, live)
         parts = blocks.parts_of(rows, count)
         held = [blocks.cut_hashes(frame, parts, frame=1) for frame in (tasks.not_empty(live) if live else ())]
@@ -171,18 +203,18 @@ class SparkEngine:
     @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses; what the driver has of these is sent to every task."""
-        if isinstance(addresses, Held):
+        if isinstance(addresses, DriverRows):
             return tasks.where(rows, partial(batches.is_not_among, HERE.named(addresses.rows)))
-        if isinstance(rows, Held):
+        if isinstance(rows, DriverRows):
             return self._compared_here(HERE.without_exactly, rows, [addresses])
         return _compared_exactly(rows, addresses, count, among=False)
 
     @in_driver_where_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses; what the driver has of these is sent to every task."""
-        if isinstance(addresses, Held):
+        if isinstance(addresses, DriverRows):
             return tasks.where(rows, partial(batches.is_among, HERE.named(addresses.rows)))
-        if isinstance(rows, Held):
+        if isinstance(rows, DriverRows):
             return self._compared_here(HERE.among_exactly, rows, [addresses])
         return _compared_exactly(rows, addresses, count, among=True)
 
@@ -197,7 +229,7 @@ class SparkEngine:
         columns = tasks.schema_of(unreferenced)
         told: Rows = unreferenced
         known: Holds = _is_sighted
-        if isinstance(sighted, Held):
+        if isinstance(sighted, DriverRows):
             known = partial(batches.is_among, HERE.named(sighted.rows))
         else:
             seen = dataframe_of(tasks.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
@@ -209,7 +241,7 @@ class SparkEngine:
     @in_driver_where_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
-        return comparing.same_content(dataframe_of(rows), dataframe_of(others))
+        return same_content(dataframe_of(rows), dataframe_of(others))
 
     @in_driver_where_held
     def youngest_of_each(self, rows: Rows) -> Rows:
@@ -227,7 +259,7 @@ class SparkEngine:
     def sightings_of(self, rows: Rows, earlier: Rows, listed_at: datetime) -> Rows:
         """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
         seen = dataframe_of(tasks.select(rows, "address", "slice_window"))
-        first = F.coalesce(F.col("first_listed_at"), comparing.moment(listed_at)).alias("first_listed_at")
+        first = F.coalesce(F.col("first_listed_at"), moment(listed_at)).alias("first_listed_at")
         return seen.join(dataframe_of(earlier), "address", "left").select("address", "slice_window", first)
 
     @in_driver_where_held
@@ -267,23 +299,23 @@ class SparkEngine:
 
     def hold(self, rows: Rows, count: int) -> Rows:
         """The same rows, which the driver collects where they are few."""
-        return rows if isinstance(rows, Held) or count > LOCAL_ROWS else self.table(self.collect(rows))
+        return rows if isinstance(rows, DriverRows) or count > LOCAL_ROWS else self.table(self.collect(rows))
 
     def spread(self, rows: Rows) -> Rows:
         """The same rows; what the driver holds is dealt out to tasks, each of which gets several requests' worth."""
-        if not isinstance(rows, Held):
+        if not isinstance(rows, DriverRows):
             return rows
         table = HERE.collect(rows.rows)
         if table.num_rows <= _FEW_REQUESTS:
-            return Held.of_table(self.spark, table)
+            return DriverRows.of_table(self.spark, table)
         return tasks.deal(self.spark, table, min(self.tasks, -(-table.num_rows // _FEW_REQUESTS)))
 
     @contextmanager
     def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:
         """Rows for several uses: the driver collects them where they are few; else Spark keeps them until the exit."""
-        if isinstance(rows, Held):
+        if isinstance(rows, DriverRows):
             with HERE.cached(rows.rows, at_most) as made:
-                yield Held(rows.spark, made, rows.empty)
+                yield DriverRows(rows.spark, made, rows.empty)
         elif at_most <= LOCAL_ROWS:
             yield self.table(self.collect(rows))
         else:
@@ -294,7 +326,9 @@ class SparkEngine:
         """Does a piece of the driver's work in another thread."""
         return tasks.in_background(work)
 
-    def _compared_here(self, operation: Callable[..., ArrowRows], rows: Held, others: Sequence[Rows]) -> Held:
+    def _compared_here(
+        self, operation: Callable[..., ArrowRows], rows: DriverRows, others: Sequence[Rows]
+    ) -> DriverRows:
         """What the driver makes of its rows and those of their addresses that tasks find among others.
 
         Args:
@@ -307,7 +341,7 @@ class SparkEngine:
             found = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
             return operation(rows.rows, HERE.table(found), count=found.num_rows).tasks()
 
-        return Held(self.spark, ArrowRows(rows.rows.schema, made))
+        return DriverRows(self.spark, ArrowRows(rows.rows.schema, made))
 
 
 def _is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:

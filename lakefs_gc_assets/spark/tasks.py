@@ -1,27 +1,75 @@
-"""DataFrames whose partitions are pieces of work: each task does its share in Python and yields Arrow batches.
+"""Rows whose partitions are pieces of work: each task does its share in Python and yields Arrow batches.
 
-Rows and `mapInArrow` are all it needs, so it works on local, standalone and remote sessions alike.
+Rows and `mapInArrow` are all it needs, so it works on local, standalone and remote sessions alike. Little work travels
+with the function of the tasks, which each worker gets. More travels as rows, and each worker unpacks that of its own
+tasks alone.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec
 
 import pyarrow as pa
 import pyspark.sql.functions as F
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector.engine.batches import is_one_of
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, nullable
-from lakefs_gc_assets.errors import EngineFault
-from lakefs_gc_assets.spark import packed_work
+from lakefs_gc_assets.errors import CollectionError, EngineFault
+
+WITH_FUNCTION = 1024 * 1024
+"""So many bytes of work travel with the function of its tasks; of more Spark would make a broadcast."""
+WORK = pa.schema([pa.field("task", pa.int32()), pa.field("piece", pa.int32()), pa.field("data", pa.binary())])
+"""The work of each task, in pieces."""
+_PIECE = 4 * 1024 * 1024
+"""Bytes of a piece: Spark sends none of more than 128 MB to a task."""
+_PICKLED = CPickleSerializer()
+
+
+def pack(groups: Iterable[Sequence[Any]]) -> list[bytes]:
+    """The work of each task that has some."""
+    return [_PICKLED.dumps(tuple(group)) for group in groups if group]  # type: ignore[no-untyped-call]
+
+
+def as_rows(work: Sequence[bytes]) -> pa.Table:
+    """What `pack` gave, as rows (WORK), each in a batch of its own: of many bytes Spark makes a task for each batch."""
+    pieces = [
+        pa.record_batch([[task], [piece], [data[start : start + _PIECE]]], schema=WORK)
+        for task, data in enumerate(work)
+        for piece, start in enumerate(range(0, len(data), _PIECE))
+    ]
+    return pa.Table.from_batches(pieces, WORK)
+
+
+def of_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """The items of a task, of its rows (WORK) in any order; should Spark put several tasks together, those of all."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    for _, pieces in groupby(sorted(rows, key=itemgetter("task", "piece")), itemgetter("task")):
+        yield from _unpack(b"".join(row["data"] for row in pieces))
+
+
+def of_numbers(work: Sequence[bytes], batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """The items of a task, of rows with one number: a place in what `pack` gave."""
+    for batch in batches:
+        for place in batch.column(0).to_pylist():
+            yield from _unpack(work[place])
+
+
+def _unpack(data: bytes) -> Sequence[Any]:
+    items: Sequence[Any] = _PICKLED.loads(data)  # type: ignore[no-untyped-call]
+    return items
+
 
 P = ParamSpec("P")
 ChangeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -64,7 +112,7 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Held:
+class DriverRows:
     """Few rows that the driver makes itself, of tables that it holds.
 
     Attributes:
@@ -76,7 +124,7 @@ class Held:
     empty: bool = False
 
     @classmethod
-    def of_table(cls, spark: SparkSession, table: pa.Table) -> "Held":
+    def of_table(cls, spark: SparkSession, table: pa.Table) -> "DriverRows":
         """The rows of a table."""
         return cls(spark, HERE.table(table), empty=not table.num_rows)
 
@@ -89,10 +137,10 @@ class United:
         frames: one at least, none of them united itself.
     """
 
-    frames: tuple["DataFrame | Reading | Mapped | Held", ...]
+    frames: tuple["DataFrame | Reading | Mapped | DriverRows", ...]
 
 
-Rows = DataFrame | Reading | Mapped | Held | United
+Rows = DataFrame | Reading | Mapped | DriverRows | United
 
 
 def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[Concatenate[Rows, P], Rows]:
@@ -113,8 +161,8 @@ def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
 
     The driver does it where it holds them, as it may some of united rows.
     """
-    if isinstance(rows, Held):
-        return Held(rows.spark, HERE.map_batches(rows.rows, change, schema))
+    if isinstance(rows, DriverRows):
+        return DriverRows(rows.spark, HERE.map_batches(rows.rows, change, schema))
     declared = nullable(schema)
     return _then(_mapped(rows), lambda batches: as_declared(change(batches), declared), from_arrow_schema(declared))
 
@@ -137,8 +185,8 @@ def where(rows: Rows, holds: Holds) -> Rows:
     def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(holds(batch))
 
-    if isinstance(rows, Held):
-        return Held(rows.spark, HERE.where(rows.rows, holds))
+    if isinstance(rows, DriverRows):
+        return DriverRows(rows.spark, HERE.where(rows.rows, holds))
     if isinstance(rows, Reading):
         read = rows.read
         return replace(rows, read=lambda item: map(kept, read(item)))
@@ -167,7 +215,7 @@ def where_among(rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
 @where_each_is
 def select(rows: Rows, *columns: str) -> Rows:
     """Some columns, in this order."""
-    if isinstance(rows, Held):
+    if isinstance(rows, DriverRows):
         return replace(rows, rows=HERE.select(rows.rows, *columns))
     if isinstance(rows, Reading):
         read, schema = rows.read, pa.schema([rows.schema.field(column) for column in columns])
@@ -182,7 +230,7 @@ def dataframe_of(rows: Rows) -> DataFrame:
     """The rows as Spark's own."""
     if isinstance(rows, United):
         return union_all(map(dataframe_of, rows.frames))
-    if isinstance(rows, Held):
+    if isinstance(rows, DriverRows):
         return of_table(rows.spark, HERE.collect(rows.rows))
     if isinstance(rows, DataFrame):
         return rows
@@ -195,7 +243,7 @@ def columns_of(rows: Rows) -> DataFrame:
 
     Spark would make an object of each row, several times as large as it is here.
     """
-    return of_table(rows.spark, rows.rows.schema.empty_table()) if isinstance(rows, Held) else dataframe_of(rows)
+    return of_table(rows.spark, rows.rows.schema.empty_table()) if isinstance(rows, DriverRows) else dataframe_of(rows)
 
 
 def union(frames: Sequence[Rows]) -> Rows:
@@ -214,7 +262,7 @@ def union_all(frames: Iterable[DataFrame]) -> DataFrame:
 
 def not_empty(frames: Sequence[Rows]) -> Sequence[Rows]:
     """The frames without those that are known to have no rows; one at least."""
-    return [rows for rows in frames if not (isinstance(rows, Held) and rows.empty)] or frames[:1]
+    return [rows for rows in frames if not (isinstance(rows, DriverRows) and rows.empty)] or frames[:1]
 
 
 def _read_together(frames: Sequence[Reading]) -> Reading:
@@ -233,7 +281,7 @@ def session_of(rows: Rows) -> SparkSession:
         return session_of(rows.frames[0])
     if isinstance(rows, Mapped):
         return rows.source.sparkSession
-    return rows.spark if isinstance(rows, Reading | Held) else rows.sparkSession
+    return rows.spark if isinstance(rows, Reading | DriverRows) else rows.sparkSession
 
 
 def schema_of(rows: Rows) -> StructType:
@@ -242,19 +290,19 @@ def schema_of(rows: Rows) -> StructType:
         return schema_of(rows.frames[0])
     if isinstance(rows, Reading):
         return from_arrow_schema(rows.schema)
-    return from_arrow_schema(rows.rows.schema) if isinstance(rows, Held) else rows.schema
+    return from_arrow_schema(rows.rows.schema) if isinstance(rows, DriverRows) else rows.schema
 
 
 def _dealt(rows: Reading) -> Mapped:
     """The work, dealt out to a task for each group, each of which unpacks its own, and reads it."""
     spark, read = rows.spark, rows.read
-    work = packed_work.pack(rows.groups)
+    work = pack(rows.groups)
     unpack: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
-    if sum(map(len, work)) > packed_work.WITH_FUNCTION:
-        dealt = of_table(spark, packed_work.as_rows(work)).repartitionById(len(work), "task")
-        unpack = packed_work.of_rows
+    if sum(map(len, work)) > WITH_FUNCTION:
+        dealt = of_table(spark, as_rows(work)).repartitionById(len(work), "task")
+        unpack = of_rows
     else:
-        dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(packed_work.of_numbers, work)
+        dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(of_numbers, work)
 
     # The function takes this along, and not the work, which may be too much to travel with it.
     has_work = bool(work)
@@ -325,3 +373,21 @@ def in_background(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
     """
     with ThreadPoolExecutor(1, "background") as threads:
         yield threads.submit(work).result
+
+
+_RAISED = re.compile(r"^\s*(?:lakefs_gc_assets\.errors\.)(\w+): (.+)$", re.MULTILINE)
+
+
+def from_worker(error: BaseException) -> CollectionError | None:
+    """Our own error inside the text of a failed Spark job; None where the job failed for another reason.
+
+    What a worker raised arrives as a traceback in the driver's exception; the class is kept where its message is all.
+    """
+    found = _RAISED.findall(str(error))
+    if not found:
+        return None
+    name, message = found[-1]
+    kind = getattr(errors, name, CollectionError)
+    if kind in (errors.CorruptFile, errors.GuardTripped) or not issubclass(kind, CollectionError):
+        return CollectionError(message)
+    return kind(message)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.spark import blocks, packed_work, tasks
+from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark import engine as spark_engine
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
@@ -46,7 +46,7 @@ class TestSparkEngineOfManyRows(TestSparkEngine):
 def all_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing stays in the driver, and no work travels with the function of a task."""
     monkeypatch.setattr(spark_engine, "LOCAL_ROWS", -1)
-    monkeypatch.setattr(packed_work, "WITH_FUNCTION", 0)
+    monkeypatch.setattr(tasks, "WITH_FUNCTION", 0)
 
 
 @pytest.fixture

@@ -14,9 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, EngineFault, LockLost
-from lakefs_gc_assets.spark import packed_work, tasks
-from lakefs_gc_assets.spark.errors import from_worker
-from lakefs_gc_assets.spark.tasks import Held, Reading
+from lakefs_gc_assets.spark import tasks
+from lakefs_gc_assets.spark.tasks import DriverRows, Reading, from_worker
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])
@@ -66,9 +65,9 @@ def _unpacked(number: int, into: Path) -> Telling:
 def travelling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the work of tasks travels."""
     if request.param != "with the function":
-        monkeypatch.setattr(packed_work, "WITH_FUNCTION", 0)
+        monkeypatch.setattr(tasks, "WITH_FUNCTION", 0)
     if request.param == "as rows in many pieces":
-        monkeypatch.setattr(packed_work, "_PIECE", 50)
+        monkeypatch.setattr(tasks, "_PIECE", 50)
 
 
 @pytest.mark.usefixtures("travelling")
@@ -90,12 +89,12 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
     assert len({(row.number // 10, row.share) for row in found}) == len({row.share for row in found})
 
 
-@pytest.mark.parametrize("with_function", [packed_work.WITH_FUNCTION, 0])
+@pytest.mark.parametrize("with_function", [tasks.WITH_FUNCTION, 0])
 def test_a_task_without_its_work_is_an_error(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, with_function: int
 ) -> None:
     """Spark ends a task by handing over no more rows, and does not say that it did."""
-    monkeypatch.setattr(packed_work, "WITH_FUNCTION", with_function)
+    monkeypatch.setattr(tasks, "WITH_FUNCTION", with_function)
     reading = tasks._dealt(Reading(spark, [[1], [2]], squares, NUMBERS))
     with pytest.raises(EngineFault, match="run again"):
         list(reading.change([]))
@@ -117,7 +116,7 @@ def numbers(request: pytest.FixtureRequest, spark: SparkSession) -> tasks.Rows:
         return tasks.map_batches(reading, iter, NUMBERS)
     if request.param == "of several frames":
         held = pa.Table.from_batches([batch for item in (4, 5, 6) for batch in squares(item)], NUMBERS)
-        return tasks.union([replace(reading, groups=[[1, 2], [3]]), Held.of_table(spark, held)])
+        return tasks.union([replace(reading, groups=[[1, 2], [3]]), DriverRows.of_table(spark, held)])
     return reading
 
 
@@ -191,7 +190,7 @@ def test_rows_of_the_driver_are_dealt_out_as_they_are(spark: SparkSession, rows:
 def test_names_and_types_are_asked_of_no_rows_that_the_driver_holds(spark: SparkSession) -> None:
     table = pa.Table.from_batches(squares(3), NUMBERS)
 
-    columns = tasks.columns_of(Held.of_table(spark, table))
+    columns = tasks.columns_of(DriverRows.of_table(spark, table))
 
     assert columns.schema == tasks.of_table(spark, table).schema
     assert columns.count() == 0

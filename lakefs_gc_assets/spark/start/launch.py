@@ -22,7 +22,7 @@ from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 
 from lakefs_gc_assets.errors import SparkNotStarted
-from lakefs_gc_assets.spark.start import environment
+from lakefs_gc_assets.spark.start import process
 
 _SHELL = "pyspark-shell"
 """What spark-submit calls a Python program that has started it."""
@@ -128,7 +128,7 @@ class _Start:
         own, arguments = Path(pyspark.__file__).parent, command[1:]
         program = command[0]
         if self._is_local:
-            environment.keep_own_settings(inherited)
+            process.keep_own_settings(inherited)
             arguments = [_SHELL]
             if (own / "jars").is_dir():
                 program, inherited["SPARK_HOME"] = str(own / "bin" / "spark-submit"), str(own)
@@ -140,7 +140,7 @@ class _Start:
             # Java then takes "?" for the home, which Spark refuses.
             inherited.setdefault("HOME", tempfile.gettempdir())
         if self._hides_aws_keys:
-            environment.hide_aws_keys(inherited)
+            process.hide_aws_keys(inherited)
         properties = ["--load-spark-defaults", "--properties-file", str(self._properties_file)]
         # A Java that cannot begin says so on standard output, where commands write their results.
         started = subprocess.Popen(

@@ -9,22 +9,21 @@ import os
 import sys
 from collections.abc import Callable
 
-from lakefs_gc_assets.spark.start import environment, interpreter
-from lakefs_gc_assets.spark.start.installed import without_archives
+from lakefs_gc_assets.spark.start import process
 
-environment.show_aws_keys(os.environ)
+process.show_aws_keys(os.environ)
 
 # What is imported stays: to look for what may go took a third of the time.
 gc.disable()
 
 # Spark puts archives of its sources first: what is imported from those is compiled anew each time.
-sys.path[:] = without_archives(sys.path)
+sys.path[:] = process.without_archives(sys.path)
 
 # A thread that runs while workers are forked could hold a lock that they then wait for: numpy's is not needed here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # pyarrow would import it as soon as it makes an array of Python objects.
-interpreter.leave_out_pandas()
+process.leave_out_pandas()
 
 import pyspark.daemon
 import pyspark.worker
@@ -35,7 +34,7 @@ import lakefs_gc_assets.collector.engine.local
 import lakefs_gc_assets.collector.frame.files
 import lakefs_gc_assets.collector.live.live_files
 import lakefs_gc_assets.lakefs.formats.records
-import lakefs_gc_assets.spark.packed_work
+import lakefs_gc_assets.spark.blocks
 import lakefs_gc_assets.storage.opening
 import lakefs_gc_assets.storage.s3.store  # noqa: F401
 from lakefs_gc_assets.lakefs.formats.compilation import load_compiler

@@ -18,8 +18,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.spark.errors import from_worker
-from lakefs_gc_assets.spark.tasks import dataframe_of
+from lakefs_gc_assets.spark.tasks import dataframe_of, from_worker
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, frame_of_rows
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by

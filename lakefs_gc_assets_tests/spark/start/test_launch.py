@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from lakefs_gc_assets.errors import SparkNotStarted
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
-from lakefs_gc_assets.spark.start import environment, launch
+from lakefs_gc_assets.spark.start import launch, process
 
 _HOSTILE = {
     "SPARK_HOME": "/opt/spark-2.4",
@@ -143,7 +143,7 @@ def test_a_spark_that_says_nothing_is_reported_with_its_status(another_spark: Pa
 
 def test_a_local_java_has_variables_that_spark_and_hadoop_do_not_read() -> None:
     shell = {**_HOSTILE, "SPARK_LOCAL_DIRS": "/scratch", "PATH": "/bin", "MY_SECRET": "x"}
-    environment.keep_own_settings(shell)
+    process.keep_own_settings(shell)
     assert shell == {
         "SPARK_LOCAL_DIRS": "/scratch",
         "PYSPARK_PYTHON": "/usr/bin/false",
@@ -154,9 +154,9 @@ def test_a_local_java_has_variables_that_spark_and_hadoop_do_not_read() -> None:
 
 def test_workers_get_the_aws_keys_that_java_does_not() -> None:
     shell = {**_AWS, "AWS_REGION": "eu-west-1"}
-    environment.hide_aws_keys(shell)
+    process.hide_aws_keys(shell)
     assert not shell.keys() & _AWS.keys()
-    environment.show_aws_keys(shell)
+    process.show_aws_keys(shell)
     assert shell == {**_AWS, "AWS_REGION": "eu-west-1"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from lakefs_gc_assets.spark.start.installed import without_archives
+from lakefs_gc_assets.spark.start.process import without_archives
 
 ARCHIVES = [str(file) for file in Path(pyspark.__file__).parent.glob("python/lib/*.zip")]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.spark import packed_work
+from lakefs_gc_assets.spark import tasks
 
 WORK = st.lists(st.lists(st.text(max_size=30) | st.binary(max_size=30), min_size=1, max_size=5), max_size=5)
 
@@ -16,7 +16,7 @@ def test_items_of_several_tasks_in_one_partition_are_all_there(
 ) -> None:
     """Spark promises one task in each; what another one lost would be live and unknown."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_work, "_PIECE", piece)
-        rows = packed_work.as_rows(packed_work.pack(work)).to_batches()
+        patch.setattr(tasks, "_PIECE", piece)
+        rows = tasks.as_rows(tasks.pack(work)).to_batches()
     random.shuffle(rows)
-    assert [*packed_work.of_rows(rows)] == [item for group in work for item in group]
+    assert [*tasks.of_rows(rows)] == [item for group in work for item in group]

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.spark.errors import from_worker
+from lakefs_gc_assets.spark.tasks import from_worker
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 

@@ -5,15 +5,15 @@ import sys
 ENDING = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))
-from lakefs_gc_assets.spark.start import interpreter
-interpreter.look_for_cycles_seldom()
+from lakefs_gc_assets.spark.start import process
+process.look_for_cycles_seldom()
 print(gc.isenabled(), gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
 """
 
 PANDAS = """
 import sys
-from lakefs_gc_assets.spark.start import interpreter
-interpreter.leave_out_pandas()
+from lakefs_gc_assets.spark.start import process
+process.leave_out_pandas()
 import pyarrow as pa
 made = pa.array(["a", "b"])
 print("pandas" in sys.modules, len(made))

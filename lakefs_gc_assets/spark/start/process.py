@@ -1,11 +1,17 @@
-"""The environment that a local session's Java gets from the shell that started this process.
+"""Sets up the processes of a run: environment variables, Python's housekeeping, and the search path of workers.
 
 A shell may be set up for another Spark: `SPARK_HOME` of an older release, `PYSPARK_SUBMIT_ARGS` with a cluster's
 master, `HADOOP_CONF_DIR` with a cluster's security. A session on a local master takes its settings from the
 configuration alone. Clusters are configured by these variables, so their drivers keep all of them.
 """
 
-from collections.abc import MutableMapping
+import atexit
+import gc
+import sys
+from collections.abc import MutableMapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from types import ModuleType
 
 _FAMILIES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_")
 """How the names of variables begin that Spark and Hadoop read."""
@@ -42,3 +48,41 @@ def show_aws_keys(environment: MutableMapping[str, str]) -> None:
     for name in _AWS_KEYS:
         if _HIDDEN + name in environment:
             environment[name] = environment.pop(_HIDDEN + name)
+
+
+_OBJECTS = 100_000
+"""How many more there are than at the last look for unreachable cycles, before the next."""
+
+
+def look_for_cycles_seldom() -> None:
+    """Lets Python look for unreachable cycles of objects a hundred times less often, and not at all as it ends.
+
+    By default a small run spends two seconds on it, half of them at its end.
+    """
+    gc.set_threshold(_OBJECTS)
+    atexit.register(gc.freeze)
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Finds no pandas, wherever it is installed. None in its place in `sys.modules` is no sign to compiled modules."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Raises ModuleNotFoundError for pandas; leaves all other modules to other finders."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is left out of this process", name=fullname)
+
+
+def leave_out_pandas() -> None:
+    """Lets a process of workers find no pandas, which takes half a second and 40 MB to import.
+
+    pyarrow imports it wherever it is installed, to see whether a value is one of pandas'; no task has such values. A
+    driver cannot do without: pyspark refuses `mapInArrow` where there is none.
+    """
+    sys.meta_path.insert(0, _WithoutPandas())
+
+
+def without_archives(path: Sequence[str]) -> list[str]:
+    """A search path without archives of sources, where pyspark is installed beside them; else the same path."""
+    installed = [entry for entry in path if not entry.endswith(".zip")]
+    found = all(PathFinder.find_spec(package, installed) for package in ("pyspark", "py4j"))
+    return installed if found else list(path)
