@@ -1,7 +1,7 @@
 """The command line: collect a repository, and see what earlier runs did.
 
-Everything goes through the same graph as in the UI. With DAGSTER_HOME set, runs are recorded there and show up in it.
-Each command is a module of this package, which is imported when somebody gives that command.
+Commands run the same graph as the UI. With DAGSTER_HOME set, their runs are recorded there and shown in the UI. Each
+command is a module of this package, which is imported when the command is called.
 """
 
 import click
@@ -11,7 +11,7 @@ from lakefs_gc_assets.cli.group import MEANINGS, LazyCommand, LazyGroup
 COMMANDS = {
     "approve": LazyCommand(
         "lakefs_gc_assets.cli.approve:approve",
-        "Deletes what an earlier dry run found, after a look whether it is live by now.",
+        "Deletes what an earlier dry run found, after checking again that nothing uses it.",
         "lakefs_gc_assets.cli.common:start_as_configured",
     ),
     "candidates": LazyCommand(
@@ -28,7 +28,7 @@ COMMANDS = {
     ),
     "doctor": LazyCommand(
         "lakefs_gc_assets.cli.doctor:doctor",
-        "Tries every right and feature that runs need, and says which are missing and what gives them.",
+        "Tries every right and feature that runs need, and prints what is missing and what grants it.",
     ),
     "embedded": LazyCommand(
         "lakefs_gc_assets.cli.embedded:embedded",

@@ -16,7 +16,7 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.cli.run import require_report, tell_ended
+from lakefs_gc_assets.cli.run import print_report, require_report
 from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import execute_approved, instance
@@ -34,10 +34,10 @@ from lakefs_gc_assets.errors import CollectionError
 def approve(
     file: Path | None, repository: str | None, yes: bool, quiet: bool, verbose: bool, as_json: bool, run_id: str
 ) -> None:
-    """Deletes what an earlier dry run found, after a look whether it is live by now.
+    """Deletes what an earlier dry run found, after checking again that nothing uses it.
 
-    The run's own plan holds, every guard of a sweep too; collection.max_mark_age_hours says how old it may be. In the
-    Dagster UI the job approve does the same.
+    The run's own plan and every guard of a sweep apply. The dry run may be up to collection.max_mark_age_hours old. In
+    the Dagster UI the job approve does the same.
 
     Exit status 0 if every deletion was accepted, 6 if some were not, 7 if objects are lost that earlier runs deleted;
     `lakefs-gc --help` lists all of them.
@@ -46,15 +46,15 @@ def approve(
     loaded = loaded_configuration(file, repository)
     collector = open_collector(loaded)
     opened = collector.open()
-    found = passes.require_dry_run(opened.store, run_id)
-    objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
+    dry_run = passes.require_dry_run(opened.store, run_id)
+    objects = f"{dry_run.rows:,} objects, {size(dry_run.object_bytes)}"
     if not (yes and quiet):
-        show_progress(f"run {run_id} of {found.span.ended_at:%F %T}Z found {objects}")
-    does = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
-    if not yes and not click.confirm(f"{does}, unless they are live by now?", err=True):
+        show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")
+    action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
+    if not yes and not click.confirm(f"{action}, unless they are live by now?", err=True):
         raise CollectionError("it was not confirmed: nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
         error = execute_approved(loaded, run_id, progress, collector.clock, home, level, watch)
     if error is not None:
         raise error
-    tell_ended(require_report(opened.store, run_id), as_json)
+    print_report(require_report(opened.store, run_id), as_json)

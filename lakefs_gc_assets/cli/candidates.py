@@ -1,4 +1,4 @@
-"""`lakefs-gc candidates`: the garbage that a run found. Writes any frame of a past run, for people or for programs.
+"""`lakefs-gc candidates`: lists the garbage of a run. Writes any frame of a past run, for people or for programs.
 
 The files of a frame are written one after another, so a frame need not fit into memory.
 """
@@ -39,7 +39,7 @@ OUT = click.option(
     "--out",
     type=click.File("wb", lazy=True, atomic=True),
     default="-",
-    help="File to write, which is there once it is complete; by default standard output.",
+    help="File to write, which appears once it is complete; defaults to standard output.",
 )
 
 
@@ -48,8 +48,8 @@ class TextColumn:
     """A column of a table for people.
 
     Attributes:
-        width: in characters; 0 where nothing needs to be aligned.
-        shown: how a value is written.
+        width: in characters; 0 for no alignment.
+        shown: formats a value.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TextColumn:
     shown: Callable[[Any], str] = str
 
     def cell(self, value: object) -> str:
-        """A value as it is shown: on one line, whatever is in it."""
+        """A value as text on one line, with other characters escaped."""
         text = f"{value:%F %T}Z" if isinstance(value, datetime) else "" if value is None else self.shown(value)
         return (text if text.isprintable() else text.encode("unicode_escape").decode()).ljust(self.width)
 
@@ -81,23 +81,23 @@ def write_frame(
     """Writes a frame of a run, and reports the run and the number and size of objects.
 
     Args:
-        run_id: None for the newest run that came to its end.
-        columns: of the table for people; the other formats have all of the frame.
-        progress: is called with that line.
-        sweeps: True to leave out dry runs when the newest run is looked for.
+        run_id: None for the newest finished run.
+        columns: columns of the table for people; the other formats have all columns.
+        progress: called with that line.
+        sweeps: True to ignore dry runs when the newest run is looked up.
 
     Raises:
-        CollectionError: where there is no such run, or the frame is not stored or damaged.
+        CollectionError: there is no such run, or the frame is missing or damaged.
     """
     if form == "parquet" and out.name == "-":
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
     run_id = run_id or history.newest_run(repository.store, sweeps=sweeps)
-    found = history.read_manifest(repository.store, frame, run_id)
+    manifest = history.read_manifest(repository.store, frame, run_id)
     kind = FRAMES[frame]
     schema = nullable(kind.schema)
-    tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in found.files)
+    tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in manifest.files)
     _WRITERS[form](tables, schema, columns, out)
-    progress(f"run {found.span.run_id}: {found.rows:,} objects, {size(found.object_bytes)}")
+    progress(f"run {manifest.span.run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}")
 
 
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
@@ -148,7 +148,7 @@ def candidates(
 ) -> None:
     """Lists what a run found to be garbage: what a sweep deletes.
 
-    By default of the newest run that found any or none.
+    Defaults to the newest finished run.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     write_frame(opened, "candidates", run_id, _COLUMNS, form, out, progress_unless(quiet))

@@ -1,6 +1,6 @@
 """Shared by commands: options, configuration, opening the repository, answers, and the early start of Spark.
 
-Spark starts before the module of a command is imported, since both take about as long. So this module imports Spark and
+Spark starts while the module of a command is imported, since both take about as long. So this module imports Spark and
 Dagster only when they are needed.
 """
 
@@ -42,14 +42,14 @@ CONFIG = click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"Configuration file; by default the one named by {CONFIGURATION_VARIABLE}, else {DEFAULT_FILE}.",
+    help=f"Configuration file; defaults to the one in {CONFIGURATION_VARIABLE}, else {DEFAULT_FILE}.",
 )
 REPOSITORY = click.option(
-    "--repository", help="Name of the lakeFS repository: in place of the file's, or out of its list."
+    "--repository", help="Name of the lakeFS repository: replaces the file's, or selects one of its list."
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, as docs/command-line.md describes.")
-QUIET = click.option("--quiet", is_flag=True, help="Say on standard error only warnings and what went wrong.")
-VERBOSE = click.option("--verbose", is_flag=True, help="Say also what Dagster says of each step.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, as described in docs/command-line.md.")
+QUIET = click.option("--quiet", is_flag=True, help="Print only warnings and errors on standard error.")
+VERBOSE = click.option("--verbose", is_flag=True, help="Also print Dagster's messages about each step.")
 RULES = click.option(
     "--rules",
     type=click.Choice(["oss", "seed"]),
@@ -74,51 +74,51 @@ STORE_URL = click.option(
 
 
 def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
-    """The configuration that options, environment and working folder name; its secrets are there.
+    """Loads the configuration from options, environment or working folder, and checks that its secrets are set.
 
     Raises ConfigurationError.
     """
-    chosen = _chosen(file)
-    found = load_all(chosen)
-    loaded = found[0] if len(found) == 1 else named(found, repository, "--repository")
-    if repository and len(found) == 1:
+    path = _configuration_path(file)
+    configurations = load_all(path)
+    loaded = configurations[0] if len(configurations) == 1 else named(configurations, repository, "--repository")
+    if repository and len(configurations) == 1:
         content = {**loaded.configuration.model_dump(), "repository": repository}
         loaded = replace(loaded, configuration=Configuration.model_validate(content))
     if not loaded.configuration.repository:
-        raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {chosen}")
+        raise ConfigurationError(f"no repository is named: give --repository, or set `repository` in {path}")
     loaded.with_secrets()
     return loaded
 
 
 def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
-    """The configurations of all repositories of the file; their secrets are there. Raises ConfigurationError."""
-    chosen = _chosen(file)
-    found = load_all(chosen)
-    for loaded in found:
+    """Loads the configurations of all repositories of the file, with secrets set. Raises ConfigurationError."""
+    path = _configuration_path(file)
+    configurations = load_all(path)
+    for loaded in configurations:
         if not loaded.configuration.repository:
-            raise ConfigurationError(f"no repository is named: set `repository` in {chosen}")
+            raise ConfigurationError(f"no repository is named: set `repository` in {path}")
         loaded.with_secrets()
-    return found
+    return configurations
 
 
-def _chosen(file: Path | None) -> Path:
-    chosen = file or default_file()
-    if chosen is None:
+def _configuration_path(file: Path | None) -> Path:
+    path = file or default_file()
+    if path is None:
         raise ConfigurationError(
             f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
         )
-    return chosen
+    return path
 
 
 def level_of(quiet: bool, verbose: bool) -> int:
-    """The least level of lines that are shown, as in `logging`. Raises UsageError if both are given."""
+    """Minimum level of lines that are shown, as in `logging`. Raises UsageError if both are given."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other.")
     return logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
 
 
 def answer(content: object, indent: int | None = 1) -> None:
-    """Answers in JSON; times are ISO 8601.
+    """Prints JSON; times are ISO 8601.
 
     Args:
         indent: None for one line.
@@ -127,7 +127,7 @@ def answer(content: object, indent: int | None = 1) -> None:
 
 
 def show_progress(line: str) -> None:
-    """Writes a line on standard error: standard output is for answers."""
+    """Prints a line on standard error: standard output is for results."""
     click.echo(line, err=True)
 
 
@@ -142,7 +142,7 @@ def open_collector(loaded: Loaded) -> "Collector":
 
 
 def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
-    """The repository, with changed settings and without waits: nothing is going to be deleted.
+    """Opens the repository with changed settings, and without waits since nothing will be deleted.
 
     Raises CollectionError.
     """
@@ -155,11 +155,11 @@ def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
 @CONFIG
 @REPOSITORY
 def _configured() -> None:
-    """The options that are read before the command is imported."""
+    """Options that are read before the command is imported."""
 
 
 def start_as_configured(arguments: Sequence[str]) -> None:
-    """Starts the session of the configuration. If there is no configuration, the command itself says so."""
+    """Starts the session of the configuration. If there is no configuration, the command itself fails."""
     if _HELP.intersection(arguments):
         return
     options = _configured.make_context(None, list(arguments), resilient_parsing=True).params
@@ -168,7 +168,7 @@ def start_as_configured(arguments: Sequence[str]) -> None:
 
 
 def start_unless_dry(arguments: Sequence[str]) -> None:
-    """Starts the session of the configuration unless `--dry-run` is given, which needs none."""
+    """Starts the session of the configuration unless `--dry-run` is given, which needs no session."""
     if "--dry-run" not in arguments:
         start_as_configured(arguments)
 

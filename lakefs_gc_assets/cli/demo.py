@@ -1,4 +1,4 @@
-"""`lakefs-gc demo`: a whole collection of a sample repository, or what a retention period would free of another one."""
+"""`lakefs-gc demo`: a whole collection of a sample repository, or a forecast of retention rules for another one."""
 
 import sys
 import tempfile
@@ -23,9 +23,9 @@ from lakefs_gc_assets.embedded.demo import months, show
 @RULES
 @OBJECTS
 @STORE_URL
-@click.option("--forecast", "forecasts", is_flag=True, help="Show what rules would free of a year of commits instead.")
+@click.option("--forecast", "forecasts", is_flag=True, help="Instead, forecast retention rules for a year of commits.")
 @click.option(
-    "--html", type=click.File("wb", lazy=True, atomic=True), help="With --forecast: file to write its page to as well."
+    "--html", type=click.File("wb", lazy=True, atomic=True), help="With --forecast: file to write the page to."
 )
 @JSON
 def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: BinaryIO | None, as_json: bool) -> None:
@@ -33,7 +33,7 @@ def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: Bi
 
     Exit status 0 if every live object is still readable and all garbage is gone, 1 otherwise.
 
-    With --forecast the sample has commits of a year, and what other rules of retention would free is told of it.
+    With --forecast the sample has a year of commits. The command prints what other retention rules would free.
     """
     if html is not None and not forecasts:
         raise click.UsageError("--html is for --forecast.")
@@ -41,21 +41,21 @@ def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: Bi
         if forecasts:
             _forecast(Path(folder), html, as_json)
             return
-        well = show(Path(folder), rules, objects, Console(stderr=as_json), store_url)
+        succeeded = show(Path(folder), rules, objects, Console(stderr=as_json), store_url)
     if as_json:
-        answer({"well": well})
-    if not well:
+        answer({"well": succeeded})
+    if not succeeded:
         sys.exit(Status.FAILED)
 
 
 def _forecast(folder: Path, html: BinaryIO | None, as_json: bool) -> None:
-    show_progress("making a repository with commits of a year, call by call")
+    show_progress("making a repository with a year of commits, call by call")
     with months(folder) as loaded:
-        _, found = forecast_now(running.opened(loaded, SystemClock()), show_progress, depth=1)
+        _, forecast = forecast_now(running.opened(loaded, SystemClock()), show_progress, depth=1)
     if html is not None:
-        html.write(page.render(found))
+        html.write(page.render(forecast))
     if as_json:
-        answer(encode(found))
+        answer(encode(forecast))
         return
-    for line in describe(found):
+    for line in describe(forecast):
         click.echo(line)

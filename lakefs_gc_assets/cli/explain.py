@@ -47,88 +47,90 @@ def explain(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     """Says why the object at ADDRESS stays or goes.
 
     ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
-    Every range of the repository is read, unless the newest run looked at the object and no live commit held it: then
-    only ranges that this run did not read are.
+    The command reads every range of the repository. If the newest run looked at the object and no live commit held it,
+    it reads only ranges that this run did not read.
     """
     opened = open_to_look(loaded_configuration(file, repository))
-    found = collector_explain.explain(opened, address, opened.clock.now(), progress_unless(quiet))
+    explanation = collector_explain.explain(opened, address, opened.clock.now(), progress_unless(quiet))
     if as_json:
-        answer({"verdict": verdict(found), **asdict(found)})
+        answer({"verdict": verdict(explanation), **asdict(explanation)})
         return
-    for line in describe(found):
+    for line in describe(explanation):
         click.echo(line)
 
 
-def describe(found: Explanation) -> Iterator[str]:
-    """An explanation as lines, the verdict first."""
-    yield f"{found.address}: {verdict(found)}"
-    name = layout.parse(found.address)
+def describe(explanation: Explanation) -> Iterator[str]:
+    """Lines of an explanation, the verdict first."""
+    yield f"{explanation.address}: {verdict(explanation)}"
+    name = layout.parse(explanation.address)
     issued = "" if name.issued_at is None else f", issued {xids.as_datetime(name.issued_at):%F %T}Z"
     yield f"  name: {name.layout.value}{issued}"
-    if found.stored is None:
+    if explanation.stored is None:
         yield "  stored: no"
     else:
-        yield f"  stored: {found.stored.size:,} bytes, last modified {found.stored.last_modified:%F %T}Z"
-    yield from _holders("active", found.active)
-    yield from _holders("expired", tuple(holder for holder in found.holders if not holder.why))
-    for unnamed in found.unnamed[:_SHOWN]:
+        yield f"  stored: {explanation.stored.size:,} bytes, last modified {explanation.stored.last_modified:%F %T}Z"
+    yield from _holders("active", explanation.active)
+    yield from _holders("expired", tuple(holder for holder in explanation.holders if not holder.why))
+    for unnamed in explanation.unnamed[:_SHOWN]:
         yield f"  in range {unnamed.range_id}, which no commit names, at {', '.join(unnamed.paths[:_SHOWN])}"
-    if len(found.unnamed) > _SHOWN:
-        yield f"  … and in {len(found.unnamed) - _SHOWN:,} more ranges that no commit names"
-    if found.uncommitted and not found.staged:
+    if len(explanation.unnamed) > _SHOWN:
+        yield f"  … and in {len(explanation.unnamed) - _SHOWN:,} more ranges that no commit names"
+    if explanation.uncommitted and not explanation.staged:
         yield "  staged: yes, says the server's uncommitted data; no branch shows where"
-    for place in found.compacted:
+    for place in explanation.compacted:
         yield f"  compacted: staged or held on {place.repository}, branch {place.branch}, path {place.path}"
-    for place in found.staged:
+    for place in explanation.staged:
         yield f"  staged: {place.repository}, branch {place.branch}, path {place.path}"
-    for decision in found.decisions:
+    for decision in explanation.decisions:
         error = f": {decision.error}" if decision.error else ""
         yield f"  run {decision.run_id}, {decision.decided_at:%F %T}Z: {_DECIDED[Outcome(decision.outcome)]}{error}"
 
 
-def verdict(found: Explanation) -> str:
-    """Whether it stays or goes by what a run would do now, in one line."""
-    if layout.parse(found.address).layout is Layout.SPECIAL:
+def verdict(explanation: Explanation) -> str:
+    """One line that says if a run would keep or delete the object now."""
+    if layout.parse(explanation.address).layout is Layout.SPECIAL:
         return "stays: it is lakeFS's own"
-    referenced = _referenced(found)
-    if found.stored is None:
-        return f"{_gone(found)}{f', although {referenced}: reading it fails' if referenced else ''}"
+    referenced = _referenced(explanation)
+    if explanation.stored is None:
+        return f"{_gone(explanation)}{f', although {referenced}: reading it fails' if referenced else ''}"
     if referenced:
         return f"stays: {referenced}"
-    if found.kept_when_old or found.kept not in (None, Kept.YOUNG):
-        return f"stays: {found.kept_when_old or found.kept}"
-    when = ", once it is old enough" if found.kept else ""
-    listed = f"; run {found.listed_by} lists it as a candidate" if found.listed_by else ""
-    if found.holders:
+    if explanation.kept_when_old or explanation.kept not in (None, Kept.YOUNG):
+        return f"stays: {explanation.kept_when_old or explanation.kept}"
+    when = ", once it is old enough" if explanation.kept else ""
+    listed = f"; run {explanation.listed_by} lists it as a candidate" if explanation.listed_by else ""
+    if explanation.holders:
         return f"goes by retention rules{when} (flows committed, unified): {Why.EXPIRED}{listed}"
     return f"goes{when}: {Why.NO_COMMIT}, and it is not staged{listed}"
 
 
-def _referenced(found: Explanation) -> str | None:
-    """What references it, in words; None where nothing is known to."""
-    if found.active:
-        return f"{len(found.active):,} active commits hold it"
-    if found.uncommitted:
+def _referenced(explanation: Explanation) -> str | None:
+    """Text that names the references to the object; None if there are none."""
+    if explanation.active:
+        return f"{len(explanation.active):,} active commits hold it"
+    if explanation.uncommitted:
         return "it is staged"
-    if found.compacted:
-        bases = len({(place.repository, place.branch) for place in found.compacted})
+    if explanation.compacted:
+        bases = len({(place.repository, place.branch) for place in explanation.compacted})
         return f"the compacted staging of {bases:,} branches holds it, until it is compacted again or committed"
-    if found.unnamed:
+    if explanation.unnamed:
         return (
-            f"{len(found.unnamed):,} ranges that no commit names hold it, which may be another repository's; "
+            f"{len(explanation.unnamed):,} ranges that no commit names hold it, which may be another repository's; "
             "collection.keep_unnamed_ranges says whether they count"
         )
     return None
 
 
-def _gone(found: Explanation) -> str:
-    """What became of an object that is not stored."""
-    gone = next((each for each in found.decisions if each.outcome in GONE), None)
+def _gone(explanation: Explanation) -> str:
+    """Text for an object that is not stored: the run that deleted it, if any."""
+    gone = next((decision for decision in explanation.decisions if decision.outcome in GONE), None)
     if gone is None:
         return "is not stored: no run deleted it, and perhaps it never was"
     if gone.outcome == Outcome.ACCEPTED:
         return f"is gone: run {gone.run_id} deleted it"
-    purged = any(each.outcome == Outcome.PURGED and each.run_id == gone.run_id for each in found.decisions)
+    purged = any(
+        decision.outcome == Outcome.PURGED and decision.run_id == gone.run_id for decision in explanation.decisions
+    )
     return f"is gone: run {gone.run_id} moved it to quarantine{', from where it was purged' if purged else ''}"
 
 

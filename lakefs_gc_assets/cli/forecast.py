@@ -28,7 +28,7 @@ _UNLIMITED = "unlimited"
 _WIDEST_NAME = 60
 _DEEPEST = 16
 _FOLDERS, _HOLDERS = 20, 5
-"""So many folders are shown to a person, and so many holders of each; `--json` and the stored frame have more."""
+"""Maximum folders, and holders of each, that are printed; `--json` and the stored frame have more."""
 
 
 def _read_ages(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[int | None, ...]:
@@ -47,7 +47,7 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     "policies",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A policy file that is looked at as well, in place of the one of the configuration. May be given again.",
+    help="Another policy file to compare, in place of the configured policy. May be given again.",
 )
 @click.option(
     "--days",
@@ -64,9 +64,12 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
     "depth",
     type=click.IntRange(1, _DEEPEST),
     metavar="DEPTH",
-    help="Say also what folders hold, and who has it: so many components of paths make a folder.",
+    help="Also show the bytes of each folder and the branches and tags that hold them. A folder has this many path "
+    "components.",
 )
-@click.option("--html", type=click.File("wb", lazy=True, atomic=True), help="File to write a page to; - for here.")
+@click.option(
+    "--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for standard output."
+)
 @QUIET
 @JSON
 def forecast(
@@ -81,90 +84,91 @@ def forecast(
 ) -> None:
     """Says what other rules of retention would free, and what each branch and tag holds.
 
-    Each line of rules is what a run of flow committed with them would mark at this moment. It deletes nothing, needs no
-    lock, and may run beside a collection. Every range of the repository is read once. The page is one file that loads
-    nothing: the curve of bytes against days, what each branch and tag holds, and folders with --by-path.
+    Each line of rules shows the objects that a run of flow committed with these rules would mark now. The command
+    deletes nothing, needs no lock, and may run beside a collection. It reads every range of the repository once. The
+    page is one file that loads nothing: the curve of bytes against days, the bytes of each branch and tag, and folders
+    with --by-path.
     """
     if html is not None and as_json:
         raise click.UsageError("--html and --json exclude each other.")
     parsed = {str(policy): policy_file.load(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    _, found = forecast_now(collector, progress_unless(quiet), ages, parsed, depth or 0)
+    _, result = forecast_now(collector, progress_unless(quiet), ages, parsed, depth or 0)
     if html is not None:
-        html.write(page.render(found))
+        html.write(page.render(result))
         return
     if as_json:
-        answer(encode(found))
+        answer(encode(result))
         return
-    for line in describe(found):
+    for line in describe(result):
         click.echo(line)
 
 
-def describe(found: Forecast) -> Iterator[str]:
+def describe(result: Forecast) -> Iterator[str]:
     """A forecast as lines."""
     yield (
-        f"{found.repository}: {found.commits:,} commits hold {found.stored.objects:,} objects, "
-        f"{size(found.stored.bytes)}, in {found.ranges:,} ranges"
+        f"{result.repository}: {result.commits:,} commits hold {result.stored.objects:,} objects, "
+        f"{size(result.stored.bytes)}, in {result.ranges:,} ranges"
     )
-    yield f"ages count back from {found.now:%F %T}Z"
+    yield f"ages count back from {result.now:%F %T}Z"
     yield (
-        f"what was written after {found.cutoff:%F %T}Z stays by any rules, and so does what is staged; nothing was "
+        f"what was written after {result.cutoff:%F %T}Z stays by any rules, and so does what is staged; nothing was "
         "deleted"
     )
     yield ""
-    names = [each.scenario.name for each in found.rules]
+    names = [freed.scenario.name for freed in result.rules]
     width = _width("retention", names)
     yield f"{'retention':<{width}}  {'expired commits':>15}  {'objects freed':>13}  {'bytes freed':>12}"
-    for each in found.rules:
-        yield f"{each.scenario.name:<{width}}  {each.scenario.commits_expired:>15,}  {_amount(each.amount)}"
-    for each in found.rules:
-        yield from (f"  {each.scenario.name}: {note}" for note in each.scenario.notes)
+    for freed in result.rules:
+        yield f"{freed.scenario.name:<{width}}  {freed.scenario.commits_expired:>15,}  {_amount(freed.amount)}"
+    for freed in result.rules:
+        yield from (f"  {freed.scenario.name}: {note}" for note in freed.scenario.notes)
     yield ""
-    yield from _describe_holdings(found)
-    if found.by_folder is not None:
+    yield from _describe_holdings(result)
+    if result.by_folder is not None:
         yield ""
-        yield from _describe_folders(found)
+        yield from _describe_folders(result)
 
 
-def _describe_holdings(found: Forecast) -> Iterator[str]:
-    width = _width("branch or tag", [each.title for each in found.holdings])
+def _describe_holdings(result: Forecast) -> Iterator[str]:
+    width = _width("branch or tag", [holding.title for holding in result.holdings])
     yield (
         f"{'branch or tag':<{width}}  {'commits':>9}  {'objects held':>13}  {'bytes held':>12}  {'held alone':>12}  "
         f"{'shared':>12}  {'if deleted':>12}  head"
     )
-    for each in found.holdings:
-        more = found.more_if_deleted(each)
-        freed = "" if more is None else f"-{size(-more.bytes)}" if more.bytes < 0 else size(more.bytes)
-        made_at = each.holder.head_made_at
-        head = "" if made_at is None else in_words(found.now - made_at) + (", stale" if each.holder.stale else "")
+    for holding in result.holdings:
+        more = result.more_if_deleted(holding)
+        more_freed = "" if more is None else f"-{size(-more.bytes)}" if more.bytes < 0 else size(more.bytes)
+        made_at = holding.holder.head_made_at
+        head = "" if made_at is None else in_words(result.now - made_at) + (", stale" if holding.holder.stale else "")
         yield (
-            f"{each.title:<{width}}  {each.holder.commits:>9,}  {_amount(each.in_all)}  {size(each.alone.bytes):>12}  "
-            f"{size(each.shared.bytes):>12}  {freed:>12}  {head}"
+            f"{holding.title:<{width}}  {holding.holder.commits:>9,}  {_amount(holding.in_all)}  "
+            f"{size(holding.alone.bytes):>12}  {size(holding.shared.bytes):>12}  {more_freed:>12}  {head}"
         ).rstrip()
     yield "if deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now"
-    if found.undecided:
+    if result.undecided:
         yield "there is more to ask for than collection.hidden_suspect_limit: deletions may free more than that"
 
 
-def _describe_folders(found: Forecast) -> Iterator[str]:
-    told = found.by_folder
-    assert told is not None
-    shown = told.largest[:_FOLDERS]
-    width = _width("folder", [f"  {each.title}" for each in found.holdings] + [each.title for each in shown])
+def _describe_folders(result: Forecast) -> Iterator[str]:
+    by_folder = result.by_folder
+    assert by_folder is not None
+    shown = by_folder.largest[:_FOLDERS]
+    width = _width("folder", [f"  {holding.title}" for holding in result.holdings] + [folder.title for folder in shown])
     yield f"{'folder':<{width}}  {'objects held':>13}  {'bytes held':>12}  {'held alone':>12}"
-    for each in shown:
-        yield f"{each.title:<{width}}  {_amount(each.stored)}"
-        holders = portions(found, each)
+    for folder in shown:
+        yield f"{folder.title:<{width}}  {_amount(folder.stored)}"
+        holders = portions(result, folder)
         for holding, portion in holders[:_HOLDERS]:
             name = f"  {holding.title}"
             yield f"{name:<{width}}  {_amount(portion.in_all)}  {size(portion.alone.bytes):>12}"
         if more := len(holders) - len(holders[:_HOLDERS]):
             yield f"  {more:,} more branches and tags have something there"
-    if more := len(told.largest) - len(shown):
+    if more := len(by_folder.largest) - len(shown):
         yield f"{more:,} smaller folders are in the frame and with --json"
-    if told.others is not None:
-        rest = f"(the {told.other_folders:,} smallest folders together)"
-        yield f"{rest:<{width}}  {_amount(told.others.stored)}"
+    if by_folder.others is not None:
+        rest = f"(the {by_folder.other_folders:,} smallest folders together)"
+        yield f"{rest:<{width}}  {_amount(by_folder.others.stored)}"
     yield "an object that is in several folders counts in each of them"
 
 
@@ -176,47 +180,48 @@ def _amount(amount: Amount) -> str:
     return f"{amount.objects:>13,}  {size(amount.bytes):>12}"
 
 
-def encode(found: Forecast) -> Mapping[str, object]:
-    """A forecast as JSON can hold it; bytes are numbers, times ISO 8601 in UTC."""
+def encode(result: Forecast) -> Mapping[str, object]:
+    """A forecast as JSON values; bytes are numbers, times are ISO 8601 in UTC."""
     return {
-        "repository": found.repository,
-        "forecast_id": found.forecast_id,
-        "now": found.now.isoformat(),
-        "cutoff": found.cutoff.isoformat(),
-        "commits": found.commits,
-        "ranges": found.ranges,
-        **_encode("stored", found.stored),
+        "repository": result.repository,
+        "forecast_id": result.forecast_id,
+        "now": result.now.isoformat(),
+        "cutoff": result.cutoff.isoformat(),
+        "commits": result.commits,
+        "ranges": result.ranges,
+        **_encode("stored", result.stored),
         "rules": [
             {
-                "kind": each.scenario.kind.value,
-                "name": each.scenario.name,
-                "days": each.scenario.days,
-                "commits_expired": each.scenario.commits_expired,
-                **_encode("freed", each.amount),
-                "notes": list(each.scenario.notes),
+                "kind": freed.scenario.kind.value,
+                "name": freed.scenario.name,
+                "days": freed.scenario.days,
+                "commits_expired": freed.scenario.commits_expired,
+                **_encode("freed", freed.amount),
+                "notes": list(freed.scenario.notes),
             }
-            for each in found.rules
+            for freed in result.rules
         ],
-        "holders": [_encode_holding(found, each) for each in found.holdings],
-        "undecided": found.undecided,
-        **_encode_folders(found),
+        "holders": [_encode_holding(result, holding) for holding in result.holdings],
+        "undecided": result.undecided,
+        **_encode_folders(result),
     }
 
 
-def _encode_folders(found: Forecast) -> dict[str, object]:
-    told = found.by_folder
-    if told is None:
+def _encode_folders(result: Forecast) -> dict[str, object]:
+    by_folder = result.by_folder
+    if by_folder is None:
         return {}
     return {
         "by_path": {
-            "depth": told.depth,
-            "folders": [{"folder": each.folder, **_encode_folder(found, each)} for each in told.largest],
-            "others": told.others and {"folders": told.other_folders, **_encode_folder(found, told.others)},
+            "depth": by_folder.depth,
+            "folders": [{"folder": folder.folder, **_encode_folder(result, folder)} for folder in by_folder.largest],
+            "others": by_folder.others
+            and {"folders": by_folder.other_folders, **_encode_folder(result, by_folder.others)},
         }
     }
 
 
-def _encode_folder(found: Forecast, folder: FolderHolding) -> dict[str, object]:
+def _encode_folder(result: Forecast, folder: FolderHolding) -> dict[str, object]:
     return {
         **_encode("stored", folder.stored),
         "holders": [
@@ -226,12 +231,12 @@ def _encode_folder(found: Forecast, folder: FolderHolding) -> dict[str, object]:
                 **_encode("held", portion.in_all),
                 **_encode("alone", portion.alone),
             }
-            for holding, portion in portions(found, folder)
+            for holding, portion in portions(result, folder)
         ],
     }
 
 
-def _encode_holding(found: Forecast, holding: Holding) -> dict[str, object]:
+def _encode_holding(result: Forecast, holding: Holding) -> dict[str, object]:
     holder, deleted = holding.holder, holding.if_deleted
     return {
         "kind": _kind(holding),
@@ -246,7 +251,7 @@ def _encode_holding(found: Forecast, holding: Holding) -> dict[str, object]:
         and {
             "commits_expired": deleted.scenario.commits_expired,
             **_encode("freed", deleted.amount),
-            **_encode("more", deleted.amount - found.in_force.amount),
+            **_encode("more", deleted.amount - result.in_force.amount),
         },
     }
 

@@ -1,4 +1,4 @@
-"""The group of commands: imports a command when it is given, and turns its errors into one line and an exit status.
+"""The group of commands: imports a command when it is called, and turns its errors into one line and an exit status.
 
 The list of commands imports none of them.
 """
@@ -48,14 +48,14 @@ class Status(IntEnum):
 
 
 MEANINGS = {
-    Status.WELL: "all was done that was asked for",
-    Status.FAILED: "it failed for a reason that no other status stands for",
+    Status.WELL: "everything was done",
+    Status.FAILED: "it failed for a reason without a status of its own",
     Status.USAGE: "the command line was not understood",
     Status.CONFIGURATION: "a setting is missing or wrong",
     Status.REFUSED: "a guard refused: nothing more was deleted",
     Status.LOCKED: "somebody else holds the repository's lock",
-    Status.INCOMPLETE: "it came to its end, but not for every object: the lines say for which not",
-    Status.LOST: "a run ended well and found that objects are lost: earlier runs deleted what is referenced now",
+    Status.INCOMPLETE: "it finished, but not for every object: the output names the others",
+    Status.LOST: "a run succeeded and found lost objects: earlier runs deleted objects that are referenced now",
     Status.INTERRUPTED: "it was interrupted",
 }
 """The meaning of each exit status, for `--help`."""
@@ -70,9 +70,9 @@ _STATUSES: dict[type[CollectionError], Status] = {
 
 
 def status_of(error: CollectionError) -> Status:
-    """The exit status that stands for an error, also for one that ended a run."""
+    """The exit status of an error, also of one that ended a run."""
     kind = error.kind if isinstance(error, RunFailed) else type(error)
-    return next((status for known, status in _STATUSES.items() if issubclass(kind, known)), Status.FAILED)
+    return next((status for error_class, status in _STATUSES.items() if issubclass(kind, error_class)), Status.FAILED)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def one_line_errors(as_json: bool = False) -> Iterator[None]:
     """Turns errors into one line on standard error and an exit status; SIGTERM interrupts as Ctrl-C does.
 
     Args:
-        as_json: True to answer the error and the exit status in JSON as well.
+        as_json: True to print the error and the exit status in JSON as well.
     """
     if "DAGSTER_HOME" not in os.environ:
         logging.getLogger("dagster").setLevel(logging.ERROR)
@@ -106,7 +106,7 @@ def one_line_errors(as_json: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Lets SIGTERM raise KeyboardInterrupt, so that what is held is released."""
+    """Lets SIGTERM raise KeyboardInterrupt, so that locks are released."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,9 +134,9 @@ class LazyCommand:
 
     Attributes:
         target: module and name of the command, as `module:name`.
-        short_help: what the list of commands says of it: the first sentence of its help.
-        before: module and name of a function, as `module:name`, that is called with the command's arguments before its
-            module is imported; None where nothing is to be begun.
+        short_help: text in the list of commands: the first sentence of its help.
+        before: module and name of a function, as `module:name`, to call with the command's arguments before its module
+            is imported; None for no such function.
     """
 
     target: str
@@ -150,14 +150,14 @@ class LazyCommand:
         return command
 
     def begin(self, arguments: list[str]) -> None:
-        """Begins what takes long, so that it goes on while the command's module is imported."""
+        """Calls `before`, whose work goes on in the background while the command's module is imported."""
         if self.before is not None:
             begin: Callable[[list[str]], None] = imported(self.before)
             begin(arguments)
 
 
 class LazyGroup(click.Group):
-    """Commands whose modules are imported when they are given: the list of commands imports none of them."""
+    """Commands whose modules are imported when they are called; the list of commands imports none of them."""
 
     def __init__(self, *args: Any, lazy_commands: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -168,9 +168,9 @@ class LazyGroup(click.Group):
         return sorted(self._lazy_commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports a command; None where there is none of this name."""
-        found = self._lazy_commands.get(cmd_name)
-        return None if found is None else found.load()
+        """Imports a command; returns None if there is none of this name."""
+        command = self._lazy_commands.get(cmd_name)
+        return None if command is None else command.load()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands, without importing them."""
@@ -178,17 +178,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, self._lazy_commands[name].short_help) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names of commands that begin so, without importing them, and what any command completes."""
+        """Names of commands with this prefix, without importing them, and completions of the base class."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=self._lazy_commands[name].short_help) for name in names]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        items = [CompletionItem(name, help=self._lazy_commands[name].short_help) for name in names]
+        return items + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Begins what takes long, and imports the command meanwhile; a shell that completes a line begins nothing.
+        """Starts the slow work of the command, and imports it meanwhile; shell completion starts nothing.
 
-        Raises NoSuchCommand, which says what may have been meant.
+        Raises NoSuchCommand, which suggests similar names.
         """
         if not ctx.resilient_parsing:
             if args[0] not in self._lazy_commands:
@@ -197,9 +197,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Does what the command does; what goes wrong is one line on standard error, and with --json on output too."""
+        """Runs the command; an error is one line on standard error, and with --json on standard output too."""
         process.look_for_cycles_seldom()
-        # Dagster warns of each use of what may change in another version; pyproject.toml pins it.
+        # Dagster warns of each use of an unstable API; pyproject.toml pins its version.
         warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
         # The command may fail before click has read its options.
         with one_line_errors(as_json="--json" in ctx.args):

@@ -15,7 +15,7 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.storage.opening import KINDS
 
 _SECTIONS = {name: section for kind in KINDS for name, section in kind.init_sections.items()}
-"""Lines of the section `store`, by the name of a store."""
+"""Lines of the section `store`, by kind of store."""
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _SETTING = re.compile("# [a-z_]+: ")
 _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
@@ -24,10 +24,10 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
 @click.command()
 @click.option("--endpoint", help="URL of the lakeFS server.")
 @click.option("--repository", help="Name of the repository to collect.")
-@click.option("--store", type=click.Choice([*_SECTIONS]), help="What the repository's objects lie in.")
-@click.option("--store-endpoint", help="URL of the store, where it is one that speaks S3 and is not AWS.")
+@click.option("--store", type=click.Choice([*_SECTIONS]), help="Store of the repository's objects.")
+@click.option("--store-endpoint", help="URL of the store, for S3-compatible stores other than AWS.")
 @click.option("--local-root", help="Folder that local:// storage namespaces are relative to.")
-@click.option("--region", help="Region of the bucket; by default the environment says it.")
+@click.option("--region", help="Region of the bucket; defaults to that of the environment.")
 @click.option(
     "--key-variable",
     default="LAKEFS_ACCESS_KEY_ID",
@@ -45,7 +45,7 @@ _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path(DEFAULT_FILE),
     show_default=True,
-    help="File to write; one that is there stays as it is.",
+    help="File to write; an existing file is not changed.",
 )
 @JSON
 def init(
@@ -62,12 +62,12 @@ def init(
 ) -> None:
     """Writes a configuration file to begin with.
 
-    It asks for what no option says. The file holds no secrets: it names the environment variables that do. What it
-    describes is a dry run; `lakefs-gc doctor` tries whether it works.
+    It asks for values that no option gives. The file holds no secrets: it names the environment variables that do. It
+    configures a dry run; `lakefs-gc doctor` checks it.
     """
     for option, variable in (("--key-variable", key_variable), ("--secret-variable", secret_variable)):
         if not _VARIABLE.fullmatch(variable):
-            # It may be the secret itself, so it is not repeated.
+            # The value may be the secret itself, so the message does not repeat it.
             raise click.UsageError(f"{option} is the name of an environment variable, not what it holds.")
     _require_absent(out)
     endpoint = _without_credentials("--endpoint", endpoint or _ask("--endpoint", "URL of the lakeFS server"))
@@ -104,7 +104,7 @@ def _write(out: Path, text: str) -> None:
 
 
 def _ask(option: str, question: str) -> str:
-    """An answer. Raises UsageError where nobody answers."""
+    """Asks a question on the terminal. Raises UsageError if there is no terminal."""
     try:
         return str(click.prompt(question, err=True)).strip()
     except click.Abort:
@@ -135,21 +135,21 @@ class _Answers:
 
 
 def _without_credentials(option: str, url: str) -> str:
-    """The URL. Raises ConfigurationError where it holds a user or a password, which it does not repeat."""
+    """The URL. Raises ConfigurationError, without repeating the URL, if it holds a user or a password."""
     if "@" in url:
         raise ConfigurationError(f"{option} holds a user or password: credentials belong into environment variables")
     return url
 
 
 def _scalar(value: str) -> str:
-    """A text as YAML has it: plain where that cannot be taken for anything else."""
+    """A text as a YAML scalar: plain if YAML reads it back as the same text, quoted otherwise."""
     if _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _section(name: str, lines: Sequence[str]) -> list[str]:
-    """A section with its lines; commented out as a whole where all of them are, since YAML has no empty sections."""
+    """A section with its lines; commented out as a whole if all of them are, since YAML has no empty sections."""
     if not all(line.startswith("#") for line in lines):
         return [f"{name}:", *(f"  {line}" for line in lines)]
     settings = [f"#   {line[2:]}" for line in lines if _SETTING.match(line)]

@@ -1,6 +1,6 @@
 """Makes the archive of Spark's Java classes, by collecting a small sample repository: `make setup` runs it once.
 
-Run as a module it runs itself again in a process whose JVM writes the archive (`class_archive.make`).
+As a module, it starts itself again in a process whose JVM writes the archive (`class_archive.make`).
 """
 
 import io
@@ -19,7 +19,7 @@ _JVM_EXIT_SECONDS = 300
 
 
 def collect_sample(folder: Path) -> None:
-    """Collects a sample repository in a folder and waits until the JVM has written what it loaded, as it ends."""
+    """Collects a sample repository in a folder, and waits for the JVM to write its loaded classes at its end."""
     demo.show(folder, "oss", _OBJECTS, Console(file=io.StringIO()))
     session = SparkSession.getActiveSession()
     gateway = SparkContext._gateway
@@ -32,7 +32,7 @@ def collect_sample(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    # As in the command line: Dagster warns of each use of what may change in another version.
+    # As in the command line: Dagster warns of each use of an unstable API.
     warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
     if building := class_archive.being_made():
         collect_sample(building.parent)

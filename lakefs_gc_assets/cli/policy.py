@@ -1,4 +1,4 @@
-"""`lakefs-gc policy`: which rule of retention applies to which branch, and how many commits it keeps."""
+"""`lakefs-gc policy`: the retention rule of each branch, and the number of commits that it keeps."""
 
 import sys
 from dataclasses import dataclass
@@ -43,15 +43,15 @@ def policy() -> None:
 @JSON
 @click.argument("checked", metavar="[POLICY]", type=_FILE, required=False)
 def check(file: Path | None, repository: str | None, quiet: bool, as_json: bool, checked: Path | None) -> None:
-    """Checks a policy file, by default the one of the configuration, and shows what it would keep.
+    """Checks a policy file, by default the configured one, and shows what it would keep.
 
-    Exit status 3 where it cannot be read, 4 where a sweep by it would be refused.
+    Exit status 3 if it cannot be read, 4 if a sweep by it would be refused.
     """
     if checked is not None:
         require_readable(checked)
-    found = read_rules(loaded_configuration(file, repository), checked, progress_unless(quiet))
-    found.tell(as_json)
-    if found.refused:
+    in_force = read_rules(loaded_configuration(file, repository), checked, progress_unless(quiet))
+    in_force.print(as_json)
+    if in_force.refused:
         sys.exit(Status.REFUSED)
 
 
@@ -62,7 +62,7 @@ def check(file: Path | None, repository: str | None, quiet: bool, as_json: bool,
 @JSON
 def show(file: Path | None, repository: str | None, quiet: bool, as_json: bool) -> None:
     """Shows the rule of each branch and how many commits it keeps."""
-    read_rules(loaded_configuration(file, repository), None, progress_unless(quiet)).tell(as_json)
+    read_rules(loaded_configuration(file, repository), None, progress_unless(quiet)).print(as_json)
 
 
 @policy.command("set")
@@ -75,14 +75,14 @@ def show(file: Path | None, repository: str | None, quiet: bool, as_json: bool) 
 def set_rules(file: Path | None, repository: str | None, yes: bool, quiet: bool, as_json: bool, rules: Path) -> None:
     """Replaces the repository's retention rules by those of a JSON file, after showing what they would keep.
 
-    The file is what `lakectl gc set-config` takes. Rules that cannot be meant are refused.
+    The file has the format of `lakectl gc set-config`. Rules that make no sense are refused.
     """
     proposal = Proposal.read(loaded_configuration(file, repository), rules, progress_unless(quiet))
     if as_json and yes:
         proposal.accept()
-        proposal.found.tell(as_json)
+        proposal.outcome.print(as_json)
         return
-    proposal.found.tell(as_json)
+    proposal.outcome.print(as_json)
     if not yes and not click.confirm("Set these rules?", err=as_json):
         sys.exit(Status.FAILED)
     proposal.accept()
@@ -91,7 +91,7 @@ def set_rules(file: Path | None, repository: str | None, yes: bool, quiet: bool,
 
 
 def require_readable(file: Path) -> None:
-    """Raises ConfigurationError, with the line, where a policy file cannot be read."""
+    """Raises ConfigurationError, with the line, if a policy file cannot be read."""
     policy_file.load(file)
 
 
@@ -102,15 +102,15 @@ class RulesInForce:
     Attributes:
         lines: for a person.
         content: for a program.
-        refused: whether a sweep by these rules would be refused.
+        refused: True if a sweep by these rules would be refused.
     """
 
     lines: list[str]
     content: dict[str, object]
     refused: bool
 
-    def tell(self, as_json: bool) -> None:
-        """Answers with them."""
+    def print(self, as_json: bool) -> None:
+        """Prints them."""
         if as_json:
             answer(self.content)
             return
@@ -122,7 +122,7 @@ def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesI
     """Reads the rules in force.
 
     Args:
-        policy: a policy file in place of the one of the settings.
+        policy: a policy file that replaces the configured one.
     Raises:
         CollectionError.
     """
@@ -133,19 +133,19 @@ def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesI
 
 @dataclass(frozen=True)
 class Proposal:
-    """Rules for the server that somebody wants to set.
+    """Retention rules to set on the server.
 
     Attributes:
-        found: what they would keep.
+        outcome: the commits that they would keep.
     """
 
     client: LakeFSClient
     rules: RetentionRules
-    found: RulesInForce
+    outcome: RulesInForce
 
     @classmethod
     def read(cls, loaded: Loaded, file: Path, progress: LogLine) -> "Proposal":
-        """Reads rules and looks what they would keep. Raises ConfigurationError where they cannot be meant."""
+        """Reads rules and the commits that they would keep. Raises ConfigurationError if they make no sense."""
         rules = rules_file.load(file)
         repository = open_to_look(loaded)
         policy = retention.policy_of(repository.settings)
@@ -168,15 +168,15 @@ class Proposal:
 
 def _describe(repository: OpenRepository, readings: Readings) -> RulesInForce:
     now = repository.clock.now()
-    found = retention.retention(repository, readings, now)
-    definition = retention.define(readings, found, repository.settings, now)
+    retained = retention.retention(repository, readings, now)
+    definition = retention.define(readings, retained, repository.settings, now)
     title = f"{repository.facts.id} at {repository.namespace.uri}"
     return RulesInForce(
-        [title, *retention.describe_rules(readings, found, definition, now)],
+        [title, *retention.describe_rules(readings, retained, definition, now)],
         {
             "repository": repository.facts.id,
             "storage_namespace": repository.namespace.uri,
-            **retention.encode_rules(readings, found, definition, now),
+            **retention.encode_rules(readings, retained, definition, now),
         },
         bool(definition.guards),
     )

@@ -1,4 +1,4 @@
-"""What somebody sees of a run while it is made: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
 
 import logging
 import threading
@@ -24,22 +24,22 @@ PHASES = dict(
         strict=True,
     )
 )
-"""What each step does, in a few words."""
+"""Description of each step in a few words."""
 
 _POLLS = 4
-"""So often a second Spark is asked for its tasks, and the bar is drawn."""
+"""Times per second that Spark is asked for its tasks, and the bar is drawn."""
 _NARROWEST = 60
-"""Columns that a bar needs."""
+"""Minimum columns for a bar."""
 
 
 @contextmanager
 def shown_progress(level: int) -> Iterator[tuple[LogLine, Watch | None]]:
-    """Shows a run as it goes on: as a bar where somebody looks at a terminal, else line by line.
+    """Shows the progress of a run: as a bar on a terminal, else line by line.
 
-    Yields where lines go, and who is told of steps. The bar is gone at the exit, whatever ended the run.
+    Yields the function that prints a line, and the watcher of steps. The bar disappears at the exit, in any case.
 
     Args:
-        level: of the lines, as in `logging`; only with INFO there is a bar.
+        level: minimum level of lines, as in `logging`; only INFO has a bar.
     """
     console = Console(stderr=True, highlight=False)
     if level != logging.INFO or not console.is_terminal or console.is_dumb_terminal or console.width < _NARROWEST:
@@ -52,12 +52,12 @@ def shown_progress(level: int) -> Iterator[tuple[LogLine, Watch | None]]:
 
 @dataclass
 class RunBar:
-    """A bar of the step that is being made; each step leaves a line when it ends."""
+    """A bar for the current step; each step prints a line when it ends."""
 
     console: Console
     _bar: Progress = field(init=False)
     _task: TaskID = field(init=False)
-    _said: str = field(default="", init=False)
+    _last_note: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
         self._bar = Progress(
@@ -70,7 +70,7 @@ class RunBar:
             console=self.console,
             transient=True,
             refresh_per_second=_POLLS,
-            # Nothing else is said meanwhile, and what a command answers goes to standard output untouched.
+            # Nothing else prints meanwhile, and results go to standard output untouched.
             redirect_stdout=False,
             redirect_stderr=False,
         )
@@ -78,7 +78,7 @@ class RunBar:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Shows the bar until the exit, and looks at Spark's tasks meanwhile."""
+        """Shows the bar until the exit, and polls Spark's tasks meanwhile."""
         ended = threading.Event()
         thread = threading.Thread(target=self._follow, args=(ended,), name="progress of tasks", daemon=True)
         with self._bar:
@@ -90,12 +90,12 @@ class RunBar:
                 thread.join()
 
     def say(self, line: str) -> None:
-        """Says a line above the bar."""
+        """Prints a line above the bar."""
         self._bar.console.print(escape(line), soft_wrap=True)
 
     def begins(self, step: str) -> None:
         """See Watch.begins."""
-        self._said = ""
+        self._last_note = ""
         if step in PHASES:
             self._bar.remove_task(self._task)
             self._task = self._begun(f"{STEPS.index(step) + 1}/{len(STEPS)} {PHASES[step]}")
@@ -104,23 +104,23 @@ class RunBar:
         return self._bar.add_task(phase, total=None, done="", left="")
 
     def notes(self, step: str, message: str) -> None:
-        """See Watch.notes: the last note of a step is what its line says when it ends."""
-        self._said = message
+        """See Watch.notes: a step's line at its end shows its last note."""
+        self._last_note = message
 
     def ends(self, step: str) -> None:
         """See Watch.ends."""
-        if step in PHASES and self._said:
-            self.say(f"  {step}: {self._said}")
+        if step in PHASES and self._last_note:
+            self.say(f"  {step}: {self._last_note}")
 
     def show_tasks(self, done: int, total: int, seconds: float) -> None:
-        """Shows how many tasks of what Spark is doing are done, and how long the others take if they take as long.
+        """Shows the finished tasks of Spark's current stages, and the estimated time for the others.
 
         Args:
-            seconds: since when it has been doing that.
+            seconds: time since these stages began.
         """
-        left = f"{_clock(seconds * (total - done) / done)} left" if 0 < done < total else ""
-        told = f"{done}/{total} tasks"
-        self._bar.update(self._task, completed=done, total=total or None, done=told, left=left, refresh=True)
+        remaining = f"{_clock(seconds * (total - done) / done)} left" if 0 < done < total else ""
+        progress = f"{done}/{total} tasks"
+        self._bar.update(self._task, completed=done, total=total or None, done=progress, left=remaining, refresh=True)
 
     def _follow(self, ended: threading.Event) -> None:
         before: frozenset[int] = frozenset()
@@ -133,7 +133,7 @@ class RunBar:
                 if stages.keys().isdisjoint(before):
                     since = time.monotonic()
                 before = frozenset(stages)
-                done, total = (sum(each) for each in zip(*stages.values(), strict=True))
+                done, total = (sum(counts) for counts in zip(*stages.values(), strict=True))
                 self.show_tasks(done, total, time.monotonic() - since)
 
 

@@ -1,4 +1,4 @@
-"""`lakefs-gc purge`: empties the quarantine of what has been there for long enough."""
+"""`lakefs-gc purge`: deletes objects that have been in quarantine for long enough."""
 
 import sys
 import uuid
@@ -30,8 +30,8 @@ _SHOWN = 5
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.option("--run-id", help="Only what this run moved there.")
-@click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it may go, and purge nothing.")
+@click.option("--run-id", help="Only objects that this run moved there.")
+@click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it is due, and purge nothing.")
 @QUIET
 @JSON
 def purge(
@@ -39,8 +39,8 @@ def purge(
 ) -> None:
     """Deletes for good what has been in quarantine for collection.quarantine_days.
 
-    What is live is looked at anew first: what became live again is brought back, and then the next run is a clean one.
-    Where it cannot be known what is live, nothing goes. May be repeated.
+    It first checks again what is live. Objects that are live again are brought back, and then the next run is a clean
+    one. If that cannot be checked, nothing is deleted. May be repeated.
 
     Exit status 0 if everything that was due is purged or brought back, 6 if not.
     """
@@ -55,11 +55,11 @@ def purge(
         return
     totals = Totals()
     owner = f"purge-{uuid.uuid4().hex}"
-    for each in totals.counted(maintenance.purge(collector, run_id, owner, progress_unless(quiet), show_progress)):
+    for purged in totals.counted(maintenance.purge(collector, run_id, owner, progress_unless(quiet), show_progress)):
         if as_json:
-            answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)
+            answer({"address": purged.address, "fate": purged.fate, "why": purged.why}, indent=None)
         else:
-            click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+            click.echo(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
     if as_json:
         answer({"counts": totals.counts, "bytes_freed": totals.freed}, indent=None)
     else:
@@ -69,11 +69,11 @@ def purge(
 
 
 def _describe(planned: PurgePlan) -> Iterator[str]:
-    """What is in quarantine, run by run."""
-    for each in (*planned.due, *planned.waiting):
-        due_at = f"due at {planned.due_at(each):%F %T}Z"
-        yield f"run {each.run_id}: {each.copies.num_rows:,} objects, {size(each.size)}, {due_at}"
-        yield from (f"  {address}" for address in islice(each.copies.column("address").to_pylist(), _SHOWN))
+    """Lines about the objects in quarantine, run by run."""
+    for moved in (*planned.due, *planned.waiting):
+        due_at = f"due at {planned.due_at(moved):%F %T}Z"
+        yield f"run {moved.run_id}: {moved.copies.num_rows:,} objects, {size(moved.size)}, {due_at}"
+        yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
-    count, total = sum(each.copies.num_rows for each in planned.due), sum(each.size for each in planned.due)
-    yield f"{count:,} objects, {size(total)}, would be looked at and go unless they are live; this was a dry run"
+    count, total = sum(moved.copies.num_rows for moved in planned.due), sum(moved.size for moved in planned.due)
+    yield f"{count:,} objects, {size(total)}, would be checked and deleted unless they are live; this was a dry run"

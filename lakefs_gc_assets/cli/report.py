@@ -1,4 +1,4 @@
-"""`lakefs-gc report`: what a run found and did, as lines, as JSON, or as a page."""
+"""`lakefs-gc report`: the results of a run as lines, as JSON, or as a page."""
 
 import json
 import tempfile
@@ -29,13 +29,15 @@ from lakefs_gc_assets.settings import ReportSettings
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.option("--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for here.")
+@click.option(
+    "--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for standard output."
+)
 @JSON
 @click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
 @click.option(
     "--again",
     is_flag=True,
-    help="Make the page again from what the run left and by today's settings, also where it is stored.",
+    help="Make the page again from the run's files and today's settings, even if it is stored.",
 )
 @click.argument("run_id", metavar="[RUN]", required=False)
 def report(
@@ -49,55 +51,55 @@ def report(
 ) -> None:
     """Shows what a run found and did: as lines, as JSON, or as a page.
 
-    By default of the newest run that ended, failed ones too. The page is one file that loads nothing: what was stored,
-    live, garbage and kept, the largest objects, how near the guards were, what a sweep frees, how to approve and undo.
+    Defaults to the newest run that ended, failed or not. The page is one file that loads nothing: objects stored, live,
+    kept and garbage, the largest objects, figures beside the guards' limits, bytes to free, how to approve and undo.
     """
     if sum((html is not None, as_json, opens)) > 1:
         raise click.UsageError("--html, --json and --open exclude each other.")
     loaded = loaded_configuration(file, repository)
     opened = open_collector(loaded).open_to_read()
-    found = find_report(opened, run_id)
+    run_report = find_report(opened, run_id)
     if html is not None:
-        html.write(page_of(opened, found, loaded.configuration.report, again))
+        html.write(page_of(opened, run_report, loaded.configuration.report, again))
     elif opens:
-        open_page(page_of(opened, found, loaded.configuration.report, again), found)
+        open_page(page_of(opened, run_report, loaded.configuration.report, again), run_report)
     elif as_json:
-        answer(json.loads(found.to_json()))
+        answer(json.loads(run_report.to_json()))
     else:
-        for line in describe(found):
+        for line in describe(run_report):
             click.echo(line)
 
 
 def find_report(repository: OpenRepository, run_id: str | None) -> Report:
-    """The report of a run, by default of the newest that has one. Raises CollectionError where there is none."""
-    for each in [run_id] if run_id else run_folder.newest_runs(repository.store):
+    """The report of a run, by default of the newest that has one. Raises CollectionError if there is none."""
+    for candidate_id in [run_id] if run_id else run_folder.newest_runs(repository.store):
         try:
-            found = reports.read(repository.store, each)
+            run_report = reports.read(repository.store, candidate_id)
         except CorruptFile as corrupt:
             if run_id:
                 raise
             show_progress(f"left out: {corrupt}")
             continue
-        if found is not None:
-            return found
+        if run_report is not None:
+            return run_report
     if run_id:
         raise CollectionError(f"run {run_id} left no report; `lakefs-gc status` lists all runs")
     raise CollectionError("no run has ended yet")
 
 
-def page_of(repository: OpenRepository, found: Report, prices: ReportSettings, again: bool) -> bytes:
-    """The page of a run: the stored one, or one that is made of what the run left. Raises CollectionError.
+def page_of(repository: OpenRepository, run_report: Report, prices: ReportSettings, again: bool) -> bytes:
+    """The page of a run: the stored one, or one made from the run's files. Raises CollectionError.
 
     Args:
-        again: whether it is made also where it is stored.
+        again: True to make the page even if it is stored.
     """
-    stored = None if again else page.read(repository.store, found)
+    stored = None if again else page.read(repository.store, run_report)
     if stored is not None:
         return stored
     now = repository.clock.now()
     return page.make_page(
         repository.store,
-        found.run_id,
+        run_report.run_id,
         repository.settings,
         prices,
         now,
@@ -105,9 +107,9 @@ def page_of(repository: OpenRepository, found: Report, prices: ReportSettings, a
     )
 
 
-def open_page(made: bytes, found: Report) -> None:
-    """Writes a page to a folder of temporary files and opens it in the browser; it stays there."""
-    file = Path(tempfile.mkdtemp(prefix="lakefs-gc-")) / f"{found.run_id}.html"
-    file.write_bytes(made)
+def open_page(content: bytes, run_report: Report) -> None:
+    """Writes a page to a temporary folder, where it stays, and opens it in the browser."""
+    file = Path(tempfile.mkdtemp(prefix="lakefs-gc-")) / f"{run_report.run_id}.html"
+    file.write_bytes(content)
     show_progress(f"the page is at {file}")
     click.launch(str(file))

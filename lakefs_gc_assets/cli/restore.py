@@ -49,11 +49,11 @@ def restore(
 ) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
 
-    Out of quarantine each object is copied to its address, where there is none. In a bucket that keeps versions the
-    delete markers go that the run's receipts name, where they are still the newest version, and nothing else. May be
+    From quarantine, each object is copied to its address unless there is one already. In a bucket that keeps versions,
+    only delete markers that the run's receipts name are removed, and only if they are still the newest version. May be
     repeated. The next run is a clean one.
 
-    Exit status 0 if every object is there again, 6 if not.
+    Exit status 0 if every object is back, 6 if not.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     if dry_run:
@@ -66,12 +66,12 @@ def restore(
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
-    for each in restore_run.restore(opened, run_id, addresses, owner, show_progress):
-        counts[each.fate] += 1
+    for restored in restore_run.restore(opened, run_id, addresses, owner, show_progress):
+        counts[restored.fate] += 1
         if as_json:
-            answer({"address": each.address, "fate": each.fate, "why": each.why}, indent=None)
+            answer({"address": restored.address, "fate": restored.fate, "why": restored.why}, indent=None)
         else:
-            click.echo(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+            click.echo(f"{restored.address}: {restored.fate.value}{f': {restored.why}' if restored.why else ''}")
     if as_json:
         answer({"counts": counts}, indent=None)
     else:
@@ -81,7 +81,7 @@ def restore(
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:
-    """What would be brought back: some of it, and how much it is."""
+    """Lines about the objects that would be brought back: some of them, and the total."""
     for row in islice(planned.to_pylist(), _SHOWN):
         yield f"{row['address']}: {size(row['size'])}"
     total = size(sum(planned.column("size").to_pylist()))

@@ -27,15 +27,15 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 @click.option(
     "--sweep/--dry-run",
     default=None,
-    help="Delete the candidates, or only report them. By default as the configuration says, which is a dry run.",
+    help="Delete the candidates, or only report them. Defaults to the configuration, whose default is a dry run.",
 )
 @click.option(
     "--flow",
     type=click.Choice(["clean", "optimized", "committed", "unified"]),
     default="clean",
     show_default=True,
-    help="Look at everything, only at what is new since the last run that deleted, at what only expired commits hold, "
-    "or at both: what nothing references, and what expired.",
+    help="clean: every object. optimized: objects that are new since the last run that deleted. committed: objects "
+    "that only expired commits hold. unified: unreferenced and expired objects.",
 )
 @QUIET
 @VERBOSE
@@ -53,14 +53,14 @@ def run(
 
     An optimized run that has nothing to build on becomes a clean one and says why.
 
-    Exit status 0 if the run came to its end and every deletion was accepted, 6 if some were not, 7 if objects are
+    Exit status 0 if the run finished and every deletion was accepted, 6 if some were not, 7 if objects are
     lost that earlier runs deleted; `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
     with shown_progress(level) as (progress, watch):
-        found = collect(loaded, sweep, progress, SystemClock(), Flow(flow), level, watch)
-    tell_ended(found, as_json)
+        run_report = collect(loaded, sweep, progress, SystemClock(), Flow(flow), level, watch)
+    print_report(run_report, as_json)
 
 
 def collect(
@@ -77,9 +77,9 @@ def collect(
     Args:
         sweep, progress, level, watch: as for `execute`.
     Returns:
-        The report that the run leaves.
+        The report of the run.
     Raises:
-        CollectionError: where the run could not be opened, or a step ended it.
+        CollectionError: the run could not be opened, or a step ended it.
     """
     with instance() as home:
         _, run_id, error = execute(loaded, sweep, progress, clock, home, flow, level, watch)
@@ -89,19 +89,19 @@ def collect(
 
 
 def require_report(store: ObjectStore, run_id: str) -> Report:
-    """The report of a run that came to its end. Raises CollectionError where there is none."""
-    found = report.read(store, run_id)
-    if found is None:
+    """The report of a finished run. Raises CollectionError if there is none."""
+    run_report = report.read(store, run_id)
+    if run_report is None:
         raise CollectionError(f"run {run_id} left no report")
-    return found
+    return run_report
 
 
-def tell_ended(found: Report, as_json: bool) -> None:
-    """Says what a run did; ends the process where not every deletion was accepted, or objects are lost."""
+def print_report(run_report: Report, as_json: bool) -> None:
+    """Prints the report of a run; ends the process if a deletion was not accepted, or objects are lost."""
     if as_json:
-        answer(json.loads(found.to_json()))
+        answer(json.loads(run_report.to_json()))
     else:
-        for line in describe(found):
+        for line in describe(run_report):
             click.echo(line)
-    if not found.success:
-        sys.exit(Status.LOST if found.is_complete else Status.INCOMPLETE)
+    if not run_report.success:
+        sys.exit(Status.LOST if run_report.is_complete else Status.INCOMPLETE)

@@ -1,4 +1,4 @@
-"""`lakefs-gc status`: the last runs, what is in quarantine, and who holds the lock."""
+"""`lakefs-gc status`: the last runs, the quarantine, and the holder of the lock."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from lakefs_gc_assets.errors import CorruptFile
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.option("--runs", default=10, show_default=True, help="How many runs to show, newest first.")
+@click.option("--runs", default=10, show_default=True, help="Number of runs to show, newest first.")
 @JSON
 def status(file: Path | None, repository: str | None, runs: int, as_json: bool) -> None:
     """Shows the last runs of a repository and who holds its lock."""
@@ -42,19 +42,19 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     yield f"lock: {holder}" if holder else "lock: free"
     quarantine = maintenance.plan_purge(repository, None)
     for moved in (*quarantine.due, *quarantine.waiting):
-        there = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
-        yield f"quarantine: {there} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
+        objects = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
+        yield f"quarantine: {objects} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
     yield from quarantine.describe_unreadable()
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
     for run_id in run_ids:
-        found, error = _report_of(repository, run_id)
-        yield f"{run_id}  {_line(found) if found else error or 'not ended'}"
+        run_report, error = _report_of(repository, run_id)
+        yield f"{run_id}  {_line(run_report) if run_report else error or 'not ended'}"
     if not run_ids:
         yield "no runs yet"
 
 
 def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
-    """What `summarize` says, with the whole report of each run. Raises CollectionError."""
+    """The facts of `summarize` for programs, with the whole report of each run. Raises CollectionError."""
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
     reports = {run_id: _report_of(repository, run_id) for run_id in run_ids}
     return {
@@ -64,24 +64,24 @@ def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
         "lock": lock.holder(repository.store),
         "quarantine": maintenance.plan_purge(repository, None).described(),
         "runs": [
-            {"run_id": run_id, "report": json.loads(found.to_json()) if found else None}
+            {"run_id": run_id, "report": json.loads(run_report.to_json()) if run_report else None}
             | ({"error": error} if error else {})
-            for run_id, (found, error) in reports.items()
+            for run_id, (run_report, error) in reports.items()
         ],
     }
 
 
 def _report_of(repository: OpenRepository, run_id: str) -> tuple[Report | None, str | None]:
-    """The report of a run, None where there is none or it cannot be read, and why it cannot."""
+    """The report of a run, None if there is none or it cannot be read, and the reason if it cannot."""
     try:
         return report.read(repository.store, run_id), None
     except CorruptFile as corrupt:
         return None, f"its report cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
 
 
-def _line(found: Report) -> str:
-    kind = "dry run" if found.dry_run else "sweep"
-    start = f"{found.started_at:%F %T}Z  {found.flow}, {kind}: {found.ending.value}"
-    if not found.counts:
-        return f"{start}: {one_line(found.error or '')}"
-    return f"{start}; {found.counts['candidates']:,} candidates, {found.did}"
+def _line(run_report: Report) -> str:
+    kind = "dry run" if run_report.dry_run else "sweep"
+    start = f"{run_report.started_at:%F %T}Z  {run_report.flow}, {kind}: {run_report.ending.value}"
+    if not run_report.counts:
+        return f"{start}: {one_line(run_report.error or '')}"
+    return f"{start}; {run_report.counts['candidates']:,} candidates, {run_report.did}"

@@ -1,4 +1,4 @@
-"""`lakefs-gc ui`: the Dagster UI, on repositories of one's own or on an embedded lakeFS server."""
+"""`lakefs-gc ui`: the Dagster UI on your own repositories or on an embedded lakeFS server."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ from lakefs_gc_assets.errors import LogLine, requiring
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Configuration file of repositories of your own: they are shown in place of an embedded lakeFS.",
+    help="Configuration file of your own repositories, which are shown in place of an embedded lakeFS.",
 )
 @FOLDER
 @RULES
@@ -30,18 +30,18 @@ from lakefs_gc_assets.errors import LogLine, requiring
 def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int, as_json: bool) -> None:
     """Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look around.
 
-    The sample is on an embedded lakeFS; the first time a dry run of it is made, so that there is something to see. Of
-    repositories of your own nothing is collected until you launch it.
+    The sample is on an embedded lakeFS; its first start makes a dry run, so that there is something to see. Your own
+    repositories are not collected until you launch a run.
 
     It prints the UI's URL last, listens on this machine alone, and ends on INT and TERM. Dagster's runs are kept in
-    $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to that, runs
-    of the command line show up too.
+    $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to it, the
+    command line's runs show up too.
     """
     with requiring("ui", "the Dagster UI"):
         import dagster_webserver  # noqa: F401
     status, say = 0, show_progress if as_json else click.echo
 
-    def tell(url: str) -> None:
+    def print_url(url: str) -> None:
         if as_json:
             answer({"url": url}, indent=None)
         else:
@@ -49,20 +49,20 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
 
     with suppress(KeyboardInterrupt), ending_on_signals():
         if file is not None:
-            status = _serve_own(file, port, say, tell)
+            status = _serve_own(file, port, say, print_url)
         else:
             with playground(folder, rules=rules, objects=objects, port=0, say=say) as environment:
-                status = serve(environment, port, _home(folder / "dagster"), say, tell)
+                status = serve(environment, port, _home(folder / "dagster"), say, print_url)
     sys.exit(status)
 
 
-def _serve_own(file: Path, port: int, say: LogLine, tell: LogLine) -> int:
-    """Serves the UI of a file's repositories. Raises CollectionError where the file is wrong or lacks a secret."""
+def _serve_own(file: Path, port: int, say: LogLine, print_url: LogLine) -> int:
+    """Serves the UI of a file's repositories. Raises CollectionError if the file is wrong or lacks a secret."""
     names = [loaded.configuration.repository for loaded in loaded_configurations(file)]
     home = _home(file.parent / ".dagster")
     say(f"starting the Dagster UI of {', '.join(names)}; its runs are kept in {home}")
-    return serve({CONFIGURATION_VARIABLE: str(file.resolve())}, port, home, say, tell, first_run=False)
+    return serve({CONFIGURATION_VARIABLE: str(file.resolve())}, port, home, say, print_url, first_run=False)
 
 
-def _home(otherwise: Path) -> Path:
-    return prepare_home(Path(os.environ.get("DAGSTER_HOME") or otherwise))
+def _home(default: Path) -> Path:
+    return prepare_home(Path(os.environ.get("DAGSTER_HOME") or default))

@@ -24,7 +24,7 @@ from lakefs_gc_assets.cli import embedded as embedded_command
 from lakefs_gc_assets.cli import status as status_command
 from lakefs_gc_assets.cli import ui as ui_command
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.cli.run import tell_ended
+from lakefs_gc_assets.cli.run import print_report
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.embedded import demo
@@ -212,7 +212,7 @@ def test_report_and_exit_status_of_a_run_agree(
 ) -> None:
     found = dataclasses.replace(repository.dry, success=success, ended_well=ended_well)
     with pytest.raises(SystemExit) as ended:
-        tell_ended(found, as_json=True)
+        print_report(found, as_json=True)
     assert ended.value.code == status
     assert json.loads(capsys.readouterr().out)["success"] is success
 
