@@ -50,8 +50,8 @@ _MODULES = {
     "collector/engine": "local",
     "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
     "collector/live": (
-        "contents current head_ranges hidden hidden_staged live_files noted_sizes other_repositories ownership "
-        "range_records range_sizes uncommitted unnamed"
+        "contents current facts hidden hidden_staged known_ranges live_files other_repositories ownership "
+        "range_records facts_of_ranges uncommitted unnamed"
     ),
     "collector/quarantine": "check purge restore restore_run",
     "collector/records": "outcomes restoration undeletable",

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame import kinds
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.live import head_ranges, named_ranges, range_hashes, range_sizes
+from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
@@ -26,12 +26,12 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+_FOLDERS_BEFORE_FACTS = ("range_sizes", "range_hashes", "head_ranges", "named_ranges")
+"""Where runs of earlier versions recorded what ranges and metaranges hold."""
+
 FOLDERS = (
     *(name for name in kinds.FRAMES if name != kinds.DELETED_REPORT.name),
-    range_sizes.NAME,
-    range_hashes.HASHES.name,
-    head_ranges.NAME,
-    named_ranges.NAMED.name,
+    *_FOLDERS_BEFORE_FACTS,
 )
 """What an expired run loses: folders of these names and nothing else."""
 
@@ -259,7 +259,9 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
     Raises StorageError where one could not be deleted.
     """
     removed = _remove_prepared(store, forecast.forecast_id, forecast.entries, forecast.prepared)
-    removed += delete_all(store, keys_below(store, run_folder.frame(forecast.forecast_id, range_sizes.NAME)))
+    removed += facts.drop_of_run(store, forecast.forecast_id)
+    for name in _FOLDERS_BEFORE_FACTS:
+        removed += delete_all(store, keys_below(store, run_folder.frame(forecast.forecast_id, name)))
     present = keys_below(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
     return removed + delete_all(store, [key for key in forecasts.keys_of(forecast.forecast_id) if key in present])
 
@@ -267,17 +269,28 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
 def remove_frames(store: ObjectStore, run: PastRun) -> int:
     """Deletes the frames of a run, each manifest first, so that no half of a frame is read; returns how many objects.
 
-    What the server prepared for the run goes before the frames that name it.
+    What the server prepared for the run goes before the frames that name it. Facts that a sweep recorded stay, since
+    runs use them that build on it: the next sweep that looks at everything deletes them. Nobody does so after dry runs.
 
     Raises StorageError where one could not be deleted.
     """
     removed = _remove_prepared(store, run.run_id, run.entries, run.prepared)
+    if run.frames and _was_dry(store, run):
+        removed += facts.drop_of_run(store, run.run_id)
     for frame in run.frames:
         manifest = run_folder.manifest(run.run_id, frame)
         removed += delete_all(
             store, sorted(keys_below(store, run_folder.frame(run.run_id, frame)), key=lambda key: key != manifest)
         )
     return removed
+
+
+def _was_dry(store: ObjectStore, run: PastRun) -> bool:
+    """True if a run was not to delete, and nobody approved it."""
+    try:
+        return not plans.read(store, run.run_id).sweep and run_folder.approval(run.run_id) not in run.entries
+    except CorruptFile:
+        return False
 
 
 def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], prepared: Sequence[str]) -> int:

@@ -45,17 +45,11 @@ from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, trac
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.incremental.leaving import leave
-from lakefs_gc_assets.collector.live import (
-    noted_addresses,
-    noted_metaranges,
-    noted_sizes,
-    other_repositories,
-    ownership,
-)
+from lakefs_gc_assets.collector.live import known_ranges, other_repositories, ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
-from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
-from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
+from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import report, restoration
@@ -170,8 +164,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
 
     An optimized run reads only the ranges that its base run's checkpoint does not name, and takes over the committed
     addresses of that checkpoint. A run by retention rules needs all live ranges. Where it builds on another one, it
-    first stores what expired since as the frame `expired`; then it reads only ranges of which nothing is noted, and
-    looks up in the notes of the others what it asks for.
+    first stores what expired since as the frame `expired`; then it reads only ranges without usable facts, and looks up
+    addresses in the facts about the others.
 
     Raises:
         OrderViolation: the commits come from another source than those of the base run.
@@ -180,8 +174,6 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
     known = before.read_ids if before else IdSet()
-    if before and step.plan.follows_expiry:
-        noted_metaranges.take_over(step)
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
     found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
     step.waited += found.waited
@@ -190,16 +182,16 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if found.unnamed and found.unnamed.ranges:
         step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
     inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, found)]
-    held: Held[R] = Held()
+    known_live: KnownLive[R] = KnownLive()
     if before and step.plan.follows_expiry:
         inputs += [step.stored(STORE_DF), store_expired(step, before, found)]
-        held = find_held(step, found, inputs, before.sealed)
-    unread = found.without(held.range_ids)
-    hashes_into = noted_addresses.folder_of(step, found)
-    addresses, count = unread.addresses(step, noted_sizes.folder_of(step), hashes_into), unread.count
-    if held.addresses is not None:
-        addresses.append(held.addresses)
-        count += held.count
+        known_live = find_known_live(step, found, inputs, before.sealed)
+    unread = found.without(known_live.range_ids)
+    sizes_into, hashes_into = known_ranges.own_folder(step, SIZES), hashes_folder(step, found)
+    addresses, count = unread.addresses(step, sizes_into, hashes_into), unread.count
+    if known_live.addresses is not None:
+        addresses.append(known_live.addresses)
+        count += known_live.count
     carried = before.committed(step) if before else None
     run_id, attempt = step.plan.run_id, step.plan.attempt
     # Ids and addresses belong together: a recheck skips what these ids name.
@@ -210,7 +202,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     else:
         ids = ranges_read.write(step.repository.store, run_id, attempt, found.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
-    noted_sizes.gather(step, before.run_id if before else None)
+    if step.plan.sweep:
+        known_ranges.tidy(step)
     if found.definition:
         note_last_holders(step, found.definition.last_holders)
     branches_before = branch_baseline(step.repository.store, step.plan.run_id, step.plan.repository, step.warn)
@@ -219,8 +212,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         figures,
         tracked_sha256=track(step, found),
         ranges_read=unread.ranges,
-        ranges_noted=len(held.range_ids),
-        addresses_noted=held.noted,
+        ranges_noted=len(known_live.range_ids),
+        addresses_noted=known_live.recorded,
     )
     if before and step.plan.follows_expiry:
         expired = step.stored(EXPIRED_DF)
@@ -315,7 +308,6 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     earlier = sightings.read_earlier(step, listed.manifest.span.started_at)
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     etags = partial(listed.rows, engine, "address", "size", "etag")
-    notes = HeadNotes(step.repository.store, step.plan.run_id, step.plan.base_run, step.warn)
     heads = committed.figures.heads
     with engine.in_background(find_gap) as found_gap:
         unheld = subtract_committed(step, listed, committed)
@@ -325,11 +317,9 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             rows,
             unheld.count,
             STORE_DF.schema,
-            lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, notes),
+            lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, record_heads=True),
         ) as chosen:
             unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
-            if not reasons.eligible:
-                notes.take_over()
             sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
             written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
@@ -413,6 +403,8 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     swept = step.plan.sweep or passes.approve(step, candidates)
     if swept:
         earlier_runs.forget(step.repository.store, step.plan.run_id)
+    if swept and not step.plan.sweep:
+        known_ranges.tidy(step)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)

@@ -6,7 +6,7 @@ import pytest
 
 from lakefs_gc_assets.collector import expiring, preparations
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.live import range_sizes
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -203,7 +203,8 @@ def forecast_folder(opened: OpenRepository, hours: float, *, made: bool = True) 
     forecast_id, prepared = IDS.descending(NOW - hours * HOUR), IDS.descending(NOW - hours * HOUR)
     for key in forecast.keys_of(forecast_id) if made else [forecast.begun_key(forecast_id)]:
         opened.store.put(key, b"forecast")
-    opened.store.put(f"{range_sizes.folder(forecast_id)}2-2-9-{'0' * 32}.sizes", b"sizes")
+    opened.store.put(f"{run_folder.frame(forecast_id, 'range_sizes')}2-2-9-{'0' * 32}.sizes", b"of an older version")
+    opened.store.put(f"{SIZES.folder(forecast_id, 'attempt')}1-2-3-{'0' * 64}.parquet", b"facts")
     preparations.note(opened.store, forecast_id, [prepared])
     opened.store.put(f"{run_folder.folder(prepared)}uncommitted/{prepared}", b"the server's")
     for name in FOREIGN:
@@ -229,7 +230,7 @@ def test_all_but_the_newest_forecasts_go(opened: OpenRepository) -> None:
     assert forecasts_expired(opened, keep=9) == []
 
 
-def test_a_forecast_goes_with_what_it_noted_and_nothing_else_does(opened: OpenRepository) -> None:
+def test_a_forecast_goes_with_what_it_recorded_and_nothing_else_does(opened: OpenRepository) -> None:
     newest, old = forecast_folder(opened, 1), forecast_folder(opened, 2)
     others = {key for key in keys(opened) if old not in key}
     (expired,) = expiring.decide(opened.store, 1).forecasts
@@ -239,7 +240,7 @@ def test_a_forecast_goes_with_what_it_noted_and_nothing_else_does(opened: OpenRe
 
     assert files(opened, old) == set(FOREIGN)
     assert others - keys(opened) == {f"{run_folder.folder(prepared)}uncommitted/{prepared}"}
-    assert removed == len(forecast.keys_of(old)) + 3
+    assert removed == len(forecast.keys_of(old)) + 4
     left = expiring.past_forecasts(opened.store, expiring.folders(opened.store))
     assert [each.forecast_id for each in left] == [newest]
 

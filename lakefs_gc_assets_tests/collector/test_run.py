@@ -37,8 +37,10 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import current, range_sizes
+from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import Neighbours
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
@@ -64,6 +66,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -415,9 +418,9 @@ class TestWhatRunsTell:
         clear, cached = clear_hidden, LocalEngine.cached
         told, kept = list[tuple[Any, ...]](), list[int]()
 
-        def noted(step: Step[ArrowRows], *more: Any) -> Any:
+        def noted(step: Step[ArrowRows], *more: Any, **named: Any) -> Any:
             told.append((step.engine.collect(more[3]()), *more[1:3]))
-            return clear(step, *more)
+            return clear(step, *more, **named)
 
         def keeping(engine: LocalEngine, rows: ArrowRows, at_most: int) -> Any:
             kept.append(at_most)
@@ -448,8 +451,10 @@ class TestWhatRunsTell:
         )
 
         @contextmanager
-        def cleared(step: Step[ArrowRows], candidates: ArrowRows, *more: Any) -> Iterator[Cleared[ArrowRows]]:
-            with clear_hidden(step, candidates, *more) as found:
+        def cleared(
+            step: Step[ArrowRows], candidates: ArrowRows, *more: Any, **named: Any
+        ) -> Iterator[Cleared[ArrowRows]]:
+            with clear_hidden(step, candidates, *more, **named) as found:
                 yield replace(found, kept={Kept.UNCERTAIN.value: 4}, asked=5, unasked=6)
 
         with (
@@ -508,8 +513,8 @@ class TestWhatRunsTell:
         ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
         assert ids < ranges_read.read(scene.store, step.plan.run_id, step.plan.attempt)
         assert told[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
-        # Sizes of ranges that the run before read are taken over.
-        assert any(line.endswith("of 0 of them no sizes are noted") for line in told)
+        # Sizes of ranges that the run before read are known.
+        assert any(line.endswith("the sizes of 0 of them are not known") for line in told)
 
     def test_a_run_by_retention(self) -> None:
         with told_by("unified") as (scene, told):
@@ -613,6 +618,10 @@ class Folder:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
+
+
+def files_of_sizes(store: ObjectStore) -> list[FactFile]:
+    return facts.files_of(SIZES, facts.list_files(store, facts.ROOT))
 
 
 def addresses_of(frame: StoredFrame[Any]) -> list[str]:
@@ -792,7 +801,8 @@ class TestReadingCommits:
             "1 commits, 2 ranges to read, by the refs dump",
             "1 of these ranges no commit names: what they hold counts as live",
         ]
-        assert sum(file.sizes for file in range_sizes.files_of(folder.store, step.plan.run_id)) == 2
+        (file,) = files_of_sizes(folder.store)
+        assert (file.values, file.key.startswith(SIZES.folder(step.plan.run_id, step.plan.attempt))) == (2, True)
 
     def read(self, folder: Folder, **learnt: Any) -> CommittedData:
         """The third step, where something else was learnt than what the server says."""
@@ -835,9 +845,9 @@ class TestReadingCommits:
 
     def test_on_top_of_another_run(self, folder: Folder) -> None:
         step, before = folder.built_on()
-        noted = range_sizes.RangeSizes(folder.store, range_sizes.folder(before.run_id))
-        noted.note("b" * 64, pa.array([7], pa.int64()))
-        noted.put()
+        writer = FactWriter(SIZES, folder.store, SIZES.folder(before.run_id, before.checkpoint.attempt))
+        facts_of_ranges.record_sizes(writer, "b" * 64, pa.array([7], pa.int64()))
+        writer.put()
         uncommitted = folder.frame(step, UNCOMMITTED_DF, UNCOMMITTED_FIGURES)
         held = self.commit(folder, "data/x")
         found = run.read_committed(step, uncommitted)
@@ -845,12 +855,9 @@ class TestReadingCommits:
         ids = ranges_read.read(folder.store, step.plan.run_id, step.plan.attempt)
         assert ids > before.read_ids and held in ids
         assert found.figures.branches_before == 3
-        (file,) = [
-            file
-            for file in range_sizes.files_of(folder.store, step.plan.run_id)
-            if "b" * 64 in range_sizes.read(folder.store, file).range_ids
-        ]
-        assert file.key.startswith(range_sizes.gathered_folder(step.plan.run_id))
+        (file,) = files_of_sizes(folder.store)
+        recorded = facts_of_ranges.range_ids_of(facts.read(SIZES, folder.store, file).schema.metadata)
+        assert "b" * 64 in recorded and len(recorded) == 2
         assert not any("no commit names" in line for line in folder.logged)
 
     def test_of_another_source_than_the_run_before_are_refused(self, folder: Folder) -> None:

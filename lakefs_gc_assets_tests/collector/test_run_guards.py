@@ -31,12 +31,11 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import range_notes
+from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
-from lakefs_gc_assets.collector.live.head_ranges import HeadNotes
+from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.named_ranges import NAMED
-from lakefs_gc_assets.collector.live.range_hashes import HASHES
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
@@ -696,13 +695,6 @@ class TestOptimized:
             with pytest.raises(CorruptFile, match="is not the frame that the report"):
                 BaseCheckpoint(scene.store, step.plan.base_run).pending_objects(step)
 
-    def test_notes_of_heads_are_handed_on_where_nobody_asks_for_them(self) -> None:
-        with world_of("optimized") as scene, mock.patch.object(HeadNotes, "take_over") as take_over:
-            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert scene.told.counts["candidates"] and not take_over.called
-            assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert not scene.told.counts["candidates"] and take_over.called
-
     def test_it_had_the_same_minimum_age(self) -> None:
         with world_of("optimized") as scene:
             assert scene.start(allowing(min_age_hours=48), Faults(), OPTIMIZED) is Ended.WELL
@@ -764,15 +756,15 @@ class TestFollowingExpiry:
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert (scene.told.counts["expired_objects"], scene.told.counts["candidates"]) == (0, 0)
 
-    def test_notes_travel_from_run_to_run(self) -> None:
+    def test_facts_are_known_to_every_later_run(self) -> None:
         with world_of("following") as scene:
-            noted = []
+            known = []
             for _ in range(3):
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
                 assert scene.told.base_run is not None
-                noted.append(scene.told.counts["ranges_noted"])
+                known.append(scene.told.counts["ranges_noted"])
             # Where nothing new is committed, what one run reads the next one knows.
-            assert 0 < noted[0] <= noted[1] <= noted[2]
+            assert 0 < known[0] <= known[1] <= known[2]
 
     def test_metaranges_that_the_base_run_knew_are_not_read(self) -> None:
         with world_of("following") as scene:
@@ -785,47 +777,45 @@ class TestFollowingExpiry:
                 read.append([call for call in told.told if call.rpartition("/")[2] in ids])
             assert read[0] and not read[1]
 
-    def test_notes_of_another_version_are_not_believed(self) -> None:
+    def test_facts_of_another_version_are_not_believed(self) -> None:
         warnings: list[str] = []
         with world_of("following") as scene:
             run_id = next(run_folder.newest_runs(scene.store))
-            attempt = plans.read(scene.store, run_id).attempt
-            for kind in (HASHES, NAMED):
-                for file in range_notes.files_of(kind, scene.store, run_id, attempt):
-                    data, name = scene.store.get(file.key), file.key.rpartition("/")[2]
+            for kind in (HASHES, METARANGES):
+                for file in facts.files_of(kind, facts.list_files(scene.store, kind.root)):
+                    data, (folder, _, name) = scene.store.get(file.key), file.key.rpartition("/")
                     scene.world.bucket.remove(file.key)
                     other = name.replace(f"{kind.version}-", f"{kind.version + 1}-", 1)
-                    scene.world.bucket.put(kind.folder(run_id, attempt) + other, data)
+                    scene.world.bucket.put(f"{folder}/{other}", data)
             with mock.patch.object(Run, "warn", lambda self, line: warnings.append(line)):
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.told.base_run == run_id
             assert scene.told.counts["ranges_noted"] == 0
-            assert len([line for line in warnings if "of another version and are not used" in line]) == 2
+            told = {line for line in warnings if "of another version and are not used" in line}
+            assert {line[: line.index(")")].rpartition("(")[2] for line in told} == {HASHES.what, METARANGES.what}
 
-    def test_what_is_noted_of_ranges_is_compared_with_some(self) -> None:
+    def test_what_is_recorded_of_ranges_is_compared_with_some(self) -> None:
         with world_of("following") as scene:
-            self.note_less(scene)
+            self.record_less(scene)
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.FAILED
-            assert "is not what it holds" in scene.world.log[-1]
-            self.lists_everything(scene, "is not what it holds")
+            assert "does not hold what is recorded of it" in scene.world.log[-1]
+            self.lists_everything(scene, "does not hold what is recorded of it")
 
     @staticmethod
-    def note_less(scene: Scene) -> None:
-        """Whoever noted what ranges hold forgot an address of each, and whatever is compared with the file fits."""
-        run_id = next(run_folder.newest_runs(scene.store))
-        attempt = plans.read(scene.store, run_id).attempt
-        for file in range_notes.files_of(HASHES, scene.store, run_id, attempt):
-            rows = range_notes.read(HASHES, scene.store, file).to_pylist()
+    def record_less(scene: Scene) -> None:
+        """Whoever recorded what ranges hold forgot an address of each, and whatever is compared with the file fits."""
+        for file in facts.files_of(HASHES, facts.list_files(scene.store, HASHES.root)):
+            rows = facts.read(HASHES, scene.store, file).to_pylist()
             less = pa.Table.from_pylist([{**row, "hashes": row["hashes"][1:]} for row in rows], HASHES.schema)
             scene.world.bucket.remove(file.key)
-            folder = HASHES.folder(run_id, attempt)
-            range_notes.put(HASHES, cast(ObjectStore, scene.world.bucket), folder, less)
+            folder = file.key.rpartition("/")[0] + "/"
+            facts.put(HASHES, cast(ObjectStore, scene.world.bucket), folder, less)
 
-    def test_what_is_unstaged_and_held_by_ranges_that_are_noted_is_not_lost(self) -> None:
+    def test_what_is_unstaged_and_held_by_ranges_that_are_known_is_not_lost(self) -> None:
         """The recheck must know that it is committed: what was staged anew at the address of a committed object."""
         options = allowing(FOLLOWING, sweep=False)
         with world_of("following") as scene:
-            # This one reads what is new, and notes it.
+            # This one reads what is new, and records it.
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             repository = scene.world.repository
             for branch in repository.branches.values():

@@ -23,7 +23,7 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
-from lakefs_gc_assets_tests.collector.live.test_noted_metaranges import metaranges_read
+from lakefs_gc_assets_tests.collector.live.test_known_metaranges import metaranges_read
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.replay.collecting import Engine, graph, plain_tables
 from lakefs_gc_assets_tests.retained_repository import RetainedRepository

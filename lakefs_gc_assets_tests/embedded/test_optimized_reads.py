@@ -4,16 +4,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.live import head_ranges, hidden, range_sizes
+from lakefs_gc_assets.collector.live import facts, known_ranges
+from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
@@ -43,13 +44,16 @@ class Repository:
             self.read.append(range_id)
             return head_entries(files, range_id, *more)
 
-        def fetched(store: ObjectStore, key: str) -> bytes:
-            self.heads += 1
-            return fetch(store, key)
+        class OfHeads(LiveFiles):
+            """Reads heads for candidates."""
+
+            def metarange(files, metarange_id: str) -> pa.Table:
+                self.heads += 1
+                return LiveFiles.metarange(files, metarange_id)
 
         monkeypatch.setattr(LiveFiles, "head_entries", counted)
-        monkeypatch.setattr(hidden, "fetch", fetched)
-        monkeypatch.setattr(head_ranges, "WORTH_NOTING", 1)
+        monkeypatch.setattr(known_ranges, "LiveFiles", OfHeads)
+        monkeypatch.setattr(known_ranges, "HEADS_WORTH_RECORDING", 1)
 
     def upload(self, path: str, size: int, days: float, branch: str = "main") -> None:
         """Stages an object of so many bytes."""
@@ -96,7 +100,7 @@ def test_candidates_read_the_ranges_that_have_their_size_and_no_others(repositor
     repository.leave_garbage("second", 4, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert len(repository.read) == 1
-    # What is committed later is noted as well, and what was noted before is handed on.
+    # What is committed later is recorded as well, and what was recorded before is known.
     repository.upload("later", 300, 2.5)
     clients.commit(repository.server, "later")
     repository.leave_garbage("third", 300, 2.5)
@@ -105,14 +109,13 @@ def test_candidates_read_the_ranges_that_have_their_size_and_no_others(repositor
     assert len(repository.read) == 2
 
 
-def test_without_notes_every_range_is_read_and_it_is_told(repository: Repository) -> None:
-    newest = next(run_folder.newest_runs(repository.store))
-    for file in range_sizes.files_of(repository.store, newest):
+def test_without_facts_every_range_is_read_and_it_is_told(repository: Repository) -> None:
+    for file in facts.files_of(SIZES, facts.list_files(repository.store, facts.ROOT)):
         repository.store.put(file.key, b"damaged")
     repository.leave_garbage("second", 200, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert len(set(repository.read)) == len(BRANCHES)
-    assert any("were not taken over from run" in line or "cannot be used" in line for line in repository.lines)
+    assert any("files of facts were lost" in line or "cannot be used" in line for line in repository.lines)
 
 
 def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> None:
@@ -121,7 +124,7 @@ def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> N
     repository.leave_garbage("second", 200, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert repository.heads == 0
-    # A run without candidates hands on what is known.
+    # A run without candidates changes nothing of it.
     assert repository.collect(Flow.OPTIMIZED).counts["candidates"] == 0
     repository.upload("later", 300, 2.5, BRANCHES[0])
     clients.commit(repository.server, "later", branch=BRANCHES[0])
@@ -130,10 +133,10 @@ def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> N
     assert repository.heads == 1
 
 
-def test_without_notes_every_head_is_read_and_it_is_told(repository: Repository) -> None:
-    newest = next(run_folder.newest_runs(repository.store))
-    repository.store.put(head_ranges.key(newest), b"damaged")
+def test_without_facts_every_head_is_read_and_it_is_told(repository: Repository) -> None:
+    for file in facts.files_of(METARANGES, facts.list_files(repository.store, facts.ROOT)):
+        repository.store.put(file.key, b"damaged")
     repository.leave_garbage("second", 4, 3)
     assert repository.collect(Flow.OPTIMIZED).counts["deleted"] == 1
     assert (repository.heads, len(repository.read)) == (len(BRANCHES), 1)
-    assert any("every head is read" in line for line in repository.lines)
+    assert any("these heads are read" in line or "files of facts were lost" in line for line in repository.lines)

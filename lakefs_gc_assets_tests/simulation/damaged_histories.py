@@ -16,7 +16,7 @@ _TIMES = 3
 """So many files are damaged in a history."""
 _READ_BY_OTHERS = re.compile(
     r"/(plan|report|approval|runs|undeletable)\.json$|/(sealed|read|tracked)-"
-    "|/(receipts|deleted_report|pending|checkpoint_committed|range_sizes|range_hashes|head_ranges|named_ranges)/"
+    "|/(receipts|deleted_report|pending|checkpoint_committed|facts)/"
 )
 """Files that a run reads of others. Without sightings objects are kept for longer than a history expects."""
 

@@ -36,10 +36,10 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import current, noted_addresses, ownership, range_notes, uncommitted
+from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, ownership, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
-from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
-from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
+from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
+from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
@@ -53,8 +53,8 @@ from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
-from lakefs_gc_assets_tests.collector.live.test_noted_addresses import (
-    test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed,
+from lakefs_gc_assets_tests.collector.live.test_known_live import (
+    test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
 )
 from lakefs_gc_assets_tests.simulation import test_compaction
 from lakefs_gc_assets_tests.simulation.bug import (
@@ -75,7 +75,7 @@ from lakefs_gc_assets_tests.simulation.quiet import Kind
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
 _reason, _approve = leaving.reason_for_none, passes.approve
-_files_of, _track = range_notes.files_of, run.track
+_files_of, _track = facts.files_of, run.track
 
 
 def _describing(**changes: Any) -> Bug:
@@ -139,10 +139,15 @@ def _heads_shown_late(asking: object) -> tuple[Replacement, ...]:
     return ((asking, "heads_shown", lambda step: late), (asking, "prepare_uncommitted", prepare))
 
 
-def _any_version(kind: NotesKind, *where: Any) -> list[NotesFile]:
-    """Takes notes of other versions for those of this one."""
+def _any_version(kind: FactKind, *where: Any) -> list[FactFile]:
+    """Takes facts of other versions for those of this one."""
     versions = (kind.version - 1, kind.version, kind.version + 1)
     return [file for version in versions for file in _files_of(replace(kind, version=version), *where)]
+
+
+def _own_files(step: ArrowStep, kind: FactKind) -> list[FactFile]:
+    """Knows what this run has recorded alone."""
+    return _files_of(kind, facts.list_files(step.repository.store, known_ranges.own_folder(step, kind).key))
 
 
 def _track_named(step: ArrowStep, found: Committed) -> str | None:
@@ -174,9 +179,9 @@ def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) 
     return step.stored_of(self.run_id, kind).rows(step.engine)
 
 
-def _nothing_staged(step: ArrowStep, found: Committed, asked: Any, *more: Any) -> Held[Any]:
+def _nothing_staged(step: ArrowStep, found: Committed, asked: Any, *more: Any) -> KnownLive[Any]:
     """Looks up what the run looks at, and not what is uncommitted."""
-    return find_held(step, found, [frame for frame in asked if frame.name != UNCOMMITTED_DF.name], *more)
+    return find_known_live(step, found, [frame for frame in asked if frame.name != UNCOMMITTED_DF.name], *more)
 
 
 def _any_attempt(step: ArrowStep) -> BaseCheckpoint | None:
@@ -437,26 +442,26 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out,
     ),
     "by rules: notes of ranges not compared with ranges": _guarding(
-        noted_addresses, "_require_true", find_held, _FOLLOWING.test_what_is_noted_of_ranges_is_compared_with_some
+        known_live, "_require_true", find_known_live, _FOLLOWING.test_what_is_recorded_of_ranges_is_compared_with_some
     ),
     "by rules: notes of the run before not taken over": TestedBug(
-        replaced((range_notes, "take_over", lambda *arguments: [])), _FOLLOWING.test_notes_travel_from_run_to_run
+        replaced((known_ranges, "find_files", _own_files)), _FOLLOWING.test_facts_are_known_to_every_later_run
     ),
     "by rules: notes of any version believed": TestedBug(
-        replaced((range_notes, "files_of", _any_version)),
-        _FOLLOWING.test_notes_of_another_version_are_not_believed,
+        replaced((facts, "files_of", _any_version)),
+        _FOLLOWING.test_facts_of_another_version_are_not_believed,
     ),
     "by rules: ranges that no commit names not tracked": TestedBug(
         replaced((run, "track", _track_named)),
         _FOLLOWING.test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now,
     ),
     "by rules: notes of any number of entries believed": TestedBug(
-        replaced((noted_addresses, "_select_fitting", lambda step, told, records: told)),
-        test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed,
+        replaced((known_live, "_select_fitting", lambda step, told, records: told)),
+        test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
     ),
     "by rules: what is staged not looked up in notes": TestedBug(
-        replaced((run, "find_held", _nothing_staged)),
-        _FOLLOWING.test_what_is_unstaged_and_held_by_ranges_that_are_noted_is_not_lost,
+        replaced((run, "find_known_live", _nothing_staged)),
+        _FOLLOWING.test_what_is_unstaged_and_held_by_ranges_that_are_known_is_not_lost,
     ),
     # The check of a purge.
     "purge: source of commits not compared": _guarding(

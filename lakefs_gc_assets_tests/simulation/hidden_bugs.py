@@ -14,19 +14,20 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live import contents, hidden, hidden_staged, noted_sizes, range_sizes
+from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, hidden_staged, known_ranges
 from lakefs_gc_assets.collector.live.contents import Looking
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.live import test_contents as tests
 from lakefs_gc_assets_tests.collector.live.test_contents import EncryptingStore, World
 from lakefs_gc_assets_tests.collector.live.test_hidden import TestListing
-from lakefs_gc_assets_tests.collector.live.test_noted_sizes import test_a_range_of_which_nothing_is_noted_is_read
+from lakefs_gc_assets_tests.collector.live.test_known_sizes import test_a_range_without_facts_is_read
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, TestedBug, replaced
 
 _contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden_staged._within, hidden._listed
-_select_ranges = noted_sizes.select_ranges
+_select_ranges = known_ranges.select_ranges
 
 
 def _in_a_world(
@@ -88,14 +89,14 @@ def _complete(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[Mappin
     return dict.fromkeys(paths, "") | found, pages
 
 
-def _only_noted(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
-    """Takes a range of which no sizes are noted for one without entries."""
-    noted = {
+def _only_recorded(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:
+    """Takes a range whose sizes are not recorded for one without entries."""
+    known = {
         range_id
-        for file in range_sizes.files_of(step.repository.store, step.plan.run_id)
-        for range_id in range_sizes.read(step.repository.store, file).range_ids
+        for file in known_ranges.find_files(step, SIZES)
+        for range_id in facts_of_ranges.range_ids_of(facts.read(SIZES, step.repository.store, file).schema.metadata)
     }
-    return _select_ranges(step, noted.intersection(range_ids), sizes)
+    return _select_ranges(step, known.intersection(range_ids), sizes)
 
 
 _REQUESTS, _BOUND = tests.TestRequests(), tests.TestBoundOfCandidates()
@@ -126,7 +127,7 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
         _looking(tests.test_a_content_at_many_paths_does_not_keep_all_others),
     ),
     "ranges that nobody noted taken for empty": TestedBug(
-        replaced((noted_sizes, "select_ranges", _only_noted)), test_a_range_of_which_nothing_is_noted_is_read
+        replaced((known_ranges, "select_ranges", _only_recorded)), test_a_range_without_facts_is_read
     ),
     "paths that a listing lacks taken for gone": TestedBug(
         replaced((hidden, "_listed", _complete)),

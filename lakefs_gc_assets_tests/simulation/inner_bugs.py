@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
-from lakefs_gc_assets.collector.live import named_ranges, range_hashes, uncommitted
+from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.stored import records
@@ -22,7 +22,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector import test_checking, test_guards, test_order, test_preparations, test_run_guards
 from lakefs_gc_assets_tests.collector.frame import test_manifest
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
-from lakefs_gc_assets_tests.collector.live import test_named_ranges, test_range_hashes, test_uncommitted
+from lakefs_gc_assets_tests.collector.live import test_facts_of_metaranges, test_facts_of_ranges, test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.records import test_plan
 from lakefs_gc_assets_tests.collector.retention import test_rules
@@ -74,7 +74,7 @@ def _without_a_range(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 _notes_with_a_range_left_out = _with_store(
-    test_named_ranges.TestDamage().test_rows_that_do_not_fit_what_was_noted_of_each_metarange, _without_a_range
+    test_facts_of_metaranges.TestDamage().test_rows_that_do_not_fit_what_was_noted_of_each_metarange, _without_a_range
 )
 
 
@@ -86,14 +86,14 @@ INNER_BUGS: dict[str, TestedBug] = {
         ),
     ),
     "notes of metaranges put as they are": TestedBug(
-        without_call(named_ranges, "require_whole", named_ranges.put), _notes_with_a_range_left_out
+        without_call(facts_of_metaranges, "require_whole", facts_of_metaranges.put), _notes_with_a_range_left_out
     ),
     "notes of metaranges believed as they are": TestedBug(
-        without_call(named_ranges, "require_whole", named_ranges.look_up), _notes_with_a_range_left_out
+        without_call(facts_of_metaranges, "require_whole", facts_of_metaranges.read), _notes_with_a_range_left_out
     ),
     "hits in notes of some ranges taken for those of all": TestedBug(
-        without_call(range_hashes, "require_whole", range_hashes.tell_apart),
-        _with_store(test_range_hashes.TestDamage().test_what_is_told_in_part),
+        without_call(facts_of_ranges, "require_whole", facts_of_ranges.split_sums_and_hits),
+        _with_store(test_facts_of_ranges.TestDamage().test_what_is_told_in_part),
     ),
     "live set: committed addresses not looked at": TestedBug(
         without_call(guards, "require_committed", guards.require_live_set),

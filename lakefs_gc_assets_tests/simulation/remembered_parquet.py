@@ -28,11 +28,23 @@ class ParquetMemory:
     def patches(self) -> dict[str, Callable[..., object]]:
         """What stands in for functions and classes of `pyarrow.parquet`, by name."""
         return {
-            "ParquetWriter": lambda where, schema, **options: _RememberingWriter(self, where, schema),
-            "ParquetFile": lambda source, **options: _RememberedFile(self, source, options),
+            "ParquetWriter": self._writer,
+            "ParquetFile": self._file,
             "write_table": lambda table, where, **options: where.write(self.encode(table)),
             "read_table": lambda source: _RememberedFile(self, source, {}).read(),
         }
+
+    def _writer(self, where: BinaryIO, schema: pa.Schema, **options: Any) -> Any:
+        if "store_schema" in options:
+            # Who writes facts asks where each row group ends.
+            return _Writer(where, schema, **options)
+        return _RememberingWriter(self, where, schema)
+
+    def _file(self, source: BinaryIO, **options: Any) -> Any:
+        data = source.read()
+        if data in self.tables:
+            return _RememberedFile(self, io.BytesIO(data), options)
+        return _File(pa.BufferReader(data), **options)
 
     def encode(self, table: pa.Table) -> bytes:
         """A table as a file."""

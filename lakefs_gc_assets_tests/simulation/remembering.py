@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live import live_files, uncommitted
+from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.stored import records, tables
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ObjectNotFound
@@ -86,14 +86,14 @@ def remembering() -> Iterator[None]:
         yield
 
 
-class _Noted:
-    """Keeps the sizes that a reading notes."""
+class _Recorded:
+    """Keeps the facts about sizes that a reading records."""
 
     def __init__(self) -> None:
-        self.sizes: pa.Int64Array | None = None
+        self.rows: pa.Table | None = None
 
-    def note(self, range_id: str, sizes: pa.Int64Array) -> None:
-        self.sizes = sizes
+    def add(self, rows: pa.Table) -> None:
+        self.rows = rows
 
 
 def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
@@ -103,12 +103,12 @@ def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -
         known = (name, data, what, self.window_size, *(tuple(each.to_pylist()) for each in more))
         if known not in memory:
             given: Any = _Given(data)
-            noted = _Noted()
-            files = LiveFiles(given, self.namespace, self.window_size, cast(RangeSizes, noted))
-            memory[known] = read(files, what, *more), noted.sizes
+            recorded = _Recorded()
+            files = LiveFiles(given, self.namespace, self.window_size, cast(FactWriter, recorded))
+            memory[known] = read(files, what, *more), recorded.rows
         found, sizes = memory[known]
-        if self.noted is not None and sizes is not None:
-            self.noted.note(key, sizes)
+        if self.size_facts is not None and sizes is not None:
+            self.size_facts.add(sizes)
         return found
 
     return remembered
@@ -125,10 +125,12 @@ def _of_bytes(memory: dict[Any, Any], read: Callable[..., Any]) -> Callable[...,
 
 
 def _of_table(memory: dict[Any, Any], decode: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
-    def remembered(schema: pa.Schema, data: bytes, file: str, *more: Any) -> pa.Table:
-        key = (decode, *schema.names, data)
+    def remembered(
+        schema: pa.Schema, data: bytes, file: str, *more: Any, groups: Sequence[int] | None = None
+    ) -> pa.Table:
+        key = (decode, *schema.names, data, None if groups is None else tuple(groups))
         if key not in memory:
-            memory[key] = decode(schema, data, file, *more)
+            memory[key] = decode(schema, data, file, *more, groups=groups)
         return memory[key]
 
     return remembered

@@ -22,13 +22,13 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import leaving, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
-from lakefs_gc_assets.collector.live import current, named_ranges, noted_addresses, range_hashes, range_notes
+from lakefs_gc_assets.collector.live import current, facts, facts_of_metaranges, facts_of_ranges, known_live, references
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
-from lakefs_gc_assets.collector.live.named_ranges import NAMED_RANGES
-from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
-from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
-from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes, look_up
-from lakefs_gc_assets.collector.live.range_notes import NotesFile
+from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_metaranges import NAMED_RANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, look_up_hashes, record_hashes
+from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
+from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import look_around, track
@@ -37,7 +37,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
-_note, _join_runs, _look_up_part = RangeHashes.note, named_ranges.join_runs, noted_addresses._look_up_part
+_join_runs, _look_up_part = facts_of_metaranges.join_runs, known_live._look_up_part
 _UNCHECKED: Replacement = (leaving.CheckpointCounts, "contradiction", None)
 
 
@@ -84,22 +84,24 @@ def _first_look() -> Sequence[Replacement]:
 
 
 def _look_up_every_range(
-    store: ObjectStore, wanted: Set[str], hashes: HashSet, files: Sequence[NotesFile]
+    store: ObjectStore, wanted: Set[str], sealed: pa.StringArray, hashes: HashSet, files: Sequence[FactFile]
 ) -> Iterator[pa.RecordBatch]:
-    """Takes what is noted of ranges for held, whether they are live or have expired."""
-    noted = (range_notes.read(HASHES, store, file).column("range_id").to_pylist() for file in files)
-    return look_up(store, IdSet(chain.from_iterable(noted)), hashes, files)
+    """Takes what is recorded of ranges for held, whether they are live or have expired."""
+    known = (facts.read(HASHES, store, file).column("range_id").to_pylist() for file in files)
+    return look_up_hashes(store, IdSet(chain.from_iterable(known)), sealed, hashes, files)
 
 
-def _nothing_held(step: ArrowStep, *more: Any) -> Held[ArrowRows]:
-    """Takes ranges for known of which something is noted, and does not look at what."""
-    found = find_held(step, *more)
+def _nothing_held(step: ArrowStep, *more: Any) -> KnownLive[ArrowRows]:
+    """Takes ranges for known that have facts, and does not look at these."""
+    found = find_known_live(step, *more)
     return replace(found, addresses=found.addresses and step.engine.table(LIVE.empty_table()))
 
 
-def _only_listed(step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[Any]], *more: Any) -> Held[ArrowRows]:
+def _only_listed(
+    step: ArrowStep, found: Committed, asked: Sequence[StoredFrame[Any]], *more: Any
+) -> KnownLive[ArrowRows]:
     """Asks for what was listed, and not for what expired."""
-    return find_held(step, found, [frame for frame in asked if frame.name != EXPIRED_DF.name], *more)
+    return find_known_live(step, found, [frame for frame in asked if frame.name != EXPIRED_DF.name], *more)
 
 
 def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, Hashes]:
@@ -108,9 +110,9 @@ def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, Hashes]:
     return told, held[held < 2**63]
 
 
-def _note_less(self: RangeHashes, record: RangeRecord, rows: pa.Table) -> None:
+def _record_less(writer: FactWriter, record: RangeRecord, rows: pa.Table) -> None:
     """Forgets the first address of a range."""
-    _note(self, record, rows.slice(1))
+    record_hashes(writer, record, rows.slice(1))
 
 
 def _join_less(rows: pa.Table) -> pa.Table:
@@ -120,8 +122,13 @@ def _join_less(rows: pa.Table) -> pa.Table:
     return joined.set_column(joined.schema.get_field_index("last"), NAMED_RANGES.field("last"), shorter)
 
 
+def _any_slice(slices: pa.ListArray, sealed: pa.StringArray) -> pa.BooleanArray:
+    """Takes ranges with addresses in slices that are not sealed for known."""
+    return pa.array([True] * len(slices), pa.bool_())
+
+
 def _note_of_any(step: ArrowStep, repository: OpenRepository, metarange_ids: Sequence[str]) -> RangeRecords:
-    """Notes which ranges metaranges name in the store where these are, whosoever it is."""
+    """Records the ranges of metaranges in the store where these are, whosoever it is."""
     return find_ranges(replace(step, repository=repository), repository, metarange_ids)
 
 
@@ -136,23 +143,23 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "nothing pending by rules": replaced((leaving, "select_pending", _nothing_pending), _UNCHECKED),
     "expired as it was when the run began": Bug(_first_look),
     "notes of what expired taken for held": replaced(
-        (range_hashes, "look_up", _look_up_every_range),
-        (noted_addresses, "_select_fitting", lambda step, told, records: told),
-        (noted_addresses, "_require_true", ignored),
+        (facts_of_ranges, "look_up_hashes", _look_up_every_range),
+        (known_live, "_select_fitting", lambda step, told, records: told),
+        (known_live, "_require_true", ignored),
     ),
-    "what notes hold not subtracted": replaced((run, "find_held", _nothing_held)),
-    "what expired not looked up in notes": replaced((run, "find_held", _only_listed)),
-    "one part of what is looked up taken for all": replaced((noted_addresses, "_look_up_part", _first_part)),
+    "what notes hold not subtracted": replaced((run, "find_known_live", _nothing_held)),
+    "what expired not looked up in notes": replaced((run, "find_known_live", _only_listed)),
+    "one part of what is looked up taken for all": replaced((known_live, "_look_up_part", _first_part)),
     "other repositories: their metaranges noted": replaced((current, "find_ranges", _note_of_any)),
-    "ranges in slices that are not sealed noted": replaced((range_hashes, "lie_in_sealed", lambda *arguments: True)),
+    "ranges in slices that are not sealed noted": replaced((facts_of_ranges, "are_sealed", _any_slice)),
     "metaranges looked for where runs begin alone": replaced(
-        (named_ranges, "is_named", lambda is_wanted, first, last: is_wanted[first])
+        (facts_of_metaranges, "is_named", lambda is_wanted, first, last: is_wanted[first])
     ),
     "notes that lack a range believed": replaced(
-        (named_ranges, "join_runs", _join_less), (named_ranges, "require_whole", ignored)
+        (facts_of_metaranges, "join_runs", _join_less), (facts_of_metaranges, "require_whole", ignored)
     ),
     "notes that lack an address believed": replaced(
-        (RangeHashes, "note", _note_less), (noted_addresses, "_require_true", ignored)
+        (references, "record_hashes", _record_less), (known_live, "_require_true", ignored)
     ),
 }
 """By name."""

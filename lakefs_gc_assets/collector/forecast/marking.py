@@ -25,13 +25,14 @@ from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_a
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.history import deleted_before
-from lakefs_gc_assets.collector.live import noted_sizes, range_records
+from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
+from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.known_ranges import own_folder
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
-from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
@@ -119,7 +120,7 @@ def entries_of(ranges: pa.Table) -> int:
 
 
 def read_addresses(
-    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: NotesFolder, depth: int = 0
+    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: FactsFolder, depth: int = 0
 ) -> R:
     """What ranges hold, each object once (SETTLED).
 
@@ -127,7 +128,7 @@ def read_addresses(
         ranges: HELD_RANGES, in order of their keys.
         every: the bits of all scenarios.
         width: bytes of a set of bits.
-        sizes_into: where the sizes of what is read are noted.
+        sizes_into: where the sizes of entries are recorded.
         depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
     """
     references, engine = References.from_step(step), step.engine
@@ -135,16 +136,16 @@ def read_addresses(
     united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
 
     def read(packed: bytes) -> Iterator[pa.RecordBatch]:
-        noted = RangeSizes(sizes_into.opener.open(), sizes_into.key)
+        sizes = FactWriter(SIZES, sizes_into.opener.open(), sizes_into.key)
         with read_ahead(opener.open(), range_records.files_of(packed)) as store:
-            files = LiveFiles(store, namespace, window_size, noted)
+            files = LiveFiles(store, namespace, window_size, sizes)
             tables = (
                 _with_bits(_needed(files.held(record, depth), stays, held), held)
                 for batch in range_records.unpack_rows(packed)
                 for record, held in zip(range_records.records_of(batch), batch.column("held").to_pylist(), strict=True)
             )
             yield from _united(tables, united)
-        noted.put()
+        sizes.put()
 
     groups = [[packed] for packed in range_records.pack(ranges, references.tasks)]
     rows = engine.read(groups, read, HELD_IN if depth else HELD)
@@ -361,7 +362,8 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
     live = [*uncommitted.addresses, *(each.addresses(step) for each in beside)]
     count = promised + uncommitted.count + sum(each.count for each in beside)
     with ExitStack() as stack:
-        read = read_addresses(step, ranges, questions.every_scenario, width, noted_sizes.folder_of(step), depth)
+        sizes_into = own_folder(step, SIZES)
+        read = read_addresses(step, ranges, questions.every_scenario, width, sizes_into, depth)
         cached = stack.enter_context(engine.cached(read, promised))
         objects = engine.map_batches(cached, partial(_settle_first, every), SETTLED) if depth else cached
         expiring = engine.where(objects, partial(lacks_some, every))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -66,15 +67,21 @@ def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.Boo
     return pc.invert(_in_folders(folders, rows))
 
 
-def lie_in_sealed(rows: pa.Table, sealed: pa.StringArray) -> bool:
-    """Whether each of some addresses lies in a sealed slice or in no slice at all.
+def slices_of(rows: pa.Table) -> pa.StringArray:
+    """The slices in which some addresses lie, each once; an address may lie in none.
 
     Args:
         rows: with the columns `address` and `slice`, which is null for odd names inside of a slice.
     """
-    slices = rows.column("slice")
-    in_none = pc.is_null(slices)
-    if not pc.all(pc.or_(in_none, pc.is_in(slices, value_set=sealed)), min_count=0).as_py():
-        return False
-    folders = pa.concat_arrays([pa.array([_NO_SLICE], pa.string()), sealed])
-    return all(pc.all(_in_folders(folders, batch), min_count=0).as_py() for batch in rows.filter(in_none).to_batches())
+    odd = pc.extract_regex(rows.filter(pc.is_null(rows.column("slice"))).column("address"), _SLICE_FOLDER)
+    folders = [pc.struct_field(chunk, "folder").unique() for chunk in odd.chunks]
+    names = [chunk.unique() for chunk in rows.column("slice").chunks]
+    return pc.drop_null(pa.concat_arrays([pa.array([], pa.string()), *names, *folders]).unique())
+
+
+def are_sealed(slices: pa.ListArray, sealed: pa.StringArray) -> pa.BooleanArray:
+    """True for each list of slices whose slices are all sealed."""
+    unsealed = pc.invert(pc.is_in(pc.list_flatten(slices), value_set=sealed))
+    whole = np.ones(len(slices), np.bool_)
+    whole[pc.list_parent_indices(slices).filter(unsealed).to_numpy()] = False
+    return pa.array(whole)

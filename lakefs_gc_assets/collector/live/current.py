@@ -13,9 +13,8 @@ from lakefs_gc_assets.collector import commits, preparations
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
-from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
-from lakefs_gc_assets.collector.live.range_hashes import HashesFolder
-from lakefs_gc_assets.collector.live.range_notes import NotesFolder
+from lakefs_gc_assets.collector.live.facts import FactsFolder
+from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
@@ -128,12 +127,12 @@ class Unread:
         return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
 
     def addresses(
-        self, step: Step[R], sizes_into: NotesFolder | None = None, hashes_into: HashesFolder | None = None
+        self, step: Step[R], sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
     ) -> R:
         """The addresses (LIVE), an address perhaps several times.
 
         Args:
-            sizes_into, hashes_into: where sizes and hashes of the ranges are noted; None for nowhere.
+            sizes_into, hashes_into: where sizes and hashes of the ranges are recorded; None for nowhere.
         """
         references = References.from_step(step, self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
@@ -206,12 +205,12 @@ class Committed:
         return sum(each.count for each in self.everything)
 
     def addresses(
-        self, step: Step[R], sizes_into: NotesFolder | None = None, hashes_into: HashesFolder | None = None
+        self, step: Step[R], sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
     ) -> list[R]:
         """All addresses (LIVE) that were not read before, an address perhaps several times.
 
         Args:
-            sizes_into, hashes_into: where sizes and hashes of the ranges are noted; None for nowhere.
+            sizes_into, hashes_into: where sizes and hashes of the ranges are recorded; None for nowhere.
         """
         return [each.addresses(step, sizes_into, hashes_into) for each in self.everything]
 

@@ -6,7 +6,7 @@ it is asked for on the branch. Where many paths of a range are asked for, the br
 thousand with each request; a path that a listing lacks is asked for by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,18 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live.head_ranges import HeadRanges
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi
-from lakefs_gc_assets.lakefs.formats import ranges
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 PLACES = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
 """Paths in ranges of branch heads whose content may equal that of a candidate."""
 
 _CONCURRENT_QUESTIONS = 32
-_CONCURRENT_READS = 8
 _QUESTIONS_OF_A_TASK = 100
 _WORTH_LISTING = 10
 """Asking for so many paths one by one costs the server as much as one page of a listing."""
@@ -72,33 +67,23 @@ class _Question:
     by_listing: bool
 
 
-def heads_by_range(
-    store: ObjectStore, heads: Mapping[str, str], known: HeadRanges | None = None
-) -> dict[str, HeadRange]:
+def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.Table]]) -> dict[str, HeadRange]:
     """The ranges of branch heads.
 
     Args:
         heads: metarange of each branch's head.
-        known: what is known of metaranges: those that are not are read, and added.
+        ranges_of: each of these metaranges with its ranges (RANGES).
     """
-    known = HeadRanges() if known is None else known
     branches: dict[str, list[str]] = {}
     for branch, metarange_id in heads.items():
         branches.setdefault(metarange_id, []).append(branch)
-
-    def parts(metarange_id: str) -> list[tuple[str, int]]:
-        key = METADATA_PREFIX + metarange_id
-        return [(part.id, part.count) for part in ranges.read_metarange(fetch(store, key), key)]
-
-    unread = [metarange_id for metarange_id in branches if metarange_id not in known]
-    with ThreadPoolExecutor(_CONCURRENT_READS) as pool:
-        for metarange_id, records in zip(unread, pool.map(parts, unread), strict=True):
-            known.add(metarange_id, records)
     found: dict[str, list[str]] = {}
-    for metarange_id, names in branches.items():
-        for range_id in known.ranges(metarange_id):
-            found.setdefault(range_id, []).extend(names)
-    return {range_id: HeadRange(tuple(names), known.entries(range_id)) for range_id, names in found.items()}
+    entries: dict[str, int] = {}
+    for metarange_id, ranges in ranges_of:
+        for range_id, count in zip(ranges.column("id").to_pylist(), ranges.column("count").to_pylist(), strict=True):
+            found.setdefault(range_id, []).extend(branches[metarange_id])
+            entries[range_id] = count
+    return {range_id: HeadRange(tuple(names), entries[range_id]) for range_id, names in found.items()}
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:

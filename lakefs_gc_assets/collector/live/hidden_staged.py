@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live import hidden, noted_sizes
+from lakefs_gc_assets.collector.live import hidden, known_ranges
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
-from lakefs_gc_assets.collector.live.head_ranges import HeadNotes, HeadRanges
 from lakefs_gc_assets.collector.live.hidden import PLACES, HeadRange
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Kept
@@ -63,7 +62,7 @@ def clear_hidden(
     heads: Mapping[str, str],
     columns: pa.Schema,
     listed: Callable[[], R] | None = None,
-    notes: HeadNotes | None = None,
+    record_heads: bool = False,
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that a branch has staged with the content of a committed object.
 
@@ -76,16 +75,15 @@ def clear_hidden(
         heads: metarange of the head of each branch of this repository.
         columns: of the candidates.
         listed: gives address, size and ETag of all objects of the store, where it was listed.
-        notes: what is known of the ranges of heads, and where that is noted; None where every head is read.
+        record_heads: whether the ranges of heads are recorded, for the run that builds on this one.
     """
-    known, seen = notes.read() if notes else HeadRanges(), set(heads.values())
+    ranges_of = partial(known_ranges.ranges_of_heads, step, record=record_heads)
     with ExitStack() as stack:
-        of_heads = hidden.heads_by_range(step.repository.store, heads, known)
+        of_heads = hidden.heads_by_range(heads, ranges_of(step.repository, {*heads.values()}))
         cleared = stack.enter_context(_clear_one(step, step.repository, candidates, of_heads, columns, listed))
         for other in step.repository.others:
             theirs = _heads(other)
-            seen.update(theirs.values())
-            of_heads = hidden.heads_by_range(other.store, theirs, known)
+            of_heads = hidden.heads_by_range(theirs, ranges_of(other, {*theirs.values()}))
             again = _clear_one(step, other, cleared.candidates, of_heads, columns, listed)
             found = stack.enter_context(again)
             cleared = Cleared(
@@ -95,8 +93,6 @@ def clear_hidden(
                 cleared.unasked + found.unasked,
                 cleared.live | found.live,
             )
-        if notes:
-            notes.write(known, seen)
         yield cleared
 
 
@@ -120,7 +116,7 @@ def _clear_one(
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
     sizes = pa.array(amounts, pa.int64())
-    read = References.from_step(step, repository).head_entries(noted_sizes.select_ranges(step, of_heads, sizes), sizes)
+    read = References.from_step(step, repository).head_entries(known_ranges.select_ranges(step, of_heads, sizes), sizes)
     with engine.cached(read, at_most=sys.maxsize) as entries:
         counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
         if not (questions := _by_size(counted)):

@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
+from lakefs_gc_assets.collector.live.facts import FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import record_sizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import names
@@ -41,13 +42,13 @@ class LiveFiles:
     Attributes:
         namespace: what addresses are relative to.
         window_size: how slices are grouped.
-        noted: notes the sizes of what `range` reads; None where nobody asks for them.
+        size_facts: records the sizes of entries that are read; None where nobody asks for them.
     """
 
     store: GivesObjects
     namespace: Namespace
     window_size: WindowSize
-    noted: RangeSizes | None = None
+    size_facts: FactWriter | None = None
 
     def metarange(self, metarange_id: str) -> pa.Table:
         """The ranges of a metarange (RANGES)."""
@@ -59,8 +60,8 @@ class LiveFiles:
         """The addresses that a range references inside the namespace (LIVE), each once."""
         key = METADATA_PREFIX + record.id
         found = ranges.read_range(fetch(self.store, key), key, expected=record)
-        if self.noted is not None:
-            self.noted.note(record.id, found.sizes)
+        if self.size_facts is not None:
+            record_sizes(self.size_facts, record.id, found.sizes)
         return self._live(found.addresses, found.address_types)
 
     def entries(self, record: RangeRecord) -> pa.Table:
@@ -83,8 +84,8 @@ class LiveFiles:
             depth: with so many components, rows have the column FOLDER, and an address a row for each entry.
         """
         found = self._entries(record, ["keys"] if depth else [])
-        if self.noted is not None:
-            self.noted.note(record.id, found.sizes)
+        if self.size_facts is not None:
+            record_sizes(self.size_facts, record.id, found.sizes)
         places, listed = self._objects(found)
         certain = listed.append_column(_CERTAIN, pa.repeat(pa.scalar(True), listed.num_rows)).cast(HELD_ENTRIES)
         folders = _folders(found, depth) if depth else None

@@ -10,12 +10,11 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import named_ranges, range_records
+from lakefs_gc_assets.collector.live import facts_of_metaranges, range_records
+from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, SIZES, SUMS, record_hashes, sum_up
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.range_hashes import SUMS, HashesFolder, sum_up
-from lakefs_gc_assets.collector.live.range_notes import NotesFolder
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -28,8 +27,8 @@ FILES_AHEAD = 4
 """So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""
 ROWS_MERGED = 65_536
 """A task that reads metaranges leaves out what it has already whenever it has so many rows of ranges more."""
-_METARANGES_NOTED = 16
-"""A task notes at least so many metaranges, if there are as many: each leaves a file."""
+_METARANGES_RECORDED = 16
+"""Metaranges that a task records at least, if there are as many: each task leaves a file."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,18 @@ class References(Generic[R]):
             step.tasks(step.repository.settings.range_partitions),
         )
 
-    def range_records(self, metarange_ids: Sequence[str], notes_into: str | None = None) -> RangeRecords:
+    def range_records(self, metarange_ids: Sequence[str], facts_into: str | None = None) -> RangeRecords:
         """The distinct ranges of metaranges. Two counts for one id give two records, and the reading fails.
 
         Neighbours are read by one task, which hands on once what they both name.
 
         Args:
-            notes_into: the folder, with a trailing slash, where it is noted which ranges each names; None for nowhere.
+            facts_into: the folder, with a trailing slash, where the ranges of each are recorded; None for nowhere.
         """
-        if notes_into is None:
+        if facts_into is None:
             return self._records(metarange_ids, partial(_read_each_once, LiveFiles.metarange), self.tasks)
-        tasks = min(self.tasks, -(-len(metarange_ids) // _METARANGES_NOTED))
-        return self._records(metarange_ids, partial(_read_and_note, notes_into, self.opener), tasks)
+        tasks = min(self.tasks, -(-len(metarange_ids) // _METARANGES_RECORDED))
+        return self._records(metarange_ids, partial(_read_and_record, facts_into, self.opener), tasks)
 
     def unnamed_records(self, names: Sequence[str]) -> RangeRecords:
         """The distinct ranges among files that no commit names, and of the metaranges among them; sizes are left out.
@@ -100,13 +99,13 @@ class References(Generic[R]):
         return RangeRecords.of_rows(self.engine.collect(ranges))
 
     def committed(
-        self, ranges: RangeRecords, sizes_into: NotesFolder | None = None, hashes_into: HashesFolder | None = None
+        self, ranges: RangeRecords, sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
     ) -> R:
         """The addresses of ranges (LIVE), those of each range once.
 
         Args:
-            sizes_into: where the sizes of what is read are noted; None for nowhere.
-            hashes_into: where the hashes of the addresses are noted; None for nowhere.
+            sizes_into: where the sizes of entries are recorded; None for nowhere.
+            hashes_into: where the hashes of the addresses are recorded; None for nowhere.
         """
         return self._of_ranges(ranges, LiveFiles.range, LIVE, sizes_into, hashes_into)
 
@@ -130,10 +129,10 @@ class References(Generic[R]):
         ranges: RangeRecords,
         table: Callable[[LiveFiles, RangeRecord], pa.Table],
         schema: pa.Schema,
-        sizes_into: NotesFolder | None = None,
-        hashes_into: HashesFolder | None = None,
+        sizes_into: FactsFolder | None = None,
+        hashes_into: FactsFolder | None = None,
     ) -> R:
-        """What a function reads of each range; a task that does not come to its end notes fewer ranges.
+        """What a function reads of each range; a task that does not come to its end records fewer.
 
         Args:
             hashes_into: only for what reads addresses (LIVE).
@@ -141,18 +140,18 @@ class References(Generic[R]):
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
         def read(packed: bytes) -> Iterator[pa.RecordBatch]:
-            noted = None if sizes_into is None else RangeSizes(sizes_into.opener.open(), sizes_into.key)
-            hashed = None if hashes_into is None else hashes_into.open()
+            sizes = None if sizes_into is None else FactWriter(SIZES, sizes_into.opener.open(), sizes_into.key)
+            hashes = None if hashes_into is None else FactWriter(HASHES, hashes_into.opener.open(), hashes_into.key)
             with read_ahead(opener.open(), range_records.files_of(packed)) as store:
-                files = LiveFiles(store, namespace, window_size, noted)
+                files = LiveFiles(store, namespace, window_size, sizes)
                 for record in range_records.unpack(packed):
                     rows = table(files, record)
-                    if hashed is not None:
-                        hashed.note(record, rows)
+                    if hashes is not None:
+                        record_hashes(hashes, record, rows)
                     yield from rows.to_batches()
-            for notes in (noted, hashed):
-                if notes is not None:
-                    notes.put()
+            for writer in (sizes, hashes):
+                if writer is not None:
+                    writer.put()
 
         return self.engine.read([[packed] for packed in ranges.packed(self.tasks)], read, schema)
 
@@ -182,17 +181,17 @@ def _read_each_once(table: Callable[[LiveFiles, str], pa.Table], files: LiveFile
     return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
-def _read_and_note(notes_into: str, opener: OpensStore, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
-    """The distinct ranges of metaranges, which are noted in a folder of a store."""
+def _read_and_record(facts_into: str, opener: OpensStore, files: LiveFiles, metarange_ids: Sequence[str]) -> pa.Table:
+    """The distinct ranges of metaranges, which are recorded in a folder of a store."""
 
     def named(place: int) -> pa.Table:
         metarange_id = metarange_ids[place]
-        return named_ranges.name_ranges(metarange_id, place, files.metarange(metarange_id))
+        return facts_of_metaranges.name_ranges(metarange_id, place, files.metarange(metarange_id))
 
     tables = work_ahead(named, range(len(metarange_ids)), FILES_AHEAD)
-    rows = merge(tables, named_ranges.join_runs, ROWS_MERGED)
-    named_ranges.put(opener.open(), notes_into, rows)
-    return each_once(named_ranges.select_ranges(rows))
+    rows = merge(tables, facts_of_metaranges.join_runs, ROWS_MERGED)
+    facts_of_metaranges.put(opener.open(), facts_into, rows)
+    return each_once(facts_of_metaranges.select_ranges(rows))
 
 
 def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:

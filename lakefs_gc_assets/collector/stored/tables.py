@@ -48,7 +48,7 @@ def decode_parts(
 
     Args and errors are those of `decode`; damage is found at the latest with the last rows.
     """
-    with _opened(data, file, what) as stored:
+    with opened(data, file, what) as stored:
         # A file without rows has no batch that could be compared with the schema.
         if stored.schema_arrow.names not in (schema.names, [name for name in schema.names if name not in added]):
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
@@ -60,27 +60,37 @@ def decode_parts(
         _compare_with_footer(rows, stored)
 
 
-def decode(schema: pa.Schema, data: bytes, file: str, what: str, added: Sequence[str] = ()) -> pa.Table:
+def decode(
+    schema: pa.Schema,
+    data: bytes | bytearray,
+    file: str,
+    what: str,
+    added: Sequence[str] = (),
+    groups: Sequence[int] | None = None,
+) -> pa.Table:
     """Reads a table that `encode` wrote, with exactly the columns of the schema. Raises CorruptFile(file, what, …).
 
     Args:
         added: the last columns, where files of earlier versions have none of them: null there.
+        groups: the row groups that are read; None for all.
     """
-    with _opened(data, file, what) as stored:
+    with opened(data, file, what) as stored:
         # Threads that read other columns outlive a failed read, and can crash the process.
-        table = _declared(stored.read(use_threads=False), schema, added)
-        _compare_with_footer(table.num_rows, stored)
+        rows = stored.read(use_threads=False) if groups is None else stored.read_row_groups(groups, use_threads=False)
+        table = _declared(rows, schema, added)
+        if groups is None:
+            _compare_with_footer(table.num_rows, stored)
         return table
 
 
 def count(data: bytes, file: str, what: str) -> int:
     """How many rows a table has that `encode` wrote, by its footer. Raises CorruptFile(file, what, …) without one."""
-    with _opened(data, file, what) as stored:
+    with opened(data, file, what) as stored:
         return int(stored.metadata.num_rows)
 
 
 @contextmanager
-def _opened(data: bytes, file: str, what: str) -> Iterator[pq.ParquetFile]:
+def opened(data: bytes | bytearray, file: str, what: str) -> Iterator[pq.ParquetFile]:
     """A file as parquet. Raises CorruptFile(file, what, …) for whatever is found wrong with it until the exit."""
     try:
         yield pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live.current import define_live
-from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges
+from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository

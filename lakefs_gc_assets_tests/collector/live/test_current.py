@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live import noted_sizes, other_repositories, range_sizes, uncommitted
+from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,
@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.live.current import (
     heads_shown,
     prepare_uncommitted,
 )
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
@@ -203,9 +204,11 @@ class TestCommits:
         assert (found.definition, found.own.commits) == (None, 1)
         assert (found.unnamed.repository, found.unnamed.source) == (step.repository, CommitSource.REFS_DUMP)
         assert addresses(step, found.addresses(step)) == {"data/x", "data/y", "data/z"}
-        assert range_sizes.files_of(repositories.own.store, step.plan.run_id) == []
-        assert addresses(step, found.addresses(step, noted_sizes.folder_of(step))) == {"data/x", "data/y", "data/z"}
-        assert sum(file.sizes for file in range_sizes.files_of(repositories.own.store, step.plan.run_id)) == 3
+        folder = known_ranges.own_folder(step, SIZES)
+        assert facts.list_files(repositories.own.store, folder.key) == {}
+        assert addresses(step, found.addresses(step, folder)) == {"data/x", "data/y", "data/z"}
+        files = facts.files_of(SIZES, facts.list_files(repositories.own.store, folder.key))
+        assert sum(file.values for file in files) == 3
         again = ask_committed(step, NOW, found.ids)
         assert (set(again.ids) - set(again.own.dump_tables), again.ranges) == (set(), 0)
 

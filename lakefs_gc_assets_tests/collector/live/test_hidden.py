@@ -1,3 +1,5 @@
+import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -6,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.hidden import PLACES, Answers, HeadRange
+from lakefs_gc_assets.collector.live.known_ranges import ranges_of_heads
 from lakefs_gc_assets.errors import CorruptFile, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metarange, put_range
 
@@ -29,11 +36,19 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path)
 
 
+def heads_by_range(store: LocalStore, heads: dict[str, str]) -> dict[str, HeadRange]:
+    """The ranges of branch heads, by their files."""
+    root = Path(os.fsdecode(store._root))
+    opener = StoreOpener(StoreSettings(local_root=str(root.parent)), f"local://{root.name}/")
+    step = made_step(LocalEngine(), replace(opened_by(opener), store=store))
+    return hidden.heads_by_range(heads, ranges_of_heads(step, step.repository, {*heads.values()}, record=False))
+
+
 class TestHeadsByRange:
     def test_each_range_has_all_branches_whose_head_holds_it(self, store: LocalStore) -> None:
         a, b, c = (put_range(store, {name: Staged(f"data/{name}")}) for name in "abc")
         ab, bc = put_metarange(store, [a, b]), put_metarange(store, [b, c])
-        found = hidden.heads_by_range(store, {"main": ab, "copy": ab, "x": bc, "empty": put_metarange(store, [])})
+        found = heads_by_range(store, {"main": ab, "copy": ab, "x": bc, "empty": put_metarange(store, [])})
         assert {range_id: set(head.branches) for range_id, head in found.items()} == {
             a.id: {"main", "copy"},
             b.id: {"main", "copy", "x"},
@@ -43,26 +58,26 @@ class TestHeadsByRange:
 
     def test_a_range_has_so_many_entries(self, store: LocalStore) -> None:
         part = put_range(store, {name: Staged(f"data/{name}") for name in "abc"})
-        assert hidden.heads_by_range(store, {"main": put_metarange(store, [part])})[part.id].entries == 3
+        assert heads_by_range(store, {"main": put_metarange(store, [part])})[part.id].entries == 3
 
     def test_no_heads(self, store: LocalStore) -> None:
-        assert hidden.heads_by_range(store, {}) == {}
+        assert heads_by_range(store, {}) == {}
 
     def test_a_head_that_cannot_be_read_ends_the_run(self, store: LocalStore) -> None:
         whole = put_metarange(store, [put_range(store, {"a": Staged("data/a")})])
         heads = {"main": whole, "x": "a" * 64, **{f"b{number}": whole for number in range(20)}}
         with pytest.raises(CorruptFile, match="existence"):
-            hidden.heads_by_range(store, heads)
+            heads_by_range(store, heads)
         store.put(METADATA + "a" * 64, b"damaged")
         with pytest.raises(CorruptFile) as caught:
-            hidden.heads_by_range(store, heads)
+            heads_by_range(store, heads)
         assert caught.value.file == METADATA + "a" * 64
 
     def test_eight_heads_are_read_at_once(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
         heads = {name: put_metarange(store, [put_range(store, {name: Staged(f"data/{name}")})]) for name in "abcdefgh"}
         all_at_once, get = Barrier(8, timeout=_TOO_LONG), store.get
         monkeypatch.setattr(store, "get", lambda key: all_at_once.wait() >= 0 and get(key))
-        assert len(hidden.heads_by_range(store, heads)) == 8
+        assert len(heads_by_range(store, heads)) == 8
 
 
 def table(places: list[Place]) -> pa.Table:

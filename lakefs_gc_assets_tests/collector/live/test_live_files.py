@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import live_files, range_sizes
+from lakefs_gc_assets.collector.live import facts, live_files
+from lakefs_gc_assets.collector.live.facts import FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES, range_ids_of
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
-from lakefs_gc_assets.collector.live.range_sizes import RangeSizes
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
@@ -86,6 +87,13 @@ ADDRESSES = st.one_of(
 )
 TYPES = st.sampled_from([0, 1, 2, 3, 255])
 FOLDERS = st.sampled_from([b"", b"a/", b"a/b/", b"a/b/c/d/", b"/", b"a//b/", b"\xff/", b"two\nlines/x/"])
+
+
+def recorded_sizes(store: LocalStore) -> tuple[list[str], list[int]]:
+    """The ranges whose sizes are recorded in one file, and these sizes."""
+    (file,) = facts.files_of(SIZES, facts.list_files(store, SIZES.root))
+    rows = facts.read(SIZES, store, file)
+    return range_ids_of(rows.schema.metadata), rows.column("size").to_pylist()
 
 
 class TestRanges:
@@ -300,13 +308,11 @@ class TestHeldEntries:
         certain, known = (each.filter(each.column("certain")) for each in (found, files(shared_store).held(record)))
         assert certain.drop_columns("folder").to_pylist() == known.to_pylist()
 
-    def test_have_their_sizes_noted(self, store: LocalStore) -> None:
+    def test_have_their_sizes_recorded(self, store: LocalStore) -> None:
         record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})
-        LiveFiles(store, NAMESPACE, "month", noted := RangeSizes(store, "notes/")).held(record)
-        noted.put()
-        (file,) = range_sizes.files_in(store, "notes/")
-        notes = range_sizes.read(store, file)
-        assert (notes.range_ids, notes.sizes.tolist()) == ((record.id,), [3, 5])
+        LiveFiles(store, NAMESPACE, "month", writer := FactWriter(SIZES, store, SIZES.folder("run", "1"))).held(record)
+        writer.put()
+        assert recorded_sizes(store) == ([record.id], [3, 5])
 
 
 class TestPaths:
@@ -358,13 +364,11 @@ class TestMetaranges:
         with pytest.raises(CorruptFile, match="existence"):
             files(store).metarange("a" * 64)
 
-    def test_sizes_are_noted_where_their_ranges_are_read(self, store: LocalStore) -> None:
+    def test_sizes_are_recorded_where_their_ranges_are_read(self, store: LocalStore) -> None:
         record = put_range(store, {"a": Staged(KEY, size=3), "b": Staged(KEY + "1", size=5)})
-        LiveFiles(store, NAMESPACE, "month", noted := RangeSizes(store, "notes/")).range(record)
-        noted.put()
-        (file,) = range_sizes.files_in(store, "notes/")
-        notes = range_sizes.read(store, file)
-        assert (notes.range_ids, notes.sizes.tolist()) == ((record.id,), [3, 5])
+        LiveFiles(store, NAMESPACE, "month", writer := FactWriter(SIZES, store, SIZES.folder("run", "1"))).range(record)
+        writer.put()
+        assert recorded_sizes(store) == ([record.id], [3, 5])
 
 
 class TestFilesThatNoMetarangeNamed:
@@ -476,8 +480,8 @@ def test_all_that_recorded_servers_committed(recorded: tuple[LiveFiles, Path]) -
             by_metaranges |= read(reader.range(RangeRecord(*row.values())))
     assert by_metaranges == committed
     by_folder: set[str] = set()
-    for facts in cast(ObjectStore, reader.store).list_level(METADATA).objects:
-        name = facts.key.removeprefix(METADATA)
+    for file in cast(ObjectStore, reader.store).list_level(METADATA).objects:
+        name = file.key.removeprefix(METADATA)
         if len(name) == 64:
             by_folder |= read(reader.metadata_file(name))
     assert by_folder >= committed

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.schemas import RANGES
-from lakefs_gc_assets.collector.live import named_ranges, range_notes
-from lakefs_gc_assets.collector.live.named_ranges import LOOKED_UP, NAMED, NAMED_RANGES
-from lakefs_gc_assets.collector.live.range_notes import NotesFile
-from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.live import facts, facts_of_metaranges
+from lakefs_gc_assets.collector.live.facts import FactFile
+from lakefs_gc_assets.collector.live.facts_of_metaranges import LOOKED_UP, METARANGES, NAMED_RANGES
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -25,7 +24,7 @@ RECORDS = [
     RangeRecord(name, name.encode(), name.encode() * 2, count, 10 * count) for name in "abcdef" for count in (1, 2)
 ]
 """Two metaranges may state the same range in different ways, one of which is wrong."""
-ATTEMPT = "attempt"
+FOLDER = METARANGES.folder("run", "attempt")
 NAMES = st.lists(st.sampled_from(RECORDS), unique=True, max_size=6)
 
 
@@ -34,25 +33,25 @@ def table(records: Sequence[RangeRecord]) -> pa.Table:
 
 
 def rows_of(named: Named) -> pa.Table:
-    each = (named_ranges.name_ranges(name, place, table(named[name])) for place, name in enumerate(named))
-    return named_ranges.join_runs(pa.concat_tables([NAMED_RANGES.empty_table(), *each]))
+    each = (facts_of_metaranges.name_ranges(name, place, table(named[name])) for place, name in enumerate(named))
+    return facts_of_metaranges.join_runs(pa.concat_tables([NAMED_RANGES.empty_table(), *each]))
 
 
-def note(store: LocalStore, *files: Named, run: str = "run") -> list[NotesFile]:
-    return [named_ranges.put(store, NAMED.folder(run, ATTEMPT), rows_of(named)) for named in files]
+def record(store: LocalStore, *files: Named) -> list[FactFile]:
+    keys = [facts_of_metaranges.put(store, FOLDER, rows_of(named)) for named in files]
+    return [file for file in files_of(store) if file.key in keys]
 
 
-def looked_up(store: LocalStore, wanted: set[str], run: str = "run") -> tuple[set[str], set[RangeRecord]]:
-    """The metaranges that have notes, and the ranges that they name."""
-    batches = [
-        batch
-        for file in range_notes.files_of(NAMED, store, run, ATTEMPT)
-        for batch in named_ranges.look_up(store, wanted, file)
-    ]
-    found = pa.Table.from_batches(batches, LOOKED_UP)
+def files_of(store: LocalStore) -> list[FactFile]:
+    return facts.files_of(METARANGES, facts.list_files(store, METARANGES.root))
+
+
+def looked_up(store: LocalStore, wanted: set[str]) -> tuple[set[str], set[RangeRecord]]:
+    """The metaranges that have facts, and the ranges that they name."""
+    found = pa.Table.from_batches(facts_of_metaranges.look_up(store, wanted, files_of(store)), LOOKED_UP)
     assert found.column("damage").null_count == found.num_rows
     metaranges = found.filter(pc.is_null(found.column("min_key"))).column("id").to_pylist()
-    rows = named_ranges.select_ranges(found).to_pylist()
+    rows = facts_of_metaranges.select_ranges(found).to_pylist()
     return set(metaranges), {RangeRecord(**row) for row in rows}
 
 
@@ -67,10 +66,20 @@ def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
 ) -> None:
     with TemporaryDirectory() as folder:
         store = LocalStore(Path(folder))
-        noted = note(store, *files)
+        recorded = record(store, *files)
         if joined:
-            assert range_notes.take_over(NAMED, store, sorted({*noted}, key=str), NAMED.folder("next", ATTEMPT)) == []
-        known, ranges = looked_up(store, wanted, "next" if joined else "run")
+            assert facts.merge(METARANGES, store, METARANGES.folder("next", "attempt"), recorded) == []
+        known, ranges = looked_up(store, wanted)
+        each = {
+            metarange_id: {RangeRecord(**row) for row in rows.to_pylist()}
+            for file in files_of(store)
+            for metarange_id, rows in facts_of_metaranges.split_by_metarange(
+                facts_of_metaranges.read(store, file), wanted
+            )
+        }
+    assert each.keys() == known and all(
+        found in [{*named[name]} for named in files if name in named] for name, found in each.items()
+    )
     assert known == {name for named in files for name in named if name in wanted}
     assert ranges == {record for named in files for name in named if name in wanted for record in named[name]}
 
@@ -78,11 +87,11 @@ def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
 @given(st.lists(NAMES, max_size=8), st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
 def test_a_range_has_a_row_for_each_run_however_the_work_was_cut(lists: list[list[RangeRecord]], size: int) -> None:
-    each = [named_ranges.name_ranges(f"m{place}", place, table(records)) for place, records in enumerate(lists)]
+    each = [facts_of_metaranges.name_ranges(f"m{place}", place, table(records)) for place, records in enumerate(lists)]
     groups = [pa.concat_tables(each[start : start + size]) for start in range(0, len(each), size)]
     joined = NAMED_RANGES.empty_table()
     for group in groups:
-        joined = named_ranges.join_runs(pa.concat_tables([joined, group]))
+        joined = facts_of_metaranges.join_runs(pa.concat_tables([joined, group]))
     runs = {
         (record, first, last)
         for record in RECORDS
@@ -109,7 +118,7 @@ def test_commits_that_follow_each_other_take_few_rows() -> None:
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
     """As when a task is made twice."""
     named = {"m": RECORDS[:3], "n": RECORDS[1:4]}
-    assert len({*note(LocalStore(tmp_path), named, named)}) == 1
+    assert len({*record(LocalStore(tmp_path), named, named)}) == 1
 
 
 class TestDamage:
@@ -122,23 +131,23 @@ class TestDamage:
         return LocalStore(tmp_path)
 
     @pytest.fixture
-    def file(self, store: LocalStore) -> NotesFile:
-        (file,) = note(store, self.NAMED)
+    def file(self, store: LocalStore) -> FactFile:
+        (file,) = record(store, self.NAMED)
         return file
 
-    def told(self, store: LocalStore, file: NotesFile) -> str:
-        rows = [row for batch in named_ranges.look_up(store, {*"mnop"}, file) for row in batch.to_pylist()]
+    def told(self, store: LocalStore, file: FactFile) -> str:
+        rows = [row for batch in facts_of_metaranges.look_up(store, {*"mnop"}, [file]) for row in batch.to_pylist()]
         assert len(rows) == 1
         (row,) = rows
         damage = row.pop("damage")
         assert set(row.values()) == {None}
         return str(damage)
 
-    def test_a_file_that_is_gone(self, store: LocalStore, file: NotesFile) -> None:
+    def test_a_file_that_is_gone(self, store: LocalStore, file: FactFile) -> None:
         store.delete([file.key])
         assert "missing" in self.told(store, file)
 
-    def test_a_flipped_bit_anywhere(self, store: LocalStore, file: NotesFile) -> None:
+    def test_a_flipped_bit_anywhere(self, store: LocalStore, file: FactFile) -> None:
         whole = store.get(file.key)
         for place in range(0, len(whole), 17):
             store.put(file.key, flipped(whole, place))
@@ -165,10 +174,11 @@ class TestDamage:
     ) -> None:
         rows = pa.Table.from_pylist(wrong(rows_of(self.NAMED).to_pylist()), NAMED_RANGES)
         with pytest.raises(CorruptFile, match="metaranges"):
-            named_ranges.put(store, NAMED.folder("run", ATTEMPT), rows)
-        file = range_notes.put(NAMED, store, NAMED.folder("run", ATTEMPT), rows)
+            facts_of_metaranges.put(store, FOLDER, rows)
+        key = facts.put(METARANGES, store, FOLDER, rows)
+        (file,) = (each for each in files_of(store) if each.key == key)
         assert "metaranges" in self.told(store, file)
 
-    def test_fewer_rows_than_the_name_says(self, store: LocalStore, file: NotesFile) -> None:
-        digest = tables.put(store, file.key, rows_of({"m": []}))
-        assert "its name says 6" in self.told(store, replace(file, digest=digest))
+    def test_fewer_rows_than_the_name_says(self, store: LocalStore, file: FactFile) -> None:
+        (other,) = record(store, {"m": []})
+        assert "its name says 6" in self.told(store, replace(other, values=file.values))

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.live import range_notes
+from lakefs_gc_assets.collector.live import facts, known_ranges
+from lakefs_gc_assets.collector.live.facts import FactFile
+from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
+from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.named_ranges import NAMED
-from lakefs_gc_assets.collector.live.noted_metaranges import find_ranges, take_over
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
@@ -71,9 +72,13 @@ class Repository:
         assert len(records) == len({*records})
         return {*records}
 
-    def damage(self, step: Step[Any]) -> None:
-        """Changes a bit of each file of notes."""
-        for file in range_notes.files_of(NAMED, self.store, step.plan.run_id, step.plan.attempt):
+    def files(self) -> list[FactFile]:
+        """All files of facts about metaranges."""
+        return facts.files_of(METARANGES, facts.list_files(self.store, METARANGES.root))
+
+    def damage(self) -> None:
+        """Changes a bit of each file of facts."""
+        for file in self.files():
             self.store.put(file.key, flipped(self.store.get(file.key), 40))
 
 
@@ -100,33 +105,38 @@ def test_what_is_not_asked_for_is_not_told(repository: Repository) -> None:
     assert repository.found(repository.earlier, 3) == repository.named(3)
 
 
-def test_a_run_that_builds_on_another_one_reads_what_that_one_has_not_noted(repository: Repository) -> None:
+def test_a_run_that_builds_on_another_one_reads_what_nobody_recorded(repository: Repository) -> None:
     repository.found(repository.earlier, 0, 1)
     repository.found(repository.earlier, 2)
-    assert repository.found(repository.later, 0) == repository.named(0)
-    assert repository.read == [repository.metaranges[0]]
-    take_over(repository.later)
     assert repository.found(repository.later, 1, 2, 3) == repository.named(1, 2, 3)
     assert repository.read == [repository.metaranges[3]]
-    # What an attempt before took over is the same.
-    take_over(repository.later)
     assert repository.found(repository.later, 0, 1, 2, 3) == repository.named(0, 1, 2, 3)
     assert repository.read == []
 
 
-def test_another_attempt_knows_nothing_of_what_the_first_one_took_over(repository: Repository) -> None:
-    """It may look at everything, and then notices what is gone."""
+def test_one_that_looks_at_everything_believes_its_own_attempt_alone(repository: Repository) -> None:
+    """So it notices what is gone."""
     repository.found(repository.earlier, 0)
-    take_over(repository.later)
-    again = repository.step(replace(repository.later.plan, attempt="another"))
+    again = repository.step(replace(repository.earlier.plan, attempt="another"))
     assert repository.found(again, 0) == repository.named(0)
     assert repository.read == [repository.metaranges[0]]
+    assert repository.found(again, 0) == repository.named(0)
+    assert repository.read == []
+
+
+def test_facts_of_many_runs_become_few_files(repository: Repository) -> None:
+    for number in range(4):
+        repository.found(repository.later, number)
+    known_ranges.tidy(repository.later)
+    assert len(repository.files()) == 1
+    assert repository.found(repository.later, 0, 1, 2, 3) == repository.named(0, 1, 2, 3)
+    assert repository.read == []
 
 
 def test_by_other_flows_nothing_is_noted(repository: Repository) -> None:
     step = repository.step(began(repository.repository, 2 * DAY, flow=Flow.CLEAN))
     assert repository.found(step, 0) == repository.named(0)
-    assert range_notes.files_of(NAMED, repository.store, step.plan.run_id, step.plan.attempt) == []
+    assert repository.files() == []
 
 
 def test_of_other_repositories_nothing_is_noted_anywhere(tmp_path: Path, repository: Repository) -> None:
@@ -137,30 +147,26 @@ def test_of_other_repositories_nothing_is_noted_anywhere(tmp_path: Path, reposit
     step = repository.earlier
     assert {*find_ranges(step, other, [metarange])} == {part}
     for store in (repository.store, other.store):
-        assert range_notes.files_of(NAMED, store, step.plan.run_id, step.plan.attempt) == []
+        assert facts.list_files(store, facts.ROOT) == {}
 
 
-def test_metaranges_of_damaged_notes_are_read_and_it_is_told(repository: Repository) -> None:
+def test_metaranges_of_damaged_facts_are_read_and_it_is_told(repository: Repository) -> None:
     repository.found(repository.earlier, 0, 1)
-    repository.damage(repository.earlier)
+    repository.damage()
     assert repository.found(repository.earlier, 0, 1) == repository.named(0, 1)
     assert sorted(repository.read) == sorted(repository.metaranges[:2])
-    assert "1 files that say which ranges metaranges name cannot be used" in repository.lines[-1]
+    assert "1 files of facts (ranges of metaranges) cannot be used" in repository.lines[-1]
     # That put the same file in its place.
     repository.found(repository.earlier, 0, 1)
     assert repository.read == []
-    repository.damage(repository.earlier)
-    take_over(repository.later)
+    repository.damage()
     assert repository.found(repository.later, 0) == repository.named(0)
     assert repository.read == [repository.metaranges[0]]
 
 
-def test_of_notes_that_are_gone_nothing_is_known(repository: Repository) -> None:
+def test_facts_that_are_gone_are_read_again(repository: Repository) -> None:
     repository.found(repository.earlier, 0)
-    for file in range_notes.files_of(
-        NAMED, repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
-    ):
-        repository.store.delete([file.key])
+    repository.store.delete([file.key for file in repository.files()])
     assert repository.found(repository.earlier, 0) == repository.named(0)
     assert repository.read == [repository.metaranges[0]]
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.engine.hashing import HashSet
-from lakefs_gc_assets.collector.live import range_hashes, range_notes
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges
+from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
 from lakefs_gc_assets.collector.live.live_files import live_table
-from lakefs_gc_assets.collector.live.range_hashes import HASHES, RangeHashes
-from lakefs_gc_assets.collector.live.range_notes import NotesFile
-from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile, EngineFault
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -24,6 +23,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED
 
 OPEN = IDS.descending(NOW - 2 * DAY)
 NOTHING_SEALED = pa.array([], pa.string())
+FOLDER = HASHES.folder("run", "attempt")
 ADDRESSES = st.lists(st.sampled_from([f"data/{place}" for place in range(12)]) | st.text(max_size=8), unique=True)
 
 
@@ -31,27 +31,37 @@ def hashes(addresses: list[str]) -> hashing.Hashes:
     return hashing.hashes(pa.array(addresses, pa.string()))
 
 
-def note(store: LocalStore, ranges: dict[str, list[str]], sealed: pa.StringArray = NOTHING_SEALED) -> list[NotesFile]:
-    """Notes ranges of these addresses, which have as many entries."""
-    noted = RangeHashes(store, HASHES.folder("run", "attempt"), sealed)
+def record(store: LocalStore, ranges: dict[str, list[str]]) -> list[FactFile]:
+    """Records ranges of these addresses, which have as many entries."""
+    writer = FactWriter(HASHES, store, FOLDER)
     for range_id, addresses in ranges.items():
-        record = RangeRecord(range_id, b"", b"", len(addresses), 0)
-        noted.note(record, live_table(pa.array(addresses, pa.string()), "month"))
-    noted.put()
-    return range_notes.files_of(HASHES, store, "run", "attempt")
+        range_record = RangeRecord(range_id, b"", b"", len(addresses), 0)
+        facts_of_ranges.record_hashes(writer, range_record, live_table(pa.array(addresses, pa.string()), "month"))
+    writer.put()
+    return files_of(store)
+
+
+def files_of(store: LocalStore) -> list[FactFile]:
+    return facts.files_of(HASHES, facts.list_files(store, FOLDER))
 
 
 def looked_up(
-    store: LocalStore, wanted: set[str], addresses: list[str], groups: int = 1
+    store: LocalStore,
+    wanted: set[str],
+    addresses: list[str],
+    groups: int = 1,
+    sealed: pa.StringArray = NOTHING_SEALED,
 ) -> tuple[dict[str, dict[str, object]], list[int]]:
     """What is told of each range, and which hashes they have; files are looked up in by so many groups."""
-    files, asked = range_notes.files_of(HASHES, store, "run", "attempt"), HashSet.made(hashes(addresses))
+    files, asked = files_of(store), HashSet.made(hashes(addresses))
     batches = [
-        batch for group in range(groups) for batch in range_hashes.look_up(store, wanted, asked, files[group::groups])
+        batch
+        for group in range(groups)
+        for batch in facts_of_ranges.look_up_hashes(store, wanted, sealed, asked, files[group::groups])
     ]
     found = pa.Table.from_batches(batches)
     assert found.column("damage").null_count == found.num_rows
-    told, met = range_hashes.tell_apart(found, asked)
+    told, met = facts_of_ranges.split_sums_and_hits(found, asked)
     return {row["range_id"]: row for row in told.to_pylist()}, met.tolist()
 
 
@@ -66,9 +76,9 @@ def looked_up(
 def test_of_what_is_looked_for_is_told_what_wanted_ranges_hold(
     ranges: dict[str, list[str]], asked: list[str], wanted: set[str], values_of_a_file: int, groups: int
 ) -> None:
-    with TemporaryDirectory() as folder, mock.patch.object(range_notes, "_VALUES_OF_A_FILE", values_of_a_file):
+    with TemporaryDirectory() as folder, mock.patch.object(facts, "_VALUES_OF_A_FILE", values_of_a_file):
         store = LocalStore(Path(folder))
-        note(store, ranges)
+        record(store, ranges)
         told, met = looked_up(store, wanted, asked, groups)
         assert told == {
             range_id: {
@@ -87,24 +97,24 @@ def test_of_what_is_looked_for_is_told_what_wanted_ranges_hold(
 @given(ADDRESSES)
 @settings(max_examples=50, deadline=None)
 def test_what_is_noted_is_what_a_reading_sums_up(addresses: list[str]) -> None:
-    record = RangeRecord("a", b"", b"", len(addresses), 0)
+    range_record = RangeRecord("a", b"", b"", len(addresses), 0)
     rows = live_table(pa.array(addresses, pa.string()), "month")
     with TemporaryDirectory() as folder:
-        note(LocalStore(Path(folder)), {"a": addresses})
+        record(LocalStore(Path(folder)), {"a": addresses})
         told, _ = looked_up(LocalStore(Path(folder)), {"a"}, [])
-    assert [told["a"]] == range_hashes.sum_up(record, rows).to_pylist()
+    assert [told["a"]] == facts_of_ranges.sum_up(range_record, rows).to_pylist()
 
 
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
     """As when a task is made twice."""
     ranges = {"a": ["data/x", "data/y"], "b": []}
-    (first,) = note(LocalStore(tmp_path), ranges)
-    assert note(LocalStore(tmp_path), ranges) == [first]
+    (first,) = record(LocalStore(tmp_path), ranges)
+    assert record(LocalStore(tmp_path), ranges) == [first]
     assert first.values == 2
 
 
 @pytest.mark.parametrize(
-    ("addresses", "noted"),
+    ("addresses", "used"),
     [
         ([f"data/{SEALED}/{IDS.ascending(NOW)}"], True),
         ([f"data/{SEALED}/{IDS.ascending(NOW)}", f"data/{OPEN}/{IDS.ascending(NOW)}"], False),
@@ -113,16 +123,27 @@ def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
         ([], True),
     ],
 )
-def test_only_ranges_in_sealed_slices_are_noted(tmp_path: Path, addresses: list[str], noted: bool) -> None:
+def test_only_ranges_in_sealed_slices_are_used(tmp_path: Path, addresses: list[str], used: bool) -> None:
     store = LocalStore(tmp_path)
-    note(store, {"a": addresses}, pa.array([SEALED]))
-    assert ("a" in looked_up(store, {"a"}, [])[0]) == noted
+    record(store, {"a": addresses, "b": [f"data/{SEALED}/{IDS.ascending(NOW)}"]})
+    told, met = looked_up(store, {"a", "b"}, addresses, sealed=pa.array([SEALED]))
+    assert told.keys() == ({"a", "b"} if used else {"b"})
+    assert len(met) == (len(addresses) if used else 0)
 
 
-def test_notes_of_other_attempts_are_not_seen(tmp_path: Path) -> None:
+def test_facts_of_an_attempt_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    note(store, {"a": ["data/x"]})
-    assert range_notes.files_of(HASHES, store, "run", "another") == []
+    files = record(store, {"a": ["data/x"]})
+    assert facts.files_of(HASHES, facts.list_files(store, HASHES.folder("run", "another"))) == []
+    assert facts.files_of(HASHES, facts.list_files(store, HASHES.root)) == files
+
+
+def test_a_fact_names_each_slice_once(tmp_path: Path) -> None:
+    store, name = LocalStore(tmp_path), IDS.ascending(NOW)
+    addresses = [f"data/{SEALED}/{name}", f"data/{SEALED}/{name}x", f"data/{OPEN}/odd name", "data/other", "root"]
+    (file,) = record(store, {"a": addresses})
+    (slices,) = facts.read(HASHES, store, file).column("slices").to_pylist()
+    assert sorted(slices) == sorted([SEALED, OPEN])
 
 
 class TestDamage:
@@ -133,43 +154,45 @@ class TestDamage:
         return LocalStore(tmp_path)
 
     @pytest.fixture
-    def file(self, store: LocalStore) -> NotesFile:
-        (file,) = note(store, {"a": ["data/x", "data/y"], "b": ["data/z"]})
+    def file(self, store: LocalStore) -> FactFile:
+        (file,) = record(store, {"a": ["data/x", "data/y"], "b": ["data/z"]})
         return file
 
-    def told(self, store: LocalStore, file: NotesFile) -> str:
-        batch, _ = range_hashes.look_up(store, {"a", "b"}, HashSet.made(hashes(["data/x"])), [file])
+    def told(self, store: LocalStore, file: FactFile) -> str:
+        asked = HashSet.made(hashes(["data/x"]))
+        batch, _ = facts_of_ranges.look_up_hashes(store, {"a", "b"}, NOTHING_SEALED, asked, [file])
         (row,) = batch.to_pylist()
         damage = row.pop("damage")
         assert set(row.values()) == {None}
         return str(damage)
 
-    def test_a_file_that_is_gone(self, store: LocalStore, file: NotesFile) -> None:
+    def test_a_file_that_is_gone(self, store: LocalStore, file: FactFile) -> None:
         store.delete([file.key])
         assert "missing" in self.told(store, file)
 
-    def test_a_flipped_bit_anywhere(self, store: LocalStore, file: NotesFile) -> None:
+    def test_a_flipped_bit_anywhere(self, store: LocalStore, file: FactFile) -> None:
         whole = store.get(file.key)
         for place in range(0, len(whole), 7):
             store.put(file.key, flipped(whole, place))
             with pytest.raises(CorruptFile, match="changed after it was written"):
-                range_notes.read(HASHES, store, file)
+                facts.read(HASHES, store, file)
             assert "changed after it was written" in self.told(store, file)
 
-    def test_a_file_that_was_cut_short(self, store: LocalStore, file: NotesFile) -> None:
+    def test_a_file_that_was_cut_short(self, store: LocalStore, file: FactFile) -> None:
         store.put(file.key, store.get(file.key)[:-9])
         assert "changed after it was written" in self.told(store, file)
 
-    def test_fewer_hashes_than_the_name_says(self, store: LocalStore, file: NotesFile) -> None:
-        short = pa.table([["a"], [2], [[1]]], schema=HASHES.schema)
-        file = replace(file, digest=tables.put(store, file.key, short))
-        assert "its name says 3" in self.told(store, file)
+    def test_fewer_hashes_than_the_name_says(self, store: LocalStore, file: FactFile) -> None:
+        short = facts.put(HASHES, store, FOLDER, pa.table([["a"], [2], [[]], [[1]]], schema=HASHES.schema))
+        (other,) = (each for each in files_of(store) if each.key == short)
+        assert "its name says 3" in self.told(store, replace(other, values=file.values))
 
     def test_what_is_told_in_part(self, store: LocalStore) -> None:
         """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
         asked = HashSet.made(hashes(["data/x"]))
-        files = note(store, {"a": ["data/x"], "b": ["data/y"]})
-        told = pa.Table.from_batches(range_hashes.look_up(store, {"a", "b"}, asked, files))
+        files = record(store, {"a": ["data/x"], "b": ["data/y"]})
+        looked_up_in = facts_of_ranges.look_up_hashes(store, {"a", "b"}, NOTHING_SEALED, asked, files)
+        told = pa.Table.from_batches(looked_up_in)
         for some in (told.slice(0, 2), told.slice(1), pa.concat_tables([told, told.slice(2)])):
             with pytest.raises(EngineFault, match="run again"):
-                range_hashes.tell_apart(some, asked)
+                facts_of_ranges.split_sums_and_hits(some, asked)

@@ -1,4 +1,4 @@
-"""What ranges hold that a run does not read, of real range files and notes that a run made of them."""
+"""Live addresses known without reading their ranges, of real range files and facts that a run recorded of them."""
 
 import itertools
 from dataclasses import replace
@@ -17,11 +17,11 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.live import noted_addresses, noted_files, range_notes
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_live, known_ranges
 from lakefs_gc_assets.collector.live.current import Committed
-from lakefs_gc_assets.collector.live.noted_addresses import Held, find_held
-from lakefs_gc_assets.collector.live.range_hashes import HASHES, HashesFolder, RangeHashes
-from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesFolder, NotesKind
+from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
+from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -36,13 +36,13 @@ from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, o
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
 
-_read = range_notes.read
+_read = facts.read
 OPEN = IDS.descending(NOW - 2 * DAY)
 EVERY = [f"data/{SEALED}/{IDS.ascending(NOW - 9 * DAY)}" for _ in range(8)]
 
 
 class Repository:
-    """A folder of ranges, a run that notes them, and one that builds on it."""
+    """A folder of ranges, a run that records them, and one that builds on it."""
 
     def __init__(self, folder: Path, engine: Any = None) -> None:
         (folder / "repo").mkdir()
@@ -62,18 +62,21 @@ class Repository:
             for number, each in enumerate(ranges)
         ]
 
-    def note(self, *records: RangeRecord) -> None:
-        """What the earlier run notes when it reads ranges."""
-        key = HASHES.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
-        into = HashesFolder(NotesFolder(self.earlier.repository.opener, key), pa.array([SEALED]))
+    def record(self, *records: RangeRecord) -> None:
+        """What the earlier run records when it reads ranges."""
+        into = known_ranges.own_folder(self.earlier, HASHES)
         self.earlier.engine.collect(References.from_step(self.earlier).committed(RangeRecords.of(records), None, into))
 
-    def note_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
-        """Notes of a range what another one holds."""
-        key = HASHES.folder(self.earlier.plan.run_id, self.earlier.plan.attempt)
-        noted = RangeHashes(self.store, key, pa.array([SEALED]))
-        noted.note(record, pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())}))
-        noted.put()
+    def record_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
+        """Records of a range what another one holds."""
+        writer = FactWriter(HASHES, self.store, known_ranges.own_folder(self.earlier, HASHES).key)
+        rows = pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())})
+        facts_of_ranges.record_hashes(writer, record, rows)
+        writer.put()
+
+    def files(self) -> list[FactFile]:
+        """All files of facts about hashes."""
+        return facts.files_of(HASHES, facts.list_files(self.store, HASHES.root))
 
     def found(self, *records: RangeRecord) -> Committed:
         """Live commits with these ranges."""
@@ -91,10 +94,10 @@ class Repository:
 
     def held(self, records: list[RangeRecord], *asked: str) -> tuple[set[str], set[str]]:
         """The ranges that are not read, and what they hold of what is asked for."""
-        found = find_held(self.step, self.found(*records), [self.asked(*asked)], frozenset([SEALED]))
+        found = find_known_live(self.step, self.found(*records), [self.asked(*asked)], frozenset([SEALED]))
         return {*found.range_ids}, self.addresses(found)
 
-    def addresses(self, held: Held[Any]) -> set[str]:
+    def addresses(self, held: KnownLive[Any]) -> set[str]:
         if held.addresses is None:
             return set()
         return {*self.step.engine.collect(held.addresses).column("address").to_pylist()}
@@ -120,11 +123,9 @@ def test_what_is_read_and_what_is_looked_up_are_what_all_ranges_hold(
     with TemporaryDirectory() as folder:
         repository = Repository(Path(folder))
         records = repository.commit(*ranges)
-        repository.note(*(record for place, record in enumerate(records) if place in noted))
+        repository.record(*(record for place, record in enumerate(records) if place in noted))
         if damage is not None:
-            for file in range_notes.files_of(
-                HASHES, repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
-            ):
+            for file in repository.files():
                 repository.store.put(file.key, damage)
         alive = [place for place in range(len(records)) if place in live]
         unread, found = repository.held([records[place] for place in alive], *asked)
@@ -135,51 +136,59 @@ def test_what_is_read_and_what_is_looked_up_are_what_all_ranges_hold(
 
 def test_they_are_counted(repository: Repository) -> None:
     records = repository.commit(EVERY[:2], EVERY[1:4], EVERY[4:])
-    repository.note(*records[:2])
-    found = find_held(repository.step, repository.found(*records), [repository.asked(*EVERY)], frozenset([SEALED]))
-    assert (len(found.range_ids), found.noted, found.count) == (2, 5, 8)
+    repository.record(*records[:2])
+    found = find_known_live(
+        repository.step, repository.found(*records), [repository.asked(*EVERY)], frozenset([SEALED])
+    )
+    assert (len(found.range_ids), found.recorded, found.count) == (2, 5, 8)
     assert "2 of 3 live ranges are not read" in repository.lines[-1]
 
 
-def test_notes_travel_from_run_to_run(repository: Repository) -> None:
+def test_facts_are_true_in_every_run(repository: Repository) -> None:
+    """Whichever run recorded them: a dry run as well, and one that failed."""
     records = repository.commit(EVERY[:2], EVERY[2:4])
-    repository.note(records[0])
-    repository.note(records[1])
-    repository.held([])
-    first, second = (
-        range_notes.files_of(HASHES, repository.store, step.plan.run_id, step.plan.attempt)
-        for step in (repository.earlier, repository.step)
+    repository.record(records[0])
+    repository.earlier = made_step(
+        repository.step.engine, repository.step.repository, replace(repository.earlier.plan, attempt="another")
     )
-    assert (len(first), len(second), sum(file.values for file in second)) == (2, 1, 4)
+    repository.record(records[1])
+    assert repository.held(records, *EVERY) == ({record.id for record in records}, {*EVERY[:4]})
 
 
-def test_a_note_that_cannot_be_taken_over_is_told(repository: Repository) -> None:
+def test_a_range_with_a_slice_that_appeared_late_is_read(repository: Repository) -> None:
+    """Its slice is older than one that is sealed, and is listed by the run all the same."""
+    late = IDS.descending(NOW - 20 * DAY)
+    records = repository.commit([f"data/{late}/x", EVERY[0]], EVERY[1:3])
+    repository.record(*records)
+    assert repository.held(records, f"data/{late}/x", *EVERY) == ({records[1].id}, {*EVERY[1:3]})
+
+
+def test_a_file_that_cannot_be_read_is_told(repository: Repository) -> None:
     records = repository.commit(EVERY[:2], EVERY[2:4])
     for record in records:
-        repository.note(record)
-    file, _ = range_notes.files_of(
-        HASHES, repository.store, repository.earlier.plan.run_id, repository.earlier.plan.attempt
-    )
+        repository.record(record)
+    file, _ = repository.files()
     repository.store.put(file.key, b"damaged")
     assert len(repository.held(records, *EVERY)[0]) == 1
-    assert any("were not taken over from run" in line and file.key in line for line in repository.lines)
-    assert any("cannot be used, and what they tell of is read" in line for line in repository.lines)
+    assert any(
+        "cannot be used, and what they are about is read" in line and file.key in line for line in repository.lines
+    )
 
 
-def test_of_a_range_whose_metarange_counts_otherwise_the_note_is_not_believed() -> None:
-    with TemporaryDirectory() as folder, mock.patch.object(noted_addresses, "_COMPARED", 0):
+def test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed() -> None:
+    with TemporaryDirectory() as folder, mock.patch.object(known_live, "_COMPARED", 0):
         repository = Repository(Path(folder))
         (record,) = repository.commit(EVERY[:2])
-        repository.note(record)
+        repository.record(record)
         unread, _ = repository.held([replace(record, count=3)], *EVERY)
         assert unread == set()
         assert any("not as many entries as their metarange counts" in line for line in repository.lines)
 
 
-def test_a_note_that_fits_does_not_make_up_for_one_that_does_not(repository: Repository) -> None:
+def test_a_fact_that_fits_does_not_make_up_for_one_that_does_not(repository: Repository) -> None:
     (record,) = repository.commit(EVERY[:2])
-    repository.note(record)
-    repository.note_wrongly(replace(record, count=1), EVERY[2:3])
+    repository.record(record)
+    repository.record_wrongly(replace(record, count=1), EVERY[2:3])
     unread, _ = repository.held([record], *EVERY)
     assert unread == set()
 
@@ -187,31 +196,31 @@ def test_a_note_that_fits_does_not_make_up_for_one_that_does_not(repository: Rep
 def test_a_range_that_two_metaranges_state_differently_is_read(repository: Repository) -> None:
     """That reading fails: one of them is not what the range is."""
     (record,) = repository.commit(EVERY[:2])
-    repository.note(record)
+    repository.record(record)
     assert repository.held([record, replace(record, max_key=b"zzz")], *EVERY) == (set(), set())
 
 
-def test_what_is_noted_wrongly_ends_the_run(repository: Repository) -> None:
+def test_what_is_recorded_wrongly_ends_the_run(repository: Repository) -> None:
     (record,) = repository.commit(EVERY[:2])
-    repository.note_wrongly(record, EVERY[2:4])
-    with pytest.raises(CorruptFile, match=f"{record.id}.*is not what it holds"):
+    repository.record_wrongly(record, EVERY[2:4])
+    with pytest.raises(CorruptFile, match=f"{record.id}.*does not hold what is recorded of it"):
         repository.held([record], *EVERY)
 
 
-def test_what_was_noted_wrongly_no_later_run_believes(repository: Repository) -> None:
+def test_what_was_recorded_wrongly_no_later_run_believes(repository: Repository) -> None:
     """Even where a run that looked at everything lies in between, and whichever ranges are compared."""
     record, other = repository.commit(EVERY[:2], EVERY[2:4])
-    repository.note_wrongly(record, EVERY[2:4])
-    repository.note(other)
-    with pytest.raises(CorruptFile, match=r"is not what it holds"):
+    repository.record_wrongly(record, EVERY[2:4])
+    repository.record(other)
+    with pytest.raises(CorruptFile, match=r"does not hold what is recorded of it"):
         repository.held([record, other], *EVERY)
-    with mock.patch.object(noted_addresses, "_COMPARED", 0):
+    with mock.patch.object(known_live, "_COMPARED", 0):
         assert repository.held([record, other], *EVERY) == (set(), set())
 
 
 def test_so_does_a_range_that_is_compared_and_gone(repository: Repository) -> None:
     (record,) = repository.commit(EVERY[:2])
-    repository.note(record)
+    repository.record(record)
     repository.store.delete([METADATA + record.id])
     with pytest.raises(CorruptFile, match=record.id):
         repository.held([record], *EVERY)
@@ -219,7 +228,7 @@ def test_so_does_a_range_that_is_compared_and_gone(repository: Repository) -> No
 
 def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
     records = repository.commit(*([EVERY[place % 8]] for place in range(40)))
-    repository.note(*records)
+    repository.record(*records)
     read: list[str] = []
     asked = type(References.from_step(repository.step)).sums
 
@@ -234,15 +243,12 @@ def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
 
 def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     records = repository.commit(EVERY[:2])
-    repository.note(*records)
-    monkeypatch.setattr(noted_addresses, "_ASKED_AT_ONCE", 1)
-    monkeypatch.setattr(noted_addresses, "_ROUNDS", 2)
+    repository.record(*records)
+    monkeypatch.setattr(known_live, "_ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(known_live, "_ROUNDS", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
     assert "every range is read: 3 addresses" in repository.lines[-1]
-    # All are noted anew: with those of the run before there would be more in each run.
-    plan = repository.step.plan
-    assert range_notes.files_of(HASHES, repository.store, plan.run_id, plan.attempt) == []
-    # What lies in slices that are not sealed is never noted, and does not count.
+    # Ranges with addresses in slices that are not sealed are read, so these addresses do not count.
     assert repository.held(records, *EVERY[:2], f"data/{OPEN}/x") == ({records[0].id}, {*EVERY[:2]})
 
 
@@ -257,15 +263,15 @@ def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
     ranges: list[list[str]], asked: list[str], at_once: int, failing: set[int]
 ) -> None:
     """Whichever reading of a file of notes fails: what some part cannot be looked up in is read."""
-    with TemporaryDirectory() as folder, mock.patch.object(noted_addresses, "_ASKED_AT_ONCE", at_once):
+    with TemporaryDirectory() as folder, mock.patch.object(known_live, "_ASKED_AT_ONCE", at_once):
         repository = Repository(Path(folder))
         records = repository.commit(*ranges)
         for record in records:
-            repository.note(record)
+            repository.record(record)
         readings = itertools.count()
         failed: set[str] = set()
 
-        def read(kind: NotesKind, store: ObjectStore, file: NotesFile) -> pa.Table:
+        def read(kind: FactKind, store: ObjectStore, file: FactFile) -> pa.Table:
             rows = _read(kind, store, file)
             if next(readings) in failing:
                 failed.update(rows.column("range_id").to_pylist())
@@ -273,11 +279,10 @@ def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
             return rows
 
         with (
-            mock.patch.object(noted_addresses, "_ROUNDS", 8),
-            mock.patch.object(range_notes, "take_over", lambda *about: []),
-            mock.patch.object(range_notes, "read", read),
+            mock.patch.object(known_live, "_ROUNDS", 8),
+            mock.patch.object(facts, "read", read),
         ):
-            held = find_held(
+            held = find_known_live(
                 repository.step, repository.found(*records), [repository.asked(*asked)], frozenset([SEALED])
             )
         unread = {*held.range_ids}
@@ -292,22 +297,22 @@ def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
 
 def test_beside_another_repository_every_range_is_read(repository: Repository) -> None:
     (record,) = repository.commit(EVERY[:2])
-    repository.note(record)
+    repository.record(record)
     found = repository.found(record)
     both = replace(found, unread=(*found.unread, *found.unread))
-    held = find_held(repository.step, both, [repository.asked(*EVERY)], frozenset([SEALED]))
+    held = find_known_live(repository.step, both, [repository.asked(*EVERY)], frozenset([SEALED]))
     assert (held.addresses, len(held.range_ids)) == (None, 0)
-    assert noted_addresses.folder_of(repository.step, both) is None
+    assert known_live.hashes_folder(repository.step, both) is None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [2, 5])
-def test_tasks_of_spark_note_addresses_and_look_them_up(
+def test_tasks_of_spark_record_addresses_and_look_them_up(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(noted_files, "VALUES_READ_HERE", -1)
+    monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", -1)
     repository = Repository(tmp_path, SparkEngine(spark, 2))
     records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
-    repository.note(*records)
-    monkeypatch.setattr(noted_addresses, "_ASKED_AT_ONCE", at_once)
+    repository.record(*records)
+    monkeypatch.setattr(known_live, "_ASKED_AT_ONCE", at_once)
     assert repository.held(records[:2], *EVERY[1:6]) == ({record.id for record in records[:2]}, {*EVERY[1:4]})

@@ -1,14 +1,14 @@
-"""Which ranges metaranges name, noted when they are read, so that they need not be read again.
+"""The ranges of metaranges, recorded as facts.
 
-Commits that follow each other name mostly the same ranges. So a file of notes has its metaranges in a row, by the dates
-of their commits, and says of each range from which place of the row to which it is named: of 30,000 commits that name
-280 ranges each and replace four of them, that are 120,000 rows in place of 8.4 million.
+Commits that follow each other name mostly the same ranges. So a file has its metaranges in a row, by the dates of their
+commits, and says of each range from which place of the row to which it is named: of 30,000 commits that name 280 ranges
+each and replace four of them, that are 120,000 rows in place of 8.4 million.
 
-A note that lacked a range would lose what it holds. So a file is compared with its SHA-256, and what its rows say of
-each metarange with what was noted of it alone: how many ranges it names, and what hashes of their ids add up to.
+A fact that lacked a range would lose what it holds. So the rows about each metarange are compared with what was
+recorded of it alone: the number of its ranges, and the sum of hashes of their ids.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
 import numpy as np
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.frame.schemas import RANGES
-from lakefs_gc_assets.collector.live import range_notes
-from lakefs_gc_assets.collector.live.range_notes import NotesFile, NotesKind
+from lakefs_gc_assets.collector.live import facts
+from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -30,8 +30,8 @@ NAMED_RANGES = pa.schema([*_RANGES, *_PLACES])
 """Ranges as metaranges state them, and the first and the last place of metaranges in a row that name one; a range has a
 row for each such run of places.
 
-A row whose keys are null is a metarange: the places are its own, more than one where it was noted again, `count` is how
-many ranges it names, and `estimated_size` the sum of the hashes of their ids, modulo 2^64.
+A row whose keys are null is a metarange: the places are its own, more than one where it was recorded again, `count` is
+the number of its ranges, and `estimated_size` the sum of the hashes of their ids, modulo 2^64.
 """
 LOOKED_UP = pa.schema([column.with_nullable(True) for column in _RANGES] + [pa.field("damage", pa.string())])
 """The ranges of metaranges that are looked for, and those of these metaranges that a file has, whose keys are null; or
@@ -90,31 +90,47 @@ def _join(files: Sequence[pa.Table]) -> pa.Table:
     return join_runs(pa.concat_tables(moved))
 
 
-NAMED = NotesKind("named_ranges", _WHAT, 1, NAMED_RANGES, ascending=("first",), join=_join)
+METARANGES = FactKind("metarange_ranges", _WHAT, 1, NAMED_RANGES, ascending=("first",), join=_join)
 
 
-def put(store: ObjectStore, folder: str, rows: pa.Table) -> NotesFile:
-    """Stores what `join_runs` gives as one file. The folder has a trailing slash.
+def put(store: ObjectStore, folder: str, rows: pa.Table) -> str:
+    """Writes what `join_runs` gives as one file; returns its key. The folder has a trailing slash.
 
-    Raises CorruptFile where rows do not say of each metarange what was noted of it alone.
+    Raises CorruptFile where rows do not say of each metarange what was recorded of it alone.
     """
     require_whole(rows, folder)
-    return range_notes.put(NAMED, store, folder, rows)
+    return facts.put(METARANGES, store, folder, rows)
 
 
-def look_up(store: ObjectStore, wanted: Set[str], file: NotesFile) -> Iterator[pa.RecordBatch]:
-    """The wanted metaranges of which a file has notes, and every range that one of them names (LOOKED_UP)."""
-    try:
-        rows = range_notes.read(NAMED, store, file)
-        require_whole(rows, file.key)
-    except CorruptFile as damage:
-        yield pa.RecordBatch.from_pylist([{"damage": range_notes.describe(damage)}], LOOKED_UP)
-        return
-    metaranges = rows.filter(pc.is_null(rows.column("min_key")))
-    is_wanted = _at_places(metaranges, ~IdSet.of(wanted).lacks(metaranges.column("id").combine_chunks()))
-    first, last = _places(rows)
-    found = rows.filter(pa.array(is_named(is_wanted, first, last))).select(RANGES.names)
-    yield from found.append_column("damage", pa.nulls(found.num_rows, pa.string())).cast(LOOKED_UP).to_batches()
+def read(store: ObjectStore, file: FactFile) -> pa.Table:
+    """The rows (NAMED_RANGES) of a file. Raises CorruptFile where they are not what was written, or as `put` does."""
+    rows = facts.read(METARANGES, store, file)
+    require_whole(rows, file.key)
+    return rows
+
+
+def look_up(store: ObjectStore, wanted: Set[str], files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
+    """The wanted metaranges that files are about, and every range that one of them names (LOOKED_UP)."""
+
+    def look_up_in(file: FactFile) -> Iterator[pa.RecordBatch]:
+        rows = read(store, file)
+        metaranges = rows.filter(pc.is_null(rows.column("min_key")))
+        is_wanted = _at_places(metaranges, ~IdSet.of(wanted).lacks(metaranges.column("id").combine_chunks()))
+        found = rows.filter(pa.array(is_named(is_wanted, *_places(rows)))).select(RANGES.names)
+        yield from found.append_column("damage", pa.nulls(found.num_rows, pa.string())).cast(LOOKED_UP).to_batches()
+
+    return facts.each_readable(look_up_in, files, LOOKED_UP)
+
+
+def split_by_metarange(rows: pa.Table, wanted: Set[str]) -> Iterator[tuple[str, pa.Table]]:
+    """The wanted metaranges among rows (NAMED_RANGES), each with its ranges (RANGES)."""
+    is_metarange = pc.is_null(rows.column("min_key"))
+    metaranges, ranges = rows.filter(is_metarange), rows.filter(pc.invert(is_metarange))
+    first, last = _places(ranges)
+    places = dict(zip(metaranges.column("id").to_pylist(), metaranges.column("first").to_pylist(), strict=True))
+    for metarange_id in sorted(places.keys() & wanted):
+        place = places[metarange_id]
+        yield metarange_id, select_ranges(ranges.filter(pa.array((first <= place) & (place <= last))))
 
 
 def is_named(is_wanted: npt.NDArray[np.bool_], first: _Numbers, last: _Numbers) -> npt.NDArray[np.bool_]:
@@ -129,7 +145,7 @@ def is_named(is_wanted: npt.NDArray[np.bool_], first: _Numbers, last: _Numbers) 
 
 
 def require_whole(rows: pa.Table, file: str) -> None:
-    """Raises CorruptFile where rows, in order of places, do not say of each metarange what was noted of it alone."""
+    """Raises CorruptFile where rows, in order of places, do not say of each metarange what was recorded of it alone."""
     is_metarange = pc.is_null(rows.column("min_key"))
     metaranges, ranges = rows.filter(is_metarange), rows.filter(pc.invert(is_metarange))
     (begins, ends), (first, last) = _places(metaranges), _places(ranges)
@@ -141,8 +157,8 @@ def require_whole(rows: pa.Table, file: str) -> None:
         _sum_at_places(values, first, last, places)
         for values in (np.ones(len(first), np.int64), _hashes(ranges.column("id")))
     )
-    noted = (_at_places(metaranges, metaranges.column(name).to_numpy()) for name in ("count", "estimated_size"))
-    if not all((said == found).all() for said, found in zip(noted, (counted, total), strict=True)):
+    recorded = (_at_places(metaranges, metaranges.column(name).to_numpy()) for name in ("count", "estimated_size"))
+    if not all((said == found).all() for said, found in zip(recorded, (counted, total), strict=True)):
         raise CorruptFile(file, _WHAT, "its metaranges do not name what they named when they were read")
 
 

@@ -1,0 +1,231 @@
+"""What ranges hold, recorded as facts: the sizes of their entries, and the hashes of their addresses.
+
+Sizes: a staged entry that the server does not list has the size of the committed entry at its path. So of the ranges of
+branch heads only those are read for candidates that have an entry of a candidate's size. A file has its sizes in order,
+in small row groups: of a large one only the end is read, and the row groups that a size can be in.
+
+Hashes: an address is held if a range has its hash. That two addresses have the same one can only keep an object. A
+wrong fact may lose one: so the entries of a range are compared with what its metarange counts, and in each run all that
+is recorded of some ranges with what they hold. A fact names the slices of its range. It is used only if they are all
+sealed for the reader, so that gaps in what the reader lists can be found without it. Its newest slice alone would not
+tell: a slice may appear late, between others that are sealed.
+"""
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence, Set
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine import hashing
+from lakefs_gc_assets.collector.engine.hashing import Flags, Hashes, HashSet, distinct
+from lakefs_gc_assets.collector.frame.slices import are_sealed, slices_of
+from lakefs_gc_assets.collector.live import facts
+from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter, StoredFacts
+from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.errors import EngineFault
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+RANGE_SIZES = pa.schema([pa.field("size", pa.int64(), nullable=False), pa.field("place", pa.int32(), nullable=False)])
+"""Sizes in order, and the place, among the ranges of the file, of one that has an entry of it.
+
+The metadata of the schema names these ranges.
+"""
+_RANGE_IDS = b"range_ids"
+HAS_SIZES = pa.schema(
+    [pa.field("range_id", pa.string()), pa.field("holds", pa.bool_()), pa.field("damage", pa.string())]
+)
+"""Ranges of a file and whether they have an entry of one of some sizes; or else what is wrong with the file."""
+RANGE_HASHES = pa.schema(
+    [
+        pa.field("range_id", pa.string(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("slices", pa.list_(pa.string()), nullable=False),
+        pa.field("hashes", pa.list_(pa.int64()), nullable=False),
+    ]
+)
+"""Ranges: the number of their entries, the slices of their addresses, and the 64 bits of each address, in order."""
+SUMS = pa.schema(
+    [
+        pa.field("range_id", pa.string()),
+        pa.field("entries", pa.int64()),
+        pa.field("addresses", pa.int64()),
+        pa.field("total", pa.int64()),
+    ]
+)
+"""Ranges: the number of their entries and addresses, and the sum of the hashes of their addresses, modulo 2^64."""
+LOOKED_UP = pa.schema([*SUMS, pa.field("met", pa.binary()), pa.field("damage", pa.string())])
+"""Facts of ranges; in a row without `range_id`, what is wrong with a file, or else which of the hashes that are looked
+for the ranges have that `entries` counts: a bit for each, since every version of a range may have them all.
+"""
+
+
+def size_facts(range_ids: Iterable[str], sizes: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> pa.Table:
+    """Facts (RANGE_SIZES) about ranges, by the places of these, in order of sizes."""
+    order = np.argsort(sizes, kind="stable")
+    names = zlib.compress("\n".join(range_ids).encode())
+    return pa.table([sizes[order], places[order]], schema=RANGE_SIZES.with_metadata({_RANGE_IDS: names}))
+
+
+def range_ids_of(metadata: dict[bytes, bytes]) -> list[str]:
+    """The ranges that a file of sizes is about, by the metadata of its schema."""
+    names = zlib.decompress(metadata[_RANGE_IDS]).decode()
+    return names.split("\n") if names else []
+
+
+def _join_sizes(parts: Sequence[pa.Table]) -> pa.Table:
+    """All facts together; of a range that is in several parts the first ones, since the others say the same."""
+    known: dict[str, int] = {}
+    sizes, places = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    for part in parts:
+        range_ids = range_ids_of(part.schema.metadata)
+        is_new = np.array([range_id not in known for range_id in range_ids], np.bool_)
+        into = np.array([known.setdefault(range_id, len(known)) for range_id in range_ids], np.int32)
+        of_range = part.column("place").to_numpy()
+        kept = is_new[of_range]
+        sizes.append(part.column("size").to_numpy()[kept])
+        places.append(into[of_range[kept]])
+    return size_facts(known, np.concatenate(sizes), np.concatenate(places))
+
+
+SIZES = FactKind(
+    "range_sizes", "sizes of ranges", 3, RANGE_SIZES, ascending=("size", "place"), join=_join_sizes, rows_of_group=4_096
+)
+HASHES = FactKind(
+    "range_hashes",
+    "hashes of addresses",
+    2,
+    RANGE_HASHES,
+    ascending=("hashes.list.element",),
+    join=facts.join_each_once,
+)
+
+
+def record_sizes(writer: FactWriter, range_id: str, sizes: pa.Int64Array) -> None:
+    """Records the sizes of all entries of a range."""
+    each = distinct(sizes.to_numpy())
+    writer.add(size_facts([range_id], each, np.zeros(len(each), np.int32)))
+
+
+def look_up_sizes(
+    store: ObjectStore, wanted: Set[str], sizes: pa.Int64Array, files: Iterable[FactFile]
+) -> Iterator[pa.RecordBatch]:
+    """The wanted ranges that files are about, and whether they have an entry of one of the sizes (HAS_SIZES)."""
+
+    def look_up(file: FactFile) -> Iterator[pa.RecordBatch]:
+        stored = StoredFacts(SIZES, store, file, in_parts=True)
+        rows = stored.read(stored.groups_of(sizes))
+        # `np.isin` sorts where sizes lie far apart, and takes five times as long.
+        holding = {*rows.filter(pc.is_in(rows.column("size"), value_set=sizes)).column("place").to_pylist()}
+        about = [
+            {"range_id": range_id, "holds": place in holding}
+            for place, range_id in enumerate(range_ids_of(stored.metadata))
+            if range_id in wanted
+        ]
+        yield pa.RecordBatch.from_pylist(about, HAS_SIZES)
+
+    return facts.each_readable(look_up, files, HAS_SIZES)
+
+
+def record_hashes(writer: FactWriter, record: RangeRecord, rows: pa.Table) -> None:
+    """Records the addresses of a range that was read as its metarange states it.
+
+    Args:
+        rows: its addresses (LIVE), each once.
+    """
+    columns = [[record.id], [record.count], [slices_of(rows)], [np.sort(_hashes(rows))]]
+    writer.add(pa.table(columns, schema=RANGE_HASHES))
+
+
+def look_up_hashes(
+    store: ObjectStore, wanted: Set[str], sealed: pa.StringArray, hashes: HashSet, files: Iterable[FactFile]
+) -> Iterator[pa.RecordBatch]:
+    """Facts about the wanted ranges whose slices are all sealed, and which of some hashes these have (LOOKED_UP)."""
+    met, ranges = np.zeros(len(hashes.ordered), np.bool_), 0
+
+    def look_up(file: FactFile) -> Iterator[pa.RecordBatch]:
+        rows = _select_usable(facts.read(HASHES, store, file), wanted, sealed)
+        if rows.num_rows:
+            yield from _sum_and_mark(rows, hashes, met).to_batches()
+
+    for batch in facts.each_readable(look_up, files, LOOKED_UP):
+        ranges += len(batch.column("range_id").drop_null())
+        yield batch
+    yield pa.RecordBatch.from_pylist([{"entries": ranges, "met": np.packbits(met).tobytes()}], LOOKED_UP)
+
+
+def _select_usable(rows: pa.Table, wanted: Set[str], sealed: pa.StringArray) -> pa.Table:
+    """The facts (RANGE_HASHES) about wanted ranges whose slices are all sealed."""
+    lacks = [IdSet.of(wanted).lacks(batch.column("range_id")) for batch in rows.to_batches()]
+    rows = rows.filter(pa.array(~np.concatenate([np.empty(0, np.bool_), *lacks]))).combine_chunks()
+    return rows.filter(are_sealed(rows.column("slices").combine_chunks(), sealed)).combine_chunks()
+
+
+def _sum_and_mark(rows: pa.Table, hashes: HashSet, met: Flags) -> pa.Table:
+    """The sums (LOOKED_UP) of facts about ranges (RANGE_HASHES); marks the hashes that these have."""
+    lists = rows.column("hashes").combine_chunks()
+    values = pc.list_flatten(lists).to_numpy()
+    lengths = pc.list_value_length(lists).to_numpy()
+    hashes.mark(values.view(np.uint64), met)
+    columns = [
+        rows.column("range_id"),
+        rows.column("entries"),
+        lengths.astype(np.int64),
+        _sum_by_list(values, lengths),
+        pa.nulls(rows.num_rows, pa.binary()),
+        pa.nulls(rows.num_rows, pa.string()),
+    ]
+    return pa.table(columns, schema=LOOKED_UP)
+
+
+def split_sums_and_hits(looked_up: pa.Table, hashes: HashSet) -> tuple[pa.Table, Hashes]:
+    """The sums of ranges (SUMS), and those of the hashes that these have. Raises as `require_whole`.
+
+    Args:
+        looked_up: what `look_up_hashes` gave of groups of files, without what is wrong with some.
+    """
+    about_hashes = pc.is_null(looked_up.column("range_id"))
+    ranges, marks = looked_up.filter(pc.invert(about_hashes)), looked_up.filter(about_hashes)
+    require_whole(ranges, marks)
+    met = np.zeros(len(hashes.ordered), np.bool_)
+    for bits in marks.column("met").to_pylist():
+        met |= np.unpackbits(np.frombuffer(bits, np.uint8), count=len(met)).view(np.bool_)
+    return ranges.select(SUMS.names), hashes.ordered[met]
+
+
+def require_whole(ranges: pa.Table, marks: pa.Table) -> None:
+    """Raises EngineFault where hits are told of fewer ranges than there are, or of more."""
+    counted = pc.sum(marks.column("entries")).as_py() or 0
+    if counted != ranges.num_rows:
+        raise EngineFault(
+            f"addresses were looked up in facts of {ranges.num_rows:,} ranges, and the hits are those of {counted:,} "
+            "ranges; run again"
+        )
+
+
+def sum_up(record: RangeRecord, rows: pa.Table) -> pa.Table:
+    """The sums (SUMS) of a range that was read.
+
+    Args:
+        rows: its addresses (LIVE), each once.
+    """
+    values = _hashes(rows)
+    total = _sum_by_list(values, np.array([len(values)]))
+    return pa.table([[record.id], [record.count], [len(values)], total], schema=SUMS)
+
+
+def _hashes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    addresses = rows.column("address")
+    column = addresses.combine_chunks() if isinstance(addresses, pa.ChunkedArray) else addresses
+    return hashing.hashes(column).view(np.int64)
+
+
+def _sum_by_list(values: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The sum of each list, modulo 2^64; lists follow each other."""
+    sums = np.concatenate([[0], np.cumsum(values)])
+    ends = np.cumsum(lengths)
+    each: npt.NDArray[np.int64] = sums[ends] - sums[ends - lengths]
+    return each

@@ -1,0 +1,295 @@
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
+from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
+from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
+from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
+from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
+from lakefs_gc_assets_tests.collector.written import Staged, put_range
+
+
+class Repository:
+    """A folder of ranges, and a step of a run that reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "repo").mkdir()
+        opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repo/")
+        self.lines: list[str] = []
+        self.step: Step[ArrowRows] = made_step(LocalEngine(), opened_by(opener), note=self.lines.append)
+        self.store = self.step.repository.store
+
+    def commit(self, ranges: Mapping[str, list[int]]) -> dict[str, RangeRecord]:
+        """Writes ranges whose entries have these sizes."""
+        return {
+            name: put_range(
+                self.store, {f"{name}/{place}": Staged(f"data/s/{name}-{place}", size=size) for place, size in rows}
+            )
+            for name, sizes in ranges.items()
+            for rows in [list(enumerate(sizes))]
+        }
+
+    def read(self, *records: RangeRecord) -> None:
+        """Reads ranges as a run does that learns what is committed."""
+        into = known_ranges.own_folder(self.step, SIZES)
+        self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.of(records), into))
+
+    def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
+        """The names of the ranges that are read for candidates of these sizes."""
+        ids = known_ranges.select_ranges(
+            self.step, {record.id for record in records.values()}, pa.array(sizes, pa.int64())
+        )
+        return {name for name, record in records.items() if record.id in ids}
+
+    def files(self) -> list[FactFile]:
+        """All files of facts."""
+        return facts.files_of(SIZES, facts.list_files(self.store, SIZES.root))
+
+    def follow(self, **changes: Any) -> None:
+        """From now on the step is of a run that builds on the one before."""
+        plan = self.step.plan
+        following = replace(plan, run_id=IDS.descending(NOW), base_run=plan.run_id, base_run_attempt=plan.attempt)
+        self.step = made_step(
+            self.step.engine, self.step.repository, replace(following, **changes), note=self.lines.append
+        )
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=6),
+    st.sets(st.integers(1, 9)),
+    st.integers(0, 6),
+    st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_is_not_read_has_no_entry_of_a_size(
+    sizes: list[list[int]], wanted: set[int], noted: int, damaged: bool
+) -> None:
+    """However many of the ranges are noted, and whether the notes can be read or not."""
+    with TemporaryDirectory() as folder:
+        repository = Repository(Path(folder))
+        records = repository.commit({str(number): each for number, each in enumerate(sizes)})
+        repository.read(*list(records.values())[:noted])
+        for file in repository.files()[: int(damaged)]:
+            repository.store.put(file.key, b"damaged")
+        values = pa.array(sorted(wanted), pa.int64())
+        every = sorted(record.id for record in records.values())
+        chosen = known_ranges.select_ranges(repository.step, every, values)
+        references, engine = References.from_step(repository.step), repository.step.engine
+        assert engine.collect(references.head_entries(chosen, values)).sort_by("path") == engine.collect(
+            references.head_entries(every, values)
+        ).sort_by("path")
+        if not damaged and noted >= len(sizes):
+            assert len(chosen) == sum(not wanted.isdisjoint(each) for each in sizes)
+
+
+def test_only_ranges_that_can_match_are_read(repository: Repository) -> None:
+    records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
+    repository.read(*records.values())
+    assert repository.chosen(records, 2) == {"a", "b"}
+    assert repository.chosen(records, 4, 5) == {"c"}
+    assert repository.chosen(records, 6) == set()
+    assert "1 of 3 ranges of branch heads may have" in repository.lines[1]
+
+
+def test_a_range_without_facts_is_read() -> None:
+    with TemporaryDirectory() as folder:
+        repository = Repository(Path(folder))
+        records = repository.commit({"a": [1], "b": [1]})
+        assert repository.chosen(records, 2) == {"a", "b"}
+        repository.read(records["a"])
+        assert repository.chosen(records, 2) == {"b"}
+        assert "the sizes of 1 of them are not known" in repository.lines[-1]
+
+
+def test_ranges_of_damaged_facts_are_read_and_it_is_told(repository: Repository) -> None:
+    records = repository.commit({"a": [1], "b": [1]})
+    repository.read(records["a"])
+    repository.read(records["b"])
+    file, other = repository.files()
+    repository.store.put(file.key, b"damaged")
+    assert len(repository.chosen(records, 2)) == 1
+    assert any(
+        "cannot be used, and what they are about is read" in line and file.key in line for line in repository.lines
+    )
+    repository.store.delete([other.key])
+    assert repository.chosen(records, 2) == {"a", "b"}
+
+
+def test_facts_that_contradict_each_other_leave_out_nothing(repository: Repository) -> None:
+    records = repository.commit({"a": [1]})
+    repository.read(*records.values())
+    writer = FactWriter(SIZES, repository.store, known_ranges.own_folder(repository.step, SIZES).key)
+    facts_of_ranges.record_sizes(writer, records["a"].id, pa.array([7, 8], pa.int64()))
+    writer.put()
+    assert repository.chosen(records, 1) == repository.chosen(records, 7) == {"a"}
+
+
+def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", -1)
+    records = repository.commit({"a": [1, 2], "b": [2, 3]})
+    repository.read(*records.values())
+    assert repository.chosen(records, 3) == {"b"}
+
+
+@pytest.mark.slow
+def test_tasks_of_spark_record_sizes_and_look_at_them(
+    spark: SparkSession, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", -1)
+    records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
+    step = made_step(SparkEngine(spark, 2), repository.step.repository)
+    step.engine.collect(
+        References.from_step(step).committed(RangeRecords.of(records.values()), known_ranges.own_folder(step, SIZES))
+    )
+    every = [record.id for record in records.values()]
+    for size, names in ((2, "ab"), (9, "")):
+        chosen = known_ranges.select_ranges(step, every, pa.array([size], pa.int64()))
+        assert chosen == sorted(records[name].id for name in names)
+
+
+def test_an_address_is_read_as_it_is_without_facts(repository: Repository) -> None:
+    records = RangeRecords.of(repository.commit({"a": [1, 2], "b": [3]}).values())
+    references, engine = References.from_step(repository.step), repository.step.engine
+    recording = references.committed(records, known_ranges.own_folder(repository.step, SIZES))
+    assert engine.collect(recording).sort_by("address") == engine.collect(references.committed(records)).sort_by(
+        "address"
+    )
+
+
+class TestRuns:
+    def test_what_any_run_recorded_is_known_to_one_that_builds_on_another(self, repository: Repository) -> None:
+        records = repository.commit({"a": [1], "b": [2]})
+        repository.read(*records.values())
+        repository.follow()
+        assert repository.chosen(records, 2) == {"b"}
+
+    def test_one_that_looks_at_everything_knows_what_its_own_attempt_recorded(self, repository: Repository) -> None:
+        records = repository.commit({"a": [1], "b": [2]})
+        repository.read(records["a"])
+        for changes in ({"base_run": None}, {"base_run": None, "attempt": "another", "run_id": PLAN.run_id}):
+            repository.follow(**changes)
+            assert repository.chosen(records, 7) == {"a", "b"}
+        repository.read(records["b"])
+        assert repository.chosen(records, 7) == {"a"}
+
+    def test_one_that_looks_at_everything_drops_what_it_did_not_meet(self, repository: Repository) -> None:
+        records = repository.commit({"a": [1], "b": [2]})
+        repository.read(*records.values())
+        repository.follow(base_run=None)
+        repository.read(records["b"])
+        known_ranges.tidy(repository.step)
+        repository.follow()
+        assert repository.chosen(records, 7) == {"a"}
+
+    def test_one_that_lists_nothing_drops_nothing(self, repository: Repository) -> None:
+        records = repository.commit({"a": [1]})
+        repository.read(*records.values())
+        repository.follow(base_run=None, flow=Flow.COMMITTED)
+        known_ranges.tidy(repository.step)
+        repository.follow()
+        assert repository.chosen(records, 7) == set()
+
+    @pytest.mark.parametrize("here", [8_000_000, -1])
+    def test_however_many_runs_follow_each_other_there_are_few_files(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
+    ) -> None:
+        monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", here)
+        records = repository.commit({str(number): [number] for number in range(1, 33)})
+        for record in records.values():
+            repository.follow()
+            repository.read(record)
+            known_ranges.tidy(repository.step)
+        assert len(repository.files()) <= 8
+        assert repository.chosen(records, 7, 9) == {"7", "9"}
+
+    @pytest.mark.parametrize("here", [8_000_000, -1])
+    def test_what_tasks_recorded_becomes_one_file(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
+    ) -> None:
+        monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", here)
+        records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4, 5]})
+        for record in records.values():
+            repository.read(record)
+        known_ranges.tidy(repository.step)
+        (file,) = repository.files()
+        sizes = facts.read(SIZES, repository.store, file).column("size").to_pylist()
+        assert (file.values, sizes) == (6, [1, 2, 2, 3, 4, 5])
+        assert repository.chosen(records, 2) == {"a", "b"}
+
+    def test_what_one_task_recorded_stays_where_it_is(self, repository: Repository) -> None:
+        records = repository.commit({"a": [1]})
+        repository.read(records["a"])
+        before = repository.files()
+        known_ranges.tidy(repository.step)
+        assert repository.files() == before
+
+    @pytest.mark.parametrize("here", [8_000_000, -1])
+    def test_a_damaged_file_is_told_and_its_ranges_are_read(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
+    ) -> None:
+        monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", here)
+        records = repository.commit({"a": [1], "b": [2]})
+        for record in records.values():
+            repository.read(record)
+        file, _ = repository.files()
+        repository.store.put(file.key, b"damaged")
+        known_ranges.tidy(repository.step)
+        assert any("1 files of facts were lost" in line and file.key in line for line in repository.lines)
+        assert len(repository.files()) == 1
+        assert len(repository.chosen(records, 7)) == 1
+
+    def test_a_store_that_refuses_to_delete_is_told_and_ends_nothing(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(self: LocalStore, keys: list[str]) -> list[DeleteOutcome]:
+            return [DeleteOutcome(key, DeleteResult.FAILED, "AccessDenied") for key in keys]
+
+        records = repository.commit({"a": [1], "b": [2]})
+        for record in records.values():
+            repository.read(record)
+        monkeypatch.setattr(LocalStore, "delete", refuse)
+        known_ranges.tidy(repository.step)
+        assert any("AccessDenied" in line for line in repository.lines)
+        assert repository.chosen(records, 2) == {"b"}
+
+    def test_a_file_that_is_gone_when_it_is_read_counts_as_missing(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where another run merges files at the same time."""
+        records = repository.commit({"a": [1]})
+        repository.read(records["a"])
+        before = repository.files()
+        repository.store.delete([file.key for file in before])
+        monkeypatch.setattr(known_ranges, "find_files", lambda *about: before)
+        assert repository.chosen(records, 7) == {"a"}
+        assert any("missing" in line for line in repository.lines)
+
+    def test_where_there_are_no_facts(self, repository: Repository) -> None:
+        known_ranges.tidy(repository.step)
+        assert (repository.lines, repository.files()) == ([], [])
