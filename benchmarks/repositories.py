@@ -95,7 +95,7 @@ class NumberedObjects:
     written_at: datetime
 
     @classmethod
-    def of(cls, folder: Path, shape: Shape) -> "NumberedObjects":
+    def from_shape(cls, folder: Path, shape: Shape) -> "NumberedObjects":
         """Those of a repository that was made in a folder."""
         began = datetime.fromisoformat((folder / _BORN_FILE).read_text())
         return cls(shape, began, datetime.fromtimestamp(written(), UTC))

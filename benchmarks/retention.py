@@ -152,7 +152,7 @@ def main() -> None:
             with _timed("  read the refs dump, prove it complete"):
                 dump = dumps.complete_dump(repository, NOW)
             with _timed("  main parents, heads, dangling commits"):
-                graph = Graph.of(dump.commits, dump.branches)
+                graph = Graph.from_commits(dump.commits, dump.branches)
             rules = effective(_RULES, Policy(), dump.branches)
             with _timed("  when metaranges were written"):
                 written = retention.written_times(repository, dump.commits)

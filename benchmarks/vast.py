@@ -114,7 +114,7 @@ class VastObjects:
     written_at: datetime
 
     @classmethod
-    def of(cls, folder: Path, size: Vast) -> "VastObjects":
+    def from_size(cls, folder: Path, size: Vast) -> "VastObjects":
         """Those of a repository that was made in a folder."""
         began = datetime.fromisoformat((folder / "born").read_text())
         return cls(size.objects, began, datetime.now(UTC) - AGE / 2)

@@ -39,12 +39,12 @@ def main() -> None:
     folder: Path = asked.folder
     if asked.shape:
         shape = Shape(**json.loads(asked.shape))
-        bucket = NumberedBucket(objects_folder(folder), NumberedObjects.of(folder, shape))
+        bucket = NumberedBucket(objects_folder(folder), NumberedObjects.from_shape(folder, shape))
         if (folder / DELETED).exists():
             bucket.deleted[:] = (folder / DELETED).read_bytes()
         _serve(bucket, server_of(folder, shape), SparkSettings())
     else:
-        bucket = NumberedBucket(folder / "objects", vast.VastObjects.of(folder, vast.Vast(asked.branches)))
+        bucket = NumberedBucket(folder / "objects", vast.VastObjects.from_size(folder, vast.Vast(asked.branches)))
         spark = SparkSettings(master=f"local[{_TASKS}]", many_objects=True)
         _serve(bucket, vast.server(folder), spark, _LATE)
     (folder / DELETED).write_bytes(bucket.deleted)

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
+from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
@@ -91,33 +91,33 @@ class ArrowRuns:
     _store: ObjectStore | None = field(default=None, init=False)
 
     def open(self) -> OpenRepository:
-        """See Process.open."""
+        """See StepHost.open."""
         found = running.opened(self.loaded, self.clock).open()
         self._store = found.store
         return found
 
     def last_opened(self) -> ObjectStore | None:
-        """See Process.last_opened."""
+        """See StepHost.last_opened."""
         return self._store
 
     def engine(self, repository: OpenRepository) -> LocalEngine:
-        """See Process.engine."""
+        """See StepHost.engine."""
         return LocalEngine()
 
     def now(self) -> datetime:
-        """See Process.now."""
+        """See StepHost.now."""
         return self.clock.now()
 
     def log(self, line: str) -> None:
-        """See Process.log."""
+        """See StepHost.log."""
         self.lines.append(line)
 
     def warn(self, line: str) -> None:
-        """See Process.warn."""
+        """See StepHost.warn."""
         self.lines.append(line)
 
     def explain(self, error: BaseException) -> str:
-        """See Process.explain."""
+        """See StepHost.explain."""
         return summary(error)
 
     def open_run(self, flow: Flow, run_id: str) -> Opened:
@@ -164,7 +164,7 @@ class ArrowRuns:
 
     def _make(self, name: str, made: Made) -> None:
         opened, run_id = made.opened, made.opened.run_id
-        turn = Turn(
+        request = StepRequest(
             run_id,
             opened.windows,
             made.owner,
@@ -172,17 +172,17 @@ class ArrowRuns:
             continues=bool(made.done),
             goes_on=name != made.asked[-1],
         )
-        with self._between_steps(run_id, holds_lock=turn.continues):
+        with self._between_steps(run_id, holds_lock=request.continues):
             inputs = [self._stored(run_id, given) for given in INPUTS[name]]
-        with step(turn, self) as this:
+        with step(request, self) as this:
             frame = make_frame(name, this, inputs)
         if name == STEPS[3]:
-            with self._between_steps(run_id, holds_lock=turn.goes_on):
+            with self._between_steps(run_id, holds_lock=request.goes_on):
                 require_passed_checks(LocalEngine(), frame, inputs, this.plan.cutoff)
 
     def _stored(self, run_id: str, name: str) -> StoredFrame[Any]:
         repository = self.open()
-        return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
+        return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[name])
 
     @contextmanager
     def _between_steps(self, run_id: str, *, holds_lock: bool) -> Iterator[None]:

@@ -121,7 +121,7 @@ class ReplayedRuns:
     def frame(self, run_id: str, name: str) -> StoredFrame[Any]:
         """A frame as stored."""
         repository = self.repository
-        return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
+        return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[name])
 
     def table(self, run_id: str, name: str) -> pa.Table:
         """All rows of a frame."""

@@ -28,7 +28,7 @@ STARTS = ("starting_point_cases",)
 
 def exactly(commits: list[Commit]) -> CommitColumns:
     """Columns of commits whose dates are whole seconds."""
-    columns = CommitColumns.of(commits)
+    columns = CommitColumns.from_commits(commits)
     columns.nanos[:] = 0
     return columns
 
@@ -37,7 +37,7 @@ def active(commits: list[Commit], heads: dict[str, str], rules: RetentionRules, 
     """What the definition keeps, tags aside."""
     found = effective(rules, Policy(), heads)
     assert found is not None
-    return active_commits(Graph.of(exactly(commits), heads), found, now)
+    return active_commits(Graph.from_commits(exactly(commits), heads), found, now)
 
 
 def active_ids(found: Active) -> set[str]:
@@ -92,7 +92,7 @@ def start_problem(case: Case) -> str | None:
     """How our starting points differ from what the case expects; None where they do not."""
     heads = {f"branch of {commit}": commit for commit in case["branch_heads"]}
     names = sorted({*case["branch_heads"], *case["leaf_commits"]})
-    graph = Graph.of(exactly([Commit(name, "", (), 0) for name in names]), heads)
+    graph = Graph.from_commits(exactly([Commit(name, "", (), 0) for name in names]), heads)
     found = [{"commit": commit, "is_branch_head": is_head} for commit, is_head in starting_points(graph)]
     return None if found == case["expected"] else f"found {found}, expected {case['expected']}"
 

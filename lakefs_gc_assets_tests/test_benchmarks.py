@@ -208,7 +208,7 @@ def test_requests_cost_what_the_table_says_and_the_least_is_beside_them() -> Non
 def test_a_vast_repository_has_the_size_that_it_says(tmp_path: Path) -> None:
     size = Vast(1)
     folder = vast.made(size, tmp_path)
-    bucket = NumberedBucket(folder / "objects", vast.VastObjects.of(folder, size))
+    bucket = NumberedBucket(folder / "objects", vast.VastObjects.from_size(folder, size))
 
     folders = bucket.page("data/", "/", "", 1000).prefixes
     objects: dict[str, Any] = {}
@@ -268,7 +268,7 @@ def test_objects_of_a_shape_can_be_numbers_that_a_bucket_lists(tmp_path: Path) -
     folder = repositories.made(shape, tmp_path)
     root = repositories.objects_folder(folder)
     assert not (root / "data").exists()
-    numbers = repositories.NumberedObjects.of(folder, shape)
+    numbers = repositories.NumberedObjects.from_shape(folder, shape)
     bucket = NumberedBucket(root, numbers)
     (slice_,) = bucket.page("data/", "/", "", 10).prefixes
     page = bucket.page(slice_, "", "", 10_000)

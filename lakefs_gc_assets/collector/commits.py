@@ -254,7 +254,7 @@ def _dumped(
         raise IncompleteDump("the refs dump names no branch, and every repository has one")
     fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values()])
     if fetched:
-        commits = CommitColumns.joined([commits, CommitColumns.of(fetched)])
+        commits = CommitColumns.joined([commits, CommitColumns.from_commits(fetched)])
     sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
     compacted = {base: branch.id for branch in records for base in branch.compacted_bases}
     ended_at = clock.now()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from lakefs_gc_assets.collector import commits, guards, preparations
 from lakefs_gc_assets.collector.clock import Clock, Clocks
 from lakefs_gc_assets.collector.live import other_repositories, ownership
-from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.repository import require_writable
 from lakefs_gc_assets.collector.retention import server_commits
 from lakefs_gc_assets.collector.stored import run_folder
@@ -195,7 +195,7 @@ class _Examination:
     repository: Repository | None = None
     opened: ObjectStore | None = None
     heads: dict[str, str] = field(default_factory=dict)
-    neighbours: Neighbours | None = None
+    other_repositories: OtherRepositories | None = None
     unreachable: bool = False
     writes: bool = False
     stored: str | None = None
@@ -327,18 +327,20 @@ class _Examination:
 
     def _list_repositories(self) -> str:
         also_live = self.settings.also_live
-        self.neighbours = other_repositories.neighbours(self._server, self._known, None, also_live)
-        if self.neighbours.refusal is not None:
-            raise LakeFSError(self.neighbours.refusal)
-        unchecked = ", ".join(self.neighbours.unchecked) or "none"
+        self.other_repositories = other_repositories.compare_namespaces(self._server, self._known, None, also_live)
+        if self.other_repositories.refusal is not None:
+            raise LakeFSError(self.other_repositories.refusal)
+        unchecked = ", ".join(self.other_repositories.unchecked) or "none"
         return f"on the same bucket and not looked at, as collection.also_live does not name them: {unchecked}"
 
     def _compare_namespaces(self) -> str:
-        if self.neighbours is None or self.neighbours.refusal is not None:
+        if self.other_repositories is None or self.other_repositories.refusal is not None:
             raise _DoesNotApply("not tried, since repositories could not be listed")
         # Again, since the store could not be asked before it was open.
         nested = ", ".join(
-            other_repositories.neighbours(self._server, self._known, self._store, self.settings.also_live).nested
+            other_repositories.compare_namespaces(
+                self._server, self._known, self._store, self.settings.also_live
+            ).nested
         )
         if nested:
             raise LakeFSError(f"{self._namespace.uri} lies inside or around the storage namespace of {nested}")

@@ -22,8 +22,8 @@ from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
-class Process(Protocol[R]):
-    """What a step needs of the process that makes it."""
+class StepHost(Protocol[R]):
+    """The process in which a step runs, as the step sees it."""
 
     def open(self) -> OpenRepository:
         """Asks the server for the repository and opens its store. Raises CollectionError."""
@@ -55,15 +55,15 @@ class Process(Protocol[R]):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Which step of which run a process makes.
+class StepRequest:
+    """A request to run one step of a run.
 
     Attributes:
         windows: the slice windows that the process was asked to collect.
         owner: id of the first Dagster run of this collection. Later steps take the owner from the plan instead.
-        begins: the flow that is asked for where this is the first step of an attempt; None for later steps.
-        continues: whether this process made an earlier step of the run, which kept the lock for this one.
-        goes_on: whether this process makes a later step of the run, for which the lock is kept.
+        begins: the requested flow if this is the first step of an attempt; None for later steps.
+        continues: True if this process ran an earlier step of the run, which kept the lock for this one.
+        goes_on: True if this process runs a later step of the run, for which the lock is kept.
     """
 
     run_id: str
@@ -75,7 +75,7 @@ class Turn:
 
 
 @contextmanager
-def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
+def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
     """Makes one step of a run under the repository's lock.
 
     Raises whatever ends the step. Before that it stores the report of the failed run, if there is a plan, and
@@ -85,48 +85,48 @@ def step(turn: Turn, process: Process[R]) -> Iterator[Step[R]]:
     plan: Plan | None = None
     lock: Lock | None = None
     try:
-        repository = process.open()
-        owner = turn.owner
-        if turn.begins is None:
-            plan = plans.read(repository.store, turn.run_id)
+        repository = host.open()
+        owner = request.owner
+        if request.begins is None:
+            plan = plans.read(repository.store, request.run_id)
             require_own_plan(plan, repository)
             owner = plan.owner
-            require_windows(plan, turn.windows)
+            require_windows(plan, request.windows)
         asked = repository.settings
         deletes = asked.sweep if plan is None else plan.sweep or asked.approve_run == plan.run_id
-        lock = acquire(repository, turn.run_id, owner, deletes=deletes)
-        warn_if_unfenced(lock, process.warn)
-        if turn.begins is not None:
+        lock = acquire(repository, request.run_id, owner, deletes=deletes)
+        warn_if_unfenced(lock, host.warn)
+        if request.begins is not None:
             if replaced := restoration.replace_unreadable(repository.store, repository.clock.now()):
-                process.warn(replaced)
-            plan = planning.begin(repository, turn.run_id, turn.windows, owner, lock, turn.begins)
+                host.warn(replaced)
+            plan = planning.begin(repository, request.run_id, request.windows, owner, lock, request.begins)
         assert plan is not None
-        with renewed(lock, repository, process.warn):
-            yield Step(process.log, process.warn, repository, process.engine(repository), plan, lock)
-        if not turn.goes_on:
+        with renewed(lock, repository, host.warn):
+            yield Step(host.log, host.warn, repository, host.engine(repository), plan, lock)
+        if not request.goes_on:
             lock.release()
     except BaseException as error:
         # An interrupt ends the run as well, so that the next run need not wait until the lock expires.
         if repository is not None and plan is not None:
             with suppress(CollectionError):
-                failing.store_report(repository.store, plan, repository.clock.now(), process.explain(error))
+                failing.store_report(repository.store, plan, repository.clock.now(), host.explain(error))
         if lock is not None:
             with suppress(CollectionError):
                 lock.release()
-        elif turn.continues:
-            end_between_steps(turn.run_id, process, process.explain(error))
+        elif request.continues:
+            end_between_steps(request.run_id, host, host.explain(error))
         raise
 
 
-def end_between_steps(run_id: str, process: Process[R], why: str) -> None:
+def end_between_steps(run_id: str, host: StepHost[R], why: str) -> None:
     """Ends a run that failed between two steps of this process: stores its report, and releases its lock.
 
     It uses the store that was opened last, so that the lock is released even where the server cannot be reached.
     """
-    store = process.last_opened()
+    store = host.last_opened()
     if store is not None:
         with suppress(CollectionError):
-            failing.end_between_steps(store, run_id, process.now(), why)
+            failing.end_between_steps(store, run_id, host.now(), why)
 
 
 def require_own_plan(plan: Plan, repository: OpenRepository) -> None:

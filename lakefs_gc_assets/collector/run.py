@@ -50,7 +50,7 @@ from lakefs_gc_assets.collector.live.current import Committed, ask_committed, pr
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
-from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
@@ -96,7 +96,7 @@ def list_stored(step: Step[R]) -> Stored:
     elif plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_base_checkpoint(step)
-    around = look_around(step)
+    around = find_other_repositories(step)
     parts = universe_parts.nothing(store)
     written: list[FrameFile] = []
     if plan.flow is Flow.COMMITTED:
@@ -132,10 +132,10 @@ def warn_of_loosening(step: Step[R]) -> None:
         step.warn(f"loosened by its launch: {describe_loosened(step.repository.loosened)}")
 
 
-def look_around(step: Step[R]) -> Neighbours:
+def find_other_repositories(step: Step[R]) -> OtherRepositories:
     """Finds other repositories that may hold objects of this one, and logs those whose references are not checked."""
     repository = step.repository
-    around = other_repositories.of_repository(repository)
+    around = other_repositories.find(repository)
     if around.refusal:
         step.log(f"other repositories are not known, and their references are not checked: {around.refusal}")
     if around.unchecked:

@@ -69,7 +69,7 @@ class Step(Generic[R]):
 
     def stored_of(self, run_id: str, frame: Frame[F]) -> StoredFrame[F]:
         """A frame of any run. Raises OrderViolation where it was not made, or CorruptFile."""
-        return StoredFrame.of(self.repository.store, self.repository.opener, run_id, frame)
+        return StoredFrame.from_run(self.repository.store, self.repository.opener, run_id, frame)
 
     def require_attempt(self, *inputs: StoredFrame[Any]) -> None:
         """Raises OrderViolation where an input was made by another attempt than this one."""
@@ -168,8 +168,8 @@ class Step(Generic[R]):
 
 
 @dataclass(frozen=True)
-class LookedAt(Generic[R]):
-    """The universe of a run, of which nothing is in two frames."""
+class Universe(Generic[R]):
+    """The objects that a run decides about. No object is in two of the frames."""
 
     engine: Engine[R]
     frames: tuple[StoredFrame[Any], ...]
@@ -181,24 +181,24 @@ class LookedAt(Generic[R]):
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of objects."""
         return sum(frame.count for frame in self.frames)
 
     @property
     def files(self) -> tuple[FrameFile, ...]:
-        """The files that they are stored in."""
+        """The files that store the objects."""
         return tuple(file for frame in self.frames for file in frame.manifest.files)
 
 
-def looked_at(
+def universe_of(
     step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
-) -> LookedAt[R]:
-    """What this run looks at.
+) -> Universe[R]:
+    """The universe of this run.
 
-    Raises OrderViolation where any of it was stored again after `committed_df` was, which may not tell of it.
+    Raises OrderViolation where a frame of it was stored again after `committed_df`, which may not cover the new rows.
     """
     if not step.plan.follows_expiry:
-        return LookedAt(step.engine, (listed,))
+        return Universe(step.engine, (listed,))
     frames: tuple[StoredFrame[Any], ...] = (listed, step.stored(EXPIRED_DF))
     for frame in frames:
         if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
@@ -206,7 +206,7 @@ def looked_at(
                 f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} "
                 "again"
             )
-    return LookedAt(step.engine, frames)
+    return Universe(step.engine, frames)
 
 
 def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.step import Step, looked_at
+from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.errors import OrderViolation
 
 
@@ -35,7 +35,7 @@ def subtract_committed(
 
     Where nothing is committed, its files are those of the universe.
     """
-    engine, universe = step.engine, looked_at(step, listed, committed)
+    engine, universe = step.engine, universe_of(step, listed, committed)
     if not committed.count:
         return step.complete(UNHELD_DF, NoFigures(), universe.files, (listed, committed))
     rows = engine.without(

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.make_step import Turn, step
+from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -37,13 +37,13 @@ _FRAME = dg.PythonObjectDagsterType(StoredFrame)
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
     """Lists what is stored."""
-    with making(context, collector, begins=asked_flow(context.run)) as this:
+    with run_step(context, collector, begins=asked_flow(context.run)) as this:
         return run.list_stored(this)
 
 
 def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, store_df: Stored) -> UncommittedData:
     """Reads what is staged or tracked as copied."""
-    with making(context, collector) as this:
+    with run_step(context, collector) as this:
         return run.read_uncommitted(this, store_df)
 
 
@@ -51,7 +51,7 @@ def committed_df(
     context: dg.AssetExecutionContext, collector: Collector, uncommitted_df: UncommittedData
 ) -> CommittedData:
     """Reads what live commits hold."""
-    with making(context, collector) as this:
+    with run_step(context, collector) as this:
         return run.read_committed(this, uncommitted_df)
 
 
@@ -63,7 +63,7 @@ def candidates(
     committed_df: CommittedData,
 ) -> Candidates:
     """Subtracts what is live from what is stored."""
-    with making(context, collector) as this:
+    with run_step(context, collector) as this:
         found = run.mark(this, store_df, uncommitted_df, committed_df)
         # Pictures that nobody will see are not drawn: this instance is gone with its process.
         if not context.instance.is_ephemeral:
@@ -75,9 +75,9 @@ def candidates(
 
 def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
     """Deletes the candidates where that was asked for, and reports what became of each."""
-    with making(context, collector) as this:
+    with run_step(context, collector) as this:
         outcomes, report = run.sweep(this, candidates)
-    Historian.of(context, collector_names(context, collector)).ended(this.repository.store, report)
+    Historian.from_context(context, collector_names(context, collector)).ended(this.repository.store, report)
     page = pages.keep(collector, this.repository, report.run_id, context.log.warning)
     context.add_output_metadata({**report_figures(report), **page})
     return outcomes
@@ -111,10 +111,10 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         description=FRAMES[name].description,
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        group_name=names.of("garbage_collection"),
+        group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
-        required_resource_keys={names.of("collector")},
-        io_manager_key=names.of("frames"),
+        required_resource_keys={names.qualified("collector")},
+        io_manager_key=names.qualified("frames"),
         pool=names.pool,
         metadata=metadata,
         dagster_type=_FRAME,
@@ -128,7 +128,9 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 
 
 @contextmanager
-def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow | None = None) -> Iterator[Step[Rows]]:
+def run_step(
+    context: dg.AssetExecutionContext, collector: Collector, begins: Flow | None = None
+) -> Iterator[Step[Rows]]:
     """Makes one step of the run that the context's partitions name.
 
     Args:
@@ -136,11 +138,11 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
     Raises:
         dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
     """
-    historian, run_id = Historian.of(context, collector_names(context, collector)), None
+    historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
     try:
         run_id, windows = selected(context.partition_keys)
         at = STEPS.index(context.asset_key.path[-1])
-        turn = Turn(
+        request = StepRequest(
             run_id,
             windows,
             owner=context.run.root_run_id or context.run.run_id,
@@ -151,8 +153,8 @@ def making(context: dg.AssetExecutionContext, collector: Collector, begins: Flow
         permit = launching.read(context.instance, collector.name, run_id)
         if begins is not None:
             launching.require_flow(permit, begins)
-        with step(turn, SparkProcess(collector, permit, context.log.info, context.log.warning)) as this:
-            if not turn.continues:
+        with step(request, SparkHost(collector, permit, context.log.info, context.log.warning)) as this:
+            if not request.continues:
                 historian.begins(this.repository.store, this.plan, this.repository.settings)
             yield this
     except BaseException as error:
@@ -171,11 +173,11 @@ def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> 
 
 
 @dataclass(frozen=True)
-class SparkProcess:
-    """What a step needs of this process (collector.make_step.Process): the repository's resource, and Spark.
+class SparkHost:
+    """Runs a step with the repository's resource and on Spark (collector.make_step.StepHost).
 
     Attributes:
-        permit: what the run was opened to do; None where somebody materializes assets without opening a run.
+        permit: the actions that the run was opened for; None where somebody materializes assets without opening a run.
     """
 
     collector: Collector
@@ -184,23 +186,23 @@ class SparkProcess:
     warn: LogLine
 
     def open(self) -> OpenRepository:
-        """See Process.open."""
+        """See StepHost.open."""
         return self.collector.open_for(self.permit)
 
     def last_opened(self) -> ObjectStore | None:
-        """See Process.last_opened."""
+        """See StepHost.last_opened."""
         return self.collector.last_opened()
 
     def engine(self, repository: OpenRepository) -> SparkEngine:
-        """See Process.engine."""
+        """See StepHost.engine."""
         return self.collector.engine(repository.settings)
 
     def now(self) -> datetime:
-        """See Process.now."""
+        """See StepHost.now."""
         return self.collector.clock.now()
 
     def explain(self, error: BaseException) -> str:
-        """See Process.explain."""
+        """See StepHost.explain."""
         return summary(error)
 
 

@@ -182,7 +182,7 @@ class Checked:
 
     def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
         """A frame of the run. Raises OrderViolation where it was not made, or CorruptFile."""
-        return StoredFrame.of(self.repository.store, self.repository.opener, self.run_id, frame)
+        return StoredFrame.from_run(self.repository.store, self.repository.opener, self.run_id, frame)
 
     @property
     def frame(self) -> StoredFrame[Any]:
@@ -222,7 +222,7 @@ def _check(
         description=description,
         blocking=blocking,
         additional_deps=[names.asset(other) for other in others],
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -231,11 +231,11 @@ def _check(
             with between_steps(checked.collector, checked.run_id, holds_lock=checked.ends_run):
                 frame, violations = checked.frame, find(checked)
         except BaseException as error:
-            checked.note_end(Historian.of(context, names), summary(error.__cause__ or error))
+            checked.note_end(Historian.from_context(context, names), summary(error.__cause__ or error))
             raise
         if violations and blocking and checked.ends_run:
             end_run(checked.collector, checked.run_id, _in_words(frame, violations))
-            checked.note_end(Historian.of(context, names), _in_words(frame, violations))
+            checked.note_end(Historian.from_context(context, names), _in_words(frame, violations))
         return _told(frame, violations)
 
     return check

@@ -48,15 +48,15 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     settings = loaded.configuration.emr_serverless
 
     @dg.op(
-        name=names.of(_OP),
+        name=names.qualified(_OP),
         description="Starts a job run, hands on its log, and materializes the five assets when it has ended.",
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
     def run_on_emr_serverless(context: dg.OpExecutionContext, config: EmrRunConfig) -> None:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
-            permit = Permit(names.of("collect_on_emr_serverless"), sweep=config.sweep)
+            permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
             settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
@@ -75,7 +75,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
                 raise CollectionError("the job on EMR Serverless ended without a word: see its log")
             repository = collector.open()
             report = _shown(context, names, repository, told[-1]["run_id"])
-            historian = Historian.of(context, names)
+            historian = Historian.from_context(context, names)
             plan = plans.read(repository.store, report.run_id)
             historian.begins(repository.store, plan, repository.settings)
             historian.ended(repository.store, report)
@@ -84,7 +84,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
                 raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
 
     @dg.job(
-        name=names.of("collect_on_emr_serverless"),
+        name=names.qualified("collect_on_emr_serverless"),
         description=f"Makes one run of {names.repository} on EMR Serverless, application {settings.application_id}.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
@@ -156,7 +156,7 @@ def _shown(context: dg.OpExecutionContext, names: Names, repository: OpenReposit
     names.partitions.add(context.instance, run_id, plan.windows)
     for name in STEPS:
         try:
-            frame = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[name])
+            frame = StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[name])
         except OrderViolation:
             break
         key = names.asset(name)

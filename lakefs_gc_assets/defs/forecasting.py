@@ -100,9 +100,9 @@ def define(names: Names) -> dg.AssetsDefinition:
         "committed with them would mark at that moment. And what each branch and tag holds, and what would go without "
         "it. It deletes nothing, takes no lock, and may be made beside a run.",
         # Of its own, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
-        group_name=names.of("retention"),
+        group_name=names.qualified("retention"),
         kinds={"pyspark", "parquet"},
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
     )
     def retention_forecast(context: dg.AssetExecutionContext, config: ForecastConfig) -> dg.MaterializeResult[None]:
         collector: Collector = names.resource(context.resources, "collector")
@@ -119,7 +119,7 @@ def define(names: Names) -> dg.AssetsDefinition:
 def forecast_job(names: Names) -> UnresolvedAssetJobDefinition:
     """The job that makes the asset."""
     return dg.define_asset_job(
-        name=names.of(JOB),
+        name=names.qualified(JOB),
         selection=[names.asset(NAME)],
         description=f"Says what other rules of retention would free in {names.repository}, and what each branch and "
         "tag holds. Deletes nothing.",

@@ -53,7 +53,7 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
         "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
         "those that failed; it cannot be materialized. Metadata, below, has the plots.",
-        group_name=names.of("garbage_collection"),
+        group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
     )
     days = sweep_within / timedelta(days=1)
@@ -62,7 +62,7 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         deps=[names.asset(STEPS[-1])],
         description=f"Sweeps of {names.repository} that succeeded, one event each. automation.sweep_within_days says "
         + (f"that it is overdue when there was none for {days:g} days." if days else "when it is overdue: never."),
-        group_name=names.of("garbage_collection"),
+        group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
     )
@@ -90,7 +90,7 @@ class Historian:
     warn: LogLine
 
     @classmethod
-    def of(
+    def from_context(
         cls, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext, names: Names
     ) -> "Historian":
         """The historian of the Dagster run that a step belongs to."""

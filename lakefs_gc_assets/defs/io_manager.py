@@ -41,13 +41,15 @@ class FrameIOManager(dg.IOManager):
         first = next(chosen(step.dagster_run, STEPS))
         with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
-            return StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])
+            return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])
 
 
 def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
     """The IO manager of a repository's assets; a launch sets nothing of it."""
 
-    @dg.io_manager(config_schema={}, required_resource_keys={names.of("collector")}, description=FrameIOManager.__doc__)
+    @dg.io_manager(
+        config_schema={}, required_resource_keys={names.qualified("collector")}, description=FrameIOManager.__doc__
+    )
     def frames(context: dg.InitResourceContext) -> FrameIOManager:
         return FrameIOManager(names.resource(context.resources, "collector"))
 

@@ -78,7 +78,7 @@ def open_run(
 def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
     """Run configuration of the job open_run that chooses the flow and, unless None, whether to delete."""
     chosen = {"flow": flow} if sweep is None else {"flow": flow, "sweep": sweep}
-    return {"ops": {names.of(_OPENING_OP): {"config": chosen}}}
+    return {"ops": {names.qualified(_OPENING_OP): {"config": chosen}}}
 
 
 class OpenRunConfig(dg.Config):
@@ -113,10 +113,11 @@ class ApproveConfig(dg.Config):
 def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
     """All five assets and their checks, in one process and one Spark session."""
     return dg.define_asset_job(
-        names.of("collect"),
+        names.qualified("collect"),
         selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
         description=f"Collects one run id of repository {names.repository} over its windows. The job "
-        f"{names.of('open_run')}, the schedules and the sensor launch it; so does materializing a range of cells.",
+        f"{names.qualified('open_run')}, the schedules and the sensor launch it; so does materializing a range of "
+        "cells.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )
@@ -126,10 +127,10 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """One op, which leaves what the new run needs as tags of its own run, where the sensor finds it."""
 
     @dg.op(
-        name=names.of(_OPENING_OP),
+        name=names.qualified(_OPENING_OP),
         description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
         config_schema=_schema(OpenRunConfig, policy),
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
     )
     def opening(context: dg.OpExecutionContext) -> None:
         collector: Collector = names.resource(context.resources, "collector")
@@ -138,7 +139,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
             if permit is None:
                 relaxed = launching.relaxed_by(config.relax, policy)
-                permit = Permit(names.of("open_run"), sweep=config.sweep, relaxed=relaxed)
+                permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=relaxed)
             launching.require_flow(permit, Flow(config.flow))
             settings, _ = launching.settle(collector.configuration.collection, policy, permit)
             opened = open_run(context.instance, collector, Flow(config.flow), permit)
@@ -160,9 +161,9 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         _hand_on(context, opened.tags)
 
     @dg.job(
-        name=names.of("open_run"),
+        name=names.qualified("open_run"),
         description=f"Opens a run of the whole repository {names.repository}: choose the flow. "
-        f"{_what_a_launch_deletes(names, policy)} The sensor {names.of('launch_opened_runs')} starts it within "
+        f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
         "seconds.",
         executor_def=dg.in_process_executor,
     )
@@ -176,7 +177,7 @@ def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
     if policy.sweep == "any":
         return "It deletes if `sweep` says so, and without that if the configuration does."
     if policy.sweep == "approved":
-        approve = names.of("approve")
+        approve = names.qualified("approve")
         return f"It is a dry run: look at what it finds, and launch the job {approve} with its id to delete that."
     return "It is a dry run."
 
@@ -185,10 +186,10 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """One op, which stores the approval of a dry run, and leaves what the sensor needs to make its last step again."""
 
     @dg.op(
-        name=names.of(_APPROVING_OP),
+        name=names.qualified(_APPROVING_OP),
         description="Says how much the dry run found, approves it, and asks for its last step.",
         config_schema=_schema(ApproveConfig, policy),
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
     def approving(context: dg.OpExecutionContext) -> None:
@@ -202,7 +203,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                     "approved in the configuration file"
                 )
             relaxed = launching.relaxed_by(config.relax, policy)
-            permit = Permit(names.of("approve"), relaxed=relaxed)
+            permit = Permit(names.qualified("approve"), relaxed=relaxed)
             repository = collector.open_for(permit)
             found = passes.require_dry_run(repository.store, run_id)
             objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
@@ -221,11 +222,11 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         _hand_on(context, {**names.partitions.tags(run_id, windows, plan.flow.value), **permit.tags})
 
     @dg.job(
-        name=names.of("approve"),
+        name=names.qualified("approve"),
         description=f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
         "say how many objects and bytes that is. The run's own plan and every guard of a sweep hold; what is live by "
-        f"now stays. The sensor {names.of('launch_opened_runs')} starts the deletion within seconds, as a run of "
-        f"{names.of('collect')} that makes deleted_report again.",
+        f"now stays. The sensor {names.qualified('launch_opened_runs')} starts the deletion within seconds, as a run "
+        f"of {names.qualified('collect')} that makes deleted_report again.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )

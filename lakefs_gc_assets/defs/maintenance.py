@@ -232,16 +232,16 @@ class PurgeConfig(dg.Config):
 
 def purging_config(names: Names) -> dict[str, Any]:
     """Run configuration of the job purge that lets it purge."""
-    return {"ops": {names.of(_PURGE_OP): {"config": {"confirm": True}}}}
+    return {"ops": {names.qualified(_PURGE_OP): {"config": {"confirm": True}}}}
 
 
 def restore_job(names: Names) -> dg.JobDefinition:
     """The job restore: one op, which takes the repository's lock if it changes anything."""
 
     @dg.op(
-        name=names.of(_RESTORE_OP),
+        name=names.qualified(_RESTORE_OP),
         description="Brings back objects that a run deleted, or shows which.",
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
     def restore_objects(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
@@ -258,7 +258,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
             context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*given))})
 
     @dg.job(
-        name=names.of("restore"),
+        name=names.qualified("restore"),
         description=f"Brings back what a run of {names.repository} deleted, out of quarantine or, in a bucket that "
         "keeps versions, from below its delete markers. Give the run's id; it shows what it would do unless `confirm` "
         "is true. The next run is a clean one.",
@@ -275,9 +275,9 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job purge: one op, which takes the repository's lock if it changes anything."""
 
     @dg.op(
-        name=names.of(_PURGE_OP),
+        name=names.qualified(_PURGE_OP),
         description="Deletes for good what is due, brings back what is live again, or shows what is there.",
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
     def purge_quarantine(context: dg.OpExecutionContext, config: PurgeConfig) -> None:
@@ -290,7 +290,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 context.log.info(f"{due:,} objects would go, unless they are live again. {_SET}")
                 return
             ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
-            launching.require_purging(policy, ticket, names.of(PURGING_SCHEDULE))
+            launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
             launching.use_ticket(context.instance, collector.name, context.run_tags)
             totals = Totals()
             purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
@@ -303,7 +303,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 raise dg.Failure(description=str(totals), allow_retries=False)
 
     @dg.job(
-        name=names.of("purge"),
+        name=names.qualified("purge"),
         description=f"Deletes for good what runs of {names.repository} moved to quarantine "
         "collection.quarantine_days ago. What is live is looked at anew: what became live again is brought back, and "
         "where it cannot be known nothing goes. Shows what is there unless `confirm` is true.",
@@ -370,16 +370,16 @@ class ExpireRunsConfig(dg.Config):
 
 def removing_config(names: Names) -> dict[str, Any]:
     """Run configuration of the job that lets it remove."""
-    return {"ops": {names.of(_EXPIRE_OP): {"config": {"dry": False}}}}
+    return {"ops": {names.qualified(_EXPIRE_OP): {"config": {"dry": False}}}}
 
 
 def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinition:
     """The job expire_runs: one op, which takes the repository's lock if it removes anything."""
 
     @dg.op(
-        name=names.of(_EXPIRE_OP),
+        name=names.qualified(_EXPIRE_OP),
         description="Decides which runs are old, says why others stay, and removes frames and partitions.",
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
     def remove_frames(context: dg.OpExecutionContext, config: ExpireRunsConfig) -> None:
@@ -404,7 +404,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             )
 
     @dg.job(
-        name=names.of("expire_runs"),
+        name=names.qualified("expire_runs"),
         description=f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
         f"those of the newest {settings.keep_runs} (automation.keep_runs), and what `explain` made the server prepare. "
         "Plans, reports and receipts stay for ever. "

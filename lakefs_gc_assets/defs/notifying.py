@@ -58,7 +58,7 @@ def _failure_sensor(
     webhook = "posts it to notifications.failure_webhook" if tells else "notifications.failure_webhook would be told"
 
     @dg.run_failure_sensor(
-        name=names.of("note_failures"),
+        name=names.qualified("note_failures"),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed, and "
         f"{webhook}. It starts nothing.",
@@ -81,7 +81,7 @@ def _failure_sensor(
 def _ended_sensor(names: Names, loaded: Loaded) -> dg.SensorDefinition:
     @dg.run_status_sensor(
         run_status=dg.DagsterRunStatus.SUCCESS,
-        name=names.of("tell_of_runs"),
+        name=names.qualified("tell_of_runs"),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
         "end. It starts nothing.",
@@ -103,7 +103,7 @@ def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:
 
 def _collects(names: Names, run: dg.DagsterRun) -> bool:
     ours = {names.asset(step) for step in STEPS}
-    return run.job_name == names.of("collect") or bool(ours & set(run.asset_selection or ()))
+    return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
 
 
 def _failed(context: dg.RunFailureSensorContext, names: Names, error: str) -> str:

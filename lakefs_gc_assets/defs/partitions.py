@@ -168,7 +168,7 @@ class Names:
         """The concurrency pool of everything that collects it, however it is launched."""
         return f"lakefs_gc_{self.identifier}"
 
-    def of(self, name: str) -> str:
+    def qualified(self, name: str) -> str:
         """Name of a job, op, sensor, schedule, group or resource."""
         return f"{name}_{self.identifier}" if self.apart else name
 
@@ -178,8 +178,8 @@ class Names:
 
     def resource(self, resources: object, name: str) -> Any:
         """One of its resources, out of the resources of a context."""
-        return getattr(resources, self.of(name))
+        return getattr(resources, self.qualified(name))
 
     def all_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """A mapping whose names are replaced by this repository's own."""
-        return {self.of(name): value for name, value in given.items()}
+        return {self.qualified(name): value for name, value in given.items()}

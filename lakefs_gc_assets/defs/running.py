@@ -78,7 +78,7 @@ def execute(
     new = jobs.open_run(home, collecting, flow)
     if level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
-    job = definitions.resolve_job_def(names.of("collect"))
+    job = definitions.resolve_job_def(names.qualified("collect"))
     console: dict[str, object] = {"loggers": {"console": {}}}
     owner = str(uuid.uuid4())
     try:
@@ -124,7 +124,7 @@ def execute_approved(
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     windows = names.partitions.add(home, run_id, plan.windows)
-    result = definitions.resolve_job_def(names.of("collect")).execute_in_process(
+    result = definitions.resolve_job_def(names.qualified("collect")).execute_in_process(
         instance=home,
         tags=names.partitions.tags(run_id, windows, plan.flow.value),
         run_config={"loggers": {"console": {}}},

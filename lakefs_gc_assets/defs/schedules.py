@@ -29,7 +29,7 @@ def define(
         decides: Callable[[dg.ScheduleEvaluationContext], dict[str, str]] = lambda _: {},
     ) -> dg.ScheduleDefinition:
         return dg.ScheduleDefinition(
-            name=names.of(name),
+            name=names.qualified(name),
             cron_schedule=cron,
             execution_timezone=settings.time_zone,
             job=job,
@@ -40,11 +40,11 @@ def define(
         )
 
     def by_the_file(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.of("clean_runs"), automatic=True, flow=Flow.CLEAN.value)
+        permit = Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value)
         return launching.issue_ticket(context.instance, names.repository, permit)
 
     def by_this_schedule(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.of(maintenance.PURGING_SCHEDULE))
+        permit = Permit(names.qualified(maintenance.PURGING_SCHEDULE))
         return launching.issue_ticket(context.instance, names.repository, permit)
 
     flow = settings.dry_run_flow
@@ -56,7 +56,7 @@ def define(
             jobs.opening_config(names, "clean"),
             f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
             "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
-            f"{names.of('follow_deleted_report')}. Cron: automation.clean_cron.",
+            f"{names.qualified('follow_deleted_report')}. Cron: automation.clean_cron.",
             by_the_file,
         ),
         schedule(
@@ -74,7 +74,7 @@ def define(
             maintenance.removing_config(names),
             f"Removes the frames and partitions of all but the newest {settings.keep_runs} runs of {names.repository}, "
             "and old forecasts; plans, reports and receipts stay. Launch the job "
-            f"{names.of('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
+            f"{names.qualified('expire_runs')} first to see what would go. Cron: automation.expiry_cron.",
         ),
         schedule(
             maintenance.PURGING_SCHEDULE,
@@ -82,7 +82,7 @@ def define(
             purge,
             maintenance.purging_config(names),
             f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
-            f"brings back what is live again. Launch the job {names.of('purge')} first to see what is there. "
+            f"brings back what is live again. Launch the job {names.qualified('purge')} first to see what is there. "
             "Cron: automation.purge_cron.",
             by_this_schedule,
         ),

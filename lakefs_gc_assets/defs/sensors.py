@@ -80,16 +80,16 @@ def launch_opened_runs(
         yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
 
     return EndedRunSensor(
-        name=names.of("launch_opened_runs"),
+        name=names.qualified("launch_opened_runs"),
         run_status=dg.DagsterRunStatus.SUCCESS,
         run_status_sensor_fn=sensor,
         monitored_jobs=[opening, approving],
         request_job=collecting,
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {names.of('open_run')} has opened, for a person or a schedule, "
-        f"and the deletion of each dry run that the job {names.of('approve')} has approved. It starts nothing of its "
-        "own accord; turned off, what is opened is not launched.",
+        description=f"Launches each run that the job {names.qualified('open_run')} has opened, for a person or a "
+        f"schedule, and the deletion of each dry run that the job {names.qualified('approve')} has approved. It starts "
+        "nothing of its own accord; turned off, what is opened is not launched.",
     )
 
 
@@ -142,10 +142,10 @@ def follow_deleted_report(
     """
 
     @dg.sensor(
-        name=names.of("follow_deleted_report"),
+        name=names.qualified("follow_deleted_report"),
         job=collecting,
         minimum_interval_seconds=settings.sensor_interval_seconds,
-        required_resource_keys={names.of("collector")},
+        required_resource_keys={names.qualified("collector")},
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
         f"and succeeded, {_told(settings.optimized_every_hours)} after that one began. Dry runs are not "
@@ -162,7 +162,7 @@ def follow_deleted_report(
             return dg.SkipReason(found)
         if waiting := under_way(context.instance, names):
             return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
-        permit = Permit(names.of("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
+        permit = Permit(names.qualified("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
         opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: found.run_id}
         request = dg.RunRequest(run_key=f"after-{found.run_id}", tags=tags)

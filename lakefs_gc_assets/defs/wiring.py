@@ -85,7 +85,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             sensors.follow_deleted_report(names, settings, collecting),
             *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],
-        resources={**resources(loaded, names, clock), names.of("frames"): frame_io_manager(names)},
+        resources={**resources(loaded, names, clock), names.qualified("frames"): frame_io_manager(names)},
     )
 
 

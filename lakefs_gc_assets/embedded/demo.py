@@ -161,13 +161,13 @@ def demonstrate(
 
 def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
     """Size of each address of a frame."""
-    table = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame]).table()
+    table = StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame]).table()
     return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
 
 
 def reasons(repository: OpenRepository, run_id: str) -> dict[str, str]:
     """Why each candidate of a run is garbage, as far as the run knows, by its address."""
-    table = StoredFrame.of(repository.store, repository.opener, run_id, CANDIDATES_DF).table()
+    table = StoredFrame.from_run(repository.store, repository.opener, run_id, CANDIDATES_DF).table()
     return dict(zip(table.column("address").to_pylist(), table.column("why").to_pylist(), strict=True))
 
 

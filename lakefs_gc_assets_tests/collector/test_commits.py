@@ -58,7 +58,9 @@ def metaranges(*names: str) -> tuple[str, ...]:
 
 def test_metaranges_are_in_the_order_in_which_commits_were_made() -> None:
     made = [("new", 9), ("old", 1), ("", 0), ("middle", 5), ("old", 7), ("as old", 1)]
-    columns = CommitColumns.of([Commit(digest(str(at)), name, (), date) for at, (name, date) in enumerate(made)])
+    columns = CommitColumns.from_commits(
+        [Commit(digest(str(at)), name, (), date) for at, (name, date) in enumerate(made)]
+    )
     assert commits.distinct_metaranges(columns).to_pylist() == ["old", "as old", "middle", "new"]
     stays = np.array([True, False, True, True, True, False])
     assert commits.distinct_metaranges(columns, stays).to_pylist() == ["middle", "old", "new"]

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UNCOMMITTED_DF,
 )
 from lakefs_gc_assets.collector.lock import Lock, renewed
-from lakefs_gc_assets.collector.make_step import Turn
+from lakefs_gc_assets.collector.make_step import StepRequest
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -340,8 +340,8 @@ class OneProcess:
 
 RUN = "g4uk6erfnfus73frbnqg"
 WINDOWS = ("legacy", "2026-11")
-FIRST = Turn(RUN, WINDOWS, "dagster-run", begins=Flow.CLEAN)
-LATER = Turn(RUN, WINDOWS, "another dagster-run", continues=True)
+FIRST = StepRequest(RUN, WINDOWS, "dagster-run", begins=Flow.CLEAN)
+LATER = StepRequest(RUN, WINDOWS, "another dagster-run", continues=True)
 MINUTE = timedelta(minutes=1)
 
 

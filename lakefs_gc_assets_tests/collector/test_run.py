@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
-from lakefs_gc_assets.collector.live.other_repositories import Neighbours
+from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records import approval, restoration
 from lakefs_gc_assets.collector.records import plan as plans
@@ -702,8 +702,8 @@ class TestLookingAround:
             namespace=Namespace.parse("s3://bucket/repo"),
             settings=CollectionSettings(also_live=["named"]),
         )
-        found = run.look_around(folder.step(opened))
-        assert found == Neighbours(nested=("inner",), unchecked=("a", "b"))
+        found = run.find_other_repositories(folder.step(opened))
+        assert found == OtherRepositories(nested=("inner",), unchecked=("a", "b"))
         assert folder.logged == [
             "not checked for references into this repository: a, b, on the same bucket; "
             "name them in collection.also_live where they import from it"
@@ -711,7 +711,7 @@ class TestLookingAround:
 
     def test_is_told_where_the_server_refuses(self, folder: Folder) -> None:
         folder.api.repository_lists = Script(AccessDenied("GET /repositories: 403"))
-        assert run.look_around(folder.step()) == Neighbours(refusal="GET /repositories: 403")
+        assert run.find_other_repositories(folder.step()) == OtherRepositories(refusal="GET /repositories: 403")
         assert folder.logged == [
             "other repositories are not known, and their references are not checked: GET /repositories: 403"
         ]
@@ -719,7 +719,7 @@ class TestLookingAround:
         assert listed.figures.repositories_unknown == "GET /repositories: 403"
 
     def test_says_nothing_where_there_is_nobody(self, folder: Folder) -> None:
-        assert run.look_around(folder.step()) == Neighbours()
+        assert run.find_other_repositories(folder.step()) == OtherRepositories()
         assert folder.logged == []
 
 

@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.step import Step, looked_at
+from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
@@ -904,11 +904,11 @@ class TestFollowingExpiry:
             died(scene, FOLLOWING, f"put .*/{MARKED}/manifest.json", UNIFIED)
             step = step_of(scene)
             listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
-            assert len(looked_at(step, listed, committed).frames) == 2
+            assert len(universe_of(step, listed, committed).frames) == 2
             key = run_folder.manifest(step.plan.run_id, EXPIRED_DF.name)
             scene.world.bucket.put(key, scene.store.get(key) + b"\n")
             with pytest.raises(OrderViolation, match="expired was made again"):
-                looked_at(step, listed, committed)
+                universe_of(step, listed, committed)
 
     def test_so_is_the_listing_of_which_the_commits_tell(self) -> None:
         with world_of("following") as scene:
@@ -917,7 +917,7 @@ class TestFollowingExpiry:
             listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
             listed = replace(listed, manifest=replace(listed.manifest, files=()))
             with pytest.raises(OrderViolation, match="store_df was made again"):
-                looked_at(step, listed, committed)
+                universe_of(step, listed, committed)
 
     def test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out(self) -> None:
         with world_of("following") as scene:

@@ -118,7 +118,7 @@ def test_many_candidates_are_counted_once(
     collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, warnings = stored_run(repository), list[str]()
-    frame = StoredFrame.of(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
+    frame = StoredFrame.from_run(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
     shown = keep_counted(collecting, repository, frame, repository.clock.now(), warnings.append)
     assert shown.by_age == {"31 to 90 days": (3, 3 * 2**30)}
     monkeypatch.setattr(pages, "count_garbage", pytest.fail)
@@ -138,7 +138,7 @@ def test_counts_of_other_candidates_or_that_cannot_be_read_are_not_taken(
     collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, warnings = stored_run(repository), list[str]()
-    frame = StoredFrame.of(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
+    frame = StoredFrame.from_run(repository.store, repository.opener, found.run_id, CANDIDATES_DF)
     now = repository.clock.now()
     garbage = count_garbage(collecting, repository, frame, now)
     keep_counts(repository.store, frame.manifest, garbage)

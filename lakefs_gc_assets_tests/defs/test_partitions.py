@@ -120,7 +120,7 @@ def test_which_assets_a_dagster_run_makes(
 def test_a_single_repository_has_plain_names() -> None:
     names = Names("my-repository")
 
-    assert (names.of("collect"), names.asset("store_df")) == ("collect", dg.AssetKey("store_df"))
+    assert (names.qualified("collect"), names.asset("store_df")) == ("collect", dg.AssetKey("store_df"))
     assert names.all_of({"spark": 1}) == {"spark": 1}
 
 
@@ -128,8 +128,8 @@ def test_a_single_repository_has_plain_names() -> None:
 def test_several_have_names_of_their_own(repository: str, identifier: str) -> None:
     names = Names(repository, apart=True)
 
-    assert names.of("collect") == f"collect_{identifier}"
-    assert names.of("collect").isidentifier()
+    assert names.qualified("collect") == f"collect_{identifier}"
+    assert names.qualified("collect").isidentifier()
     assert names.asset("store_df") == dg.AssetKey([identifier, "store_df"])
     assert names.all_of({"spark": 1}) == {f"spark_{identifier}": 1}
 

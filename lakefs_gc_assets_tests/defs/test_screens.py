@@ -86,7 +86,7 @@ def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     assert screens.status(screens.collect(opened)) == "SUCCESS"
     repository = running.opened(screens.loaded, SystemClock()).open()
     store, owner = repository.store, plan.read(repository.store, opened.run_id).owner
-    committed = StoredFrame.of(store, repository.opener, opened.run_id, COMMITTED_DF)
+    committed = StoredFrame.from_run(store, repository.opener, opened.run_id, COMMITTED_DF)
     manifests.write(store, replace(committed.manifest, files=()))
     before = report.read(store, opened.run_id)
     now = repository.clock.now()

@@ -44,7 +44,7 @@ def collected(server: EmbeddedServer, repository: str, flow: Flow, **changes: An
 def reasons(server: EmbeddedServer, repository: str, run_id: str) -> set[str]:
     """Why the candidates of a run are garbage, as it says."""
     opened = running.opened(Loaded(demo.configuration(server, repository), {}), SystemClock()).open()
-    frame = StoredFrame.of(opened.store, opened.opener, run_id, CANDIDATES_DF)
+    frame = StoredFrame.from_run(opened.store, opened.opener, run_id, CANDIDATES_DF)
     return set(frame.table().column("why").to_pylist())
 
 

@@ -76,7 +76,7 @@ class History:
         runs = self.runs(policy)
         report = runs.collect(Flow.COMMITTED)
         repository = runs.open()
-        rows = StoredFrame.of(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table()
+        rows = StoredFrame.from_run(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table()
         return {self.names[address] for address in rows.column("address").to_pylist()}, report
 
     def said(self, engine: Engine[R], policies: dict[str, str] | None = None) -> dict[tuple[Kind, str], Names]:

@@ -137,5 +137,5 @@ def collected(
 
 
 def _addresses(repository: OpenRepository, run_id: str, frame: str) -> list[str]:
-    stored = StoredFrame.of(repository.store, repository.opener, run_id, FRAMES[frame])
+    stored = StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])
     return sorted(stored.table().column("address").to_pylist())

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.make_step import Turn, end_between_steps, step
+from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -147,7 +147,7 @@ class Run:
             self.completed.clear()
             self._choose_windows()
         inputs = [self._load(given) for given in INPUTS[name]]
-        turn = Turn(
+        request = StepRequest(
             self.run_id,
             self.windows,
             self.owner,
@@ -155,10 +155,10 @@ class Run:
             continues=self._kept,
             goes_on=name != STEPS[-1],
         )
-        with step(turn, self) as this, self._renewing(this):
+        with step(request, self) as this, self._renewing(this):
             self.plan, self.started_at = this.plan, this.started_at
             frame = make_frame(name, this, inputs)
-        self._kept = turn.goes_on
+        self._kept = request.goes_on
         with self._between_steps(holds_lock=True):
             frame.preview()
         if name == STEPS[3]:
@@ -186,7 +186,7 @@ class Run:
         """What the IO manager does before a step."""
         with self._between_steps(holds_lock=self._kept):
             repository = self.open()
-            return StoredFrame.of(repository.store, repository.opener, self.run_id, FRAMES[name])
+            return StoredFrame.from_run(repository.store, repository.opener, self.run_id, FRAMES[name])
 
     def _check(self, candidates: StoredFrame[Any], inputs: Sequence[StoredFrame[Any]]) -> None:
         """The blocking checks of the candidates. A failed one ends the run."""
@@ -204,29 +204,29 @@ class Run:
             raise
 
     def open(self) -> OpenRepository:
-        """See Process.open."""
+        """See StepHost.open."""
         found = open_repository(self.api, self.store, self.settings, self.clock, self, self.others)
         self._opened = True
         return found
 
     def last_opened(self) -> ObjectStore | None:
-        """See Process.last_opened."""
+        """See StepHost.last_opened."""
         return self.store if self._opened else None
 
     def engine(self, repository: OpenRepository) -> LocalEngine:
-        """See Process.engine."""
+        """See StepHost.engine."""
         return LocalEngine(TASKS)
 
     def now(self) -> datetime:
-        """See Process.now."""
+        """See StepHost.now."""
         return self.clock.now()
 
     def log(self, line: str) -> None:
-        """See Process.log."""
+        """See StepHost.log."""
 
     def warn(self, line: str) -> None:
-        """See Process.warn."""
+        """See StepHost.warn."""
 
     def explain(self, error: BaseException) -> str:
-        """See Process.explain."""
+        """See StepHost.explain."""
         return str(error)

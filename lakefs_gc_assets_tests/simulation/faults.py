@@ -35,7 +35,7 @@ class Recovery(StrEnum):
 def _prepared(name: str) -> bytes:
     """A scene right before the run."""
     with deterministic(1):
-        scene = Scene(World.of(KINDS[name].setup))
+        scene = Scene(World.from_setup(KINDS[name].setup))
         KINDS[name].prepare(scene)
         if name not in ("approved", "restore"):
             scene.opened = None

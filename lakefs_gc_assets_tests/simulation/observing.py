@@ -34,7 +34,7 @@ _WITH_REASONS = pa.schema([*LISTED, pa.field("kept", pa.string())])
 @contextmanager
 def observing() -> Iterator[None]:
     """Tells what every run does meanwhile; once, when a play prepares its world by another one."""
-    if run.look_around.__module__ == __name__:
+    if run.find_other_repositories.__module__ == __name__:
         yield
         return
     with ExitStack() as patches:
@@ -42,7 +42,7 @@ def observing() -> Iterator[None]:
         def wrap(owner: object, name: str, around: Callable[..., Callable[..., Any]]) -> None:
             replace(patches, owner, name, around(getattr(owner, name)))
 
-        wrap(run, "look_around", _begins_to_list)
+        wrap(run, "find_other_repositories", _begins_to_list)
         wrap(listing, "list_objects", _lists)
         wrap(run, "list_stored", _has_listed)
         wrap(current, "find_unread", _knows_what_holds)
@@ -64,9 +64,9 @@ def _run_of(step: Any) -> Run:
     return found
 
 
-def _begins_to_list(look_around: Callable[..., Any]) -> Callable[..., Any]:
+def _begins_to_list(find_other_repositories: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any) -> Any:
-        found = look_around(step)
+        found = find_other_repositories(step)
         watch = _run_of(step).watch
         watch.began_listing(step.plan.run_id)
         if watch.refusals is not None:

@@ -46,7 +46,7 @@ class OtherRepository:
         self.server = Server(_SERVER_NUMBER, MachineClock(self.time, 0.0), sharded=False)
 
     @classmethod
-    def of(cls, around: Around, time: TrueTime, own: Repository, servers: Servers) -> "OtherRepository":
+    def from_scene(cls, around: Around, time: TrueTime, own: Repository, servers: Servers) -> "OtherRepository":
         """An empty one, of a twin's server or of ours."""
         importer = around.other == "importer"
         bucket = Bucket(own.bucket.clock, own.bucket.etags) if importer else own.bucket

@@ -192,7 +192,7 @@ class Player:
     """Does one step after the other."""
 
     def __init__(self, setup: Setup) -> None:
-        self.world = World.of(setup)
+        self.world = World.from_setup(setup)
         self.figures = Figures()
         self.exactness = Exactness(self.world.bucket, self.world.oracle)
         oracle = self.world.oracle

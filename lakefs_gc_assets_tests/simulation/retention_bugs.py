@@ -223,7 +223,7 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
 
 
 _after, _walked, _spread = active_commits._after, active_commits._walked, main_ancestry.spread
-_main_parents, _graph_of, _retention = active_commits._main_parents, Graph.of, retention.retention
+_main_parents, _graph_of, _retention = active_commits._main_parents, Graph.from_commits, retention.retention
 
 
 def _last_parents(commits: CommitColumns) -> Integers:
@@ -288,7 +288,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "ages from the clock ahead of the others": replaced(*_defining(_by_latest_clock)),
     "age not strict": replaced((active_commits, "_after", _not_after)),
     "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),
-    "dangling commits ignored": replaced((Graph, "of", classmethod(_without_leaves))),
+    "dangling commits ignored": replaced((Graph, "from_commits", classmethod(_without_leaves))),
     "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
     "a walk's own rule instead of the longest": replaced((active_commits, "spread", _own_walk_first)),
     "the server's list alone": replaced((retention, "retention", _listed_alone)),

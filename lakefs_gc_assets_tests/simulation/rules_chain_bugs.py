@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_liv
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.run import look_around, track
+from lakefs_gc_assets.collector.run import find_other_repositories, track
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -75,12 +75,12 @@ def _first_look() -> Sequence[Replacement]:
     def look(step: ArrowStep) -> Any:
         if step.plan.follows_expiry:
             then[step.plan.run_id] = ask_committed(step, step.plan.cutoff, frozenset())
-        return look_around(step)
+        return find_other_repositories(step)
 
     def store(step: ArrowStep, before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
         return store_expired(step, before, then[step.plan.run_id])
 
-    return (run, "look_around", look), (run, "store_expired", store)
+    return (run, "find_other_repositories", look), (run, "store_expired", store)
 
 
 def _look_up_every_range(

@@ -79,7 +79,7 @@ class TestStageObject:
 def test_a_size_that_a_client_names_wrongly_hides_what_equals_the_committed_object(beyond: int, marked: bool) -> None:
     """Who links an object names its size, and nobody compares it with the store."""
     with remembering(), deterministic(2):
-        scene = Scene(World.of(Setup(old_objects=0)))
+        scene = Scene(World.from_setup(Setup(old_objects=0)))
         linked = [_link_to_main(scene.world, b"the same", beyond)]
         scene.do((("commit_now", (0, 0, 0)),))
         linked.append(_link_to_main(scene.world, b"the same", beyond))

@@ -99,7 +99,7 @@ class World:
         self.collector_skew = self.setup.collector_skew
 
     @classmethod
-    def of(cls, setup: Setup) -> "World":
+    def from_setup(cls, setup: Setup) -> "World":
         """A repository with an empty first commit, and objects of older layouts."""
         time = TrueTime(setup.start)
         bucket = Bucket(MachineClock(time, setup.store_skew), setup.etags)
@@ -113,7 +113,7 @@ class World:
         oracle = kind(time, repository, bucket, min(setup.server_skews))
         world = cls(setup, time, bucket, repository, servers, oracle)
         if setup.around.other != "none":
-            world.other = oracle.other = OtherRepository.of(setup.around, time, repository, servers)
+            world.other = oracle.other = OtherRepository.from_scene(setup.around, time, repository, servers)
             oracle.mislead("the twin", world.other.stages_unseen)
         # Scenes are pickled, which a function inside of this one could not be.
         servers.others = partial(_listed_in, world)

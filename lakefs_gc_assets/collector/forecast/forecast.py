@@ -291,8 +291,8 @@ def begin(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Step[
 def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
-    held = _Sums.of(step.engine, step.engine.select(marked.objects, "held", "size", "objects"), questions)
-    gone = _Sums.of(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
+    held = _Sums.from_rows(step.engine, step.engine.select(marked.objects, "held", "size", "objects"), questions)
+    gone = _Sums.from_rows(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
     freed = [Freed(scenario, gone.without(number)) for number, scenario in enumerate(questions.scenarios)]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
     first = len(questions.scenarios)
@@ -340,7 +340,7 @@ class _Sums:
     bytes: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, engine: Engine[R], rows: R, questions: Questions) -> "_Sums":
+    def from_rows(cls, engine: Engine[R], rows: R, questions: Questions) -> "_Sums":
         """Counts rows as `holding.count` does."""
         found = engine.collect(engine.map_batches(rows, count, SUMS))
         sums: dict[bytes, Amount] = {}

@@ -26,7 +26,7 @@ class StoredFrame(Generic[F]):
     opener: OpensStore
 
     @classmethod
-    def of(cls, store: ObjectStore, opener: OpensStore, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
+    def from_run(cls, store: ObjectStore, opener: OpensStore, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
         """The frame of a run. Raises OrderViolation where it was not made, CorruptFile."""
         return cls(frame, manifests.read(store, run_id, frame), opener)
 

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoin
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.step import Step, looked_at
+from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
@@ -39,7 +39,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     if reason := reason_for_none(step, outcomes):
         return reason
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
-    unheld, there = step.stored(UNHELD_DF), looked_at(step, listed, committed)
+    unheld, there = step.stored(UNHELD_DF), universe_of(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     sealed = seal(step)
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.NOT_THERE)
@@ -129,7 +129,7 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
             "which ranges were live is not noted: commits came from other places than this repository's refs dump, or "
             "an earlier version of the collector read them"
         )
-    universe = looked_at(step, listed, committed)
+    universe = universe_of(step, listed, committed)
     if any(frame.manifest.rows_by_window().get(OTHER_WINDOW) for frame in universe.frames):
         return f"it was limited to the windows {', '.join(step.plan.windows)}"
     if Folders((), listed.figures.other_folders).sharded:

@@ -23,8 +23,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What is known of other repositories.
+class OtherRepositories:
+    """Other repositories whose references may concern this one.
 
     Attributes:
         nested: repositories whose namespace lies inside of this one, or around it.
@@ -37,12 +37,12 @@ class Neighbours:
     refusal: str | None = None
 
 
-def neighbours(
+def compare_namespaces(
     api: LakeFSApi,
     own: Repository,
     store: ObjectStore | None,
     also_live: Collection[str],
-) -> Neighbours:
+) -> OtherRepositories:
     """Compares the place of every repository that the user of the collector may see with this one's.
 
     A place is a storage and a namespace: buckets of one name on two storages of a server are two buckets. Nothing keeps
@@ -62,7 +62,7 @@ def neighbours(
     try:
         others = [other for other in api.repositories() if other.id != own.id]
     except (AccessDenied, NotFound, NotSupported) as refusal:
-        return Neighbours(refusal=str(refusal))
+        return OtherRepositories(refusal=str(refusal))
     namespace = Namespace.parse(own.storage_namespace)
     nested, unchecked = [], []
     for other in others:
@@ -78,12 +78,12 @@ def neighbours(
                 nested.append(other.id)
         elif not is_elsewhere and other.id not in also_live:
             unchecked.append(other.id)
-    return Neighbours(tuple(sorted(nested)), tuple(sorted(unchecked)))
+    return OtherRepositories(tuple(sorted(nested)), tuple(sorted(unchecked)))
 
 
-def of_repository(repository: OpenRepository) -> Neighbours:
-    """The neighbours of an open repository. Raises what `neighbours` raises."""
-    return neighbours(repository.api, repository.facts, repository.store, repository.settings.also_live)
+def find(repository: OpenRepository) -> OtherRepositories:
+    """Compares an open repository with the others of its server. Raises what `compare_namespaces` raises."""
+    return compare_namespaces(repository.api, repository.facts, repository.store, repository.settings.also_live)
 
 
 def _is_on_another_storage(own: Repository, other: Repository) -> bool:
@@ -102,7 +102,7 @@ def _has_files(store: ObjectStore | None, inner: Location, own: Location) -> boo
 
 
 def _overlap(one: Location, other: Location) -> bool:
-    """Whether one lies inside of the other; all of a bucket counts only where both name the same one."""
+    """True if one lies inside of the other; a whole bucket counts only if both name the same one."""
     if one.bucket != other.bucket and not (one.key and other.key):
         return False
     return one.key.startswith(other.key) or other.key.startswith(one.key)

@@ -50,7 +50,7 @@ class Graph:
     leaves: Integers
 
     @classmethod
-    def of(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
+    def from_commits(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
         """Makes the graph. Raises LakeFSError where a head or a main parent is not among the commits."""
         heads = commits.positions(pa.array(branches.values(), pa.string()))
         branches_at: dict[int, tuple[str, ...]] = {}

@@ -250,7 +250,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
         CorruptFile: the server's list contradicts the dump.
     """
     dump, policy = readings.dump, readings.policy
-    claimed = Graph.of(dump.commits, dump.branches)
+    claimed = Graph.from_commits(dump.commits, dump.branches)
     graph = claimed
     if readings.written is not None:
         graph = replace(claimed, commits=dated_by_files(dump.commits, readings.written, now))

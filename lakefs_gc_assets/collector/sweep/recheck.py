@@ -70,7 +70,7 @@ def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | N
 def require_own_namespace(step: Step[R]) -> None:
     """Raises GuardTripped where another repository lies in, around or on the storage namespace, or may."""
     repository = step.repository
-    around = other_repositories.of_repository(repository)
+    around = other_repositories.find(repository)
     guards.require_own_namespace(around.nested, around.refusal, repository.settings)
 
 

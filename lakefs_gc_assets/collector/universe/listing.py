@@ -53,7 +53,7 @@ def planned(repository: OpenRepository, plan: Plan) -> Plan:
     return replace(plan, inventory=found.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
 
 
-def of(repository: OpenRepository, plan: Plan) -> Inventory | None:
+def inventory_of(repository: OpenRepository, plan: Plan) -> Inventory | None:
     """The inventory that a plan names; None where it names none. Raises what `planned` raises."""
     if plan.inventory is None:
         return None
@@ -76,7 +76,7 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
 
     An inventory may still name objects that earlier runs deleted; they are left out.
     """
-    inventory = of(step.repository, step.plan)
+    inventory = inventory_of(step.repository, step.plan)
     if inventory is None:
         return list_parts(step, listing.parts)
     step.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")

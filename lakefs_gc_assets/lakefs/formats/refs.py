@@ -78,7 +78,7 @@ class CommitColumns:
         return answer
 
     @classmethod
-    def of(cls, commits: Sequence[Commit]) -> "CommitColumns":
+    def from_commits(cls, commits: Sequence[Commit]) -> "CommitColumns":
         """Columns of commits that the API gave. It cuts dates to seconds: each counts as the latest in its second."""
         return cls(
             pa.array([commit.id for commit in commits], pa.string()),
@@ -93,7 +93,7 @@ class CommitColumns:
     @classmethod
     def joined(cls, parts: Sequence["CommitColumns"]) -> "CommitColumns":
         """The commits of all parts, in their order."""
-        parts = parts or [cls.of([])]
+        parts = parts or [cls.from_commits([])]
 
         def integers(name: str) -> Integers:
             return np.concatenate([getattr(part, name) for part in parts])

@@ -40,23 +40,23 @@ import lakefs_gc_assets.storage.s3.store  # noqa: F401
 from lakefs_gc_assets.lakefs.formats.compilation import load_compiler
 
 _LOADING_TASKS = 20
-"""After so many tasks a worker has loaded what it ever needs, such as the clients of its store."""
+"""Number of tasks after which a worker has loaded everything that it needs, such as the clients of its store."""
 
 _LEFT = 1
-"""What a worker ends with when nobody is there to read its answer."""
+"""Exit code of a worker whose socket is closed."""
 
 
-def settling(work: Callable[..., int]) -> Callable[..., int]:
-    """A worker's loop body that leaves nothing behind, not in memory and not on a screen.
+def without_garbage_collection(work: Callable[..., int]) -> Callable[..., int]:
+    """Wraps a worker's loop body so that garbage collection skips the objects that the first tasks loaded.
 
-    A worker collects garbage after each task. Of half a million objects that never go this takes a quarter of a second:
-    later collections leave out what the first tasks loaded.
+    A worker collects garbage after each task. With half a million objects that stay, a collection takes a quarter of a
+    second.
 
     A worker whose socket Spark has closed ends: where Spark ends, that is no error to print on a person's screen.
     """
     done = 0
 
-    def settled(*arguments: object) -> int:
+    def work_once(*arguments: object) -> int:
         nonlocal done
         try:
             code = work(*arguments)
@@ -67,7 +67,7 @@ def settling(work: Callable[..., int]) -> Callable[..., int]:
             gc.freeze()
         return code
 
-    return settled
+    return work_once
 
 
 def serve() -> None:
@@ -75,7 +75,7 @@ def serve() -> None:
     load_compiler()
     gc.freeze()
     gc.enable()
-    pyspark.daemon.worker = settling(pyspark.daemon.worker)
+    pyspark.daemon.worker = without_garbage_collection(pyspark.daemon.worker)
     pyspark.daemon.manager()
 
 

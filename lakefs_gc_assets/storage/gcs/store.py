@@ -89,7 +89,7 @@ class Tokens(Credentials):
         return {"token": str(self.token), "expires_at": self.expiry.replace(tzinfo=UTC) if self.expiry else None}
 
 
-class Patience(TypedDict):
+class RetryPolicy(TypedDict):
     """How long a call of the library waits for an answer (connection and answer, seconds), and how it tries again."""
 
     retry: "Retry"
@@ -112,22 +112,20 @@ class Connection:
     errors: CloudErrors
 
     def post(self, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Response:
-        """The answer 200 to what the library has no method for, asked as patiently. Raises what the library raises."""
-        patience = patient()
+        """Sends a request that the library has no method for, with the same retries. Raises what the library raises."""
+        policy = retry_policy()
 
         def send() -> Response:
-            response = self.session.post(
-                self.endpoint + target, data=body, headers=headers, timeout=patience["timeout"]
-            )
+            response = self.session.post(self.endpoint + target, data=body, headers=headers, timeout=policy["timeout"])
             if response.status_code != 200:
                 raise from_http_response(response)  # type: ignore[no-untyped-call]
             return response
 
-        answered: Response = patience["retry"](send)()
+        answered: Response = policy["retry"](send)()
         return answered
 
 
-def patient() -> Patience:
+def retry_policy() -> RetryPolicy:
     """The library's policy, with the pauses and timeouts of requests to every other cloud.
 
     It is handed to every call: a repeat of a conditional put has the same condition, so it cannot replace what somebody
@@ -225,7 +223,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             delimiter=delimiter or None,
             fields=f"kind,nextPageToken,prefixes,items({_FIELDS})",
             page_size=PAGE,
-            **patient(),
+            **retry_policy(),
         )
         tokens: set[str] = set()
         try:
@@ -241,7 +239,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
-            content: bytes = self._bucket.blob(full).download_as_bytes(raw_download=True, **patient())
+            content: bytes = self._bucket.blob(full).download_as_bytes(raw_download=True, **retry_policy())
         return content
 
     def head(self, key: str) -> ObjectFacts:
@@ -249,7 +247,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         full = self._full(key)
         blob = self._bucket.blob(full)
         with self._asking(f"look at {full!r}"):
-            blob.reload(**patient())
+            blob.reload(**retry_policy())
             return _facts(key, blob)
 
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
@@ -263,7 +261,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         try:
             with self._asking(action):
                 blob.upload_from_string(
-                    data, content_type="application/octet-stream", if_generation_match=generation, **patient()
+                    data, content_type="application/octet-stream", if_generation_match=generation, **retry_policy()
                 )
                 return str(int(blob.generation))
         except ObjectNotFound:
@@ -290,7 +288,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         """True if the bucket keeps deleted objects, by soft delete or versions; None if we may not know."""
         bucket = self._bucket.client.bucket(self._bucket.name)
         with self._asking("look at the bucket"), suppress(Unauthorized, Forbidden):
-            bucket.reload(**patient())
+            bucket.reload(**retry_policy())
             seconds = bucket.soft_delete_policy.retention_duration_seconds
             return int(seconds or 0) > 0 or bool(bucket.versioning_enabled)
         return None
@@ -323,7 +321,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         blob: Blob = self._bucket.blob(full)
         try:
             with self._asking(f"look at {full!r}"):
-                blob.reload(**patient())
+                blob.reload(**retry_policy())
                 # What is missing or malformed is an error.
                 _facts(full, blob)
                 return blob
@@ -363,7 +361,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         """An answer 404 does not always say whether the object is missing or the bucket."""
         if isinstance(error, ObjectNotFound):
             with self._asking(action), suppress(Forbidden):
-                if not self._bucket.exists(**patient()):
+                if not self._bucket.exists(**retry_policy()):
                     return self._errors.no_bucket(action)
         return error
 

@@ -35,7 +35,7 @@ def marked(runs: ArrowRuns) -> Sizes:
     """What a dry run marks."""
     report = runs.collect(Flow.COMMITTED)
     repository = runs.open()
-    rows = StoredFrame.of(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table().to_pylist()
+    rows = StoredFrame.from_run(repository.store, repository.opener, report.run_id, CANDIDATES_DF).table().to_pylist()
     return {row["address"]: row["size"] for row in rows}
 
 

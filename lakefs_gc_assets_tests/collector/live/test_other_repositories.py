@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.live.other_repositories import Neighbours, neighbours
+from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories, compare_namespaces
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported, ServerUnavailable
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -12,16 +12,16 @@ from lakefs_gc_assets_tests.collector.scripted import Script, ScriptedApi
 OWN = Repository("repo", "s3://bucket/repo", "main", False)
 
 
-def seen(*namespaces: str, also_live: tuple[str, ...] = ()) -> Neighbours:
+def seen(*namespaces: str, also_live: tuple[str, ...] = ()) -> OtherRepositories:
     """What is known with these other repositories, called a, b, c, …"""
     others = tuple(
         Repository(name, namespace, "main", False) for name, namespace in zip("abcdefgh", namespaces, strict=False)
     )
-    return neighbours(ScriptedApi(repository_lists=Script((*others, OWN))), OWN, None, also_live)
+    return compare_namespaces(ScriptedApi(repository_lists=Script((*others, OWN))), OWN, None, also_live)
 
 
 def test_alone() -> None:
-    assert seen() == Neighbours((), (), None)
+    assert seen() == OtherRepositories((), (), None)
 
 
 def test_a_namespace_inside_or_around_is_nested() -> None:
@@ -46,7 +46,7 @@ def test_a_namespace_lies_where_lakefs_decodes_it_to() -> None:
 
 
 def test_a_namespace_that_is_no_address_is_on_no_bucket_of_ours() -> None:
-    assert seen("mem") == Neighbours()
+    assert seen("mem") == OtherRepositories()
 
 
 def test_those_behind_one_that_is_elsewhere_are_looked_at_too() -> None:
@@ -58,22 +58,22 @@ def test_those_behind_one_that_is_elsewhere_are_looked_at_too() -> None:
 @pytest.mark.parametrize("refusal", [AccessDenied, NotFound, NotSupported])
 def test_a_server_that_does_not_say_is_quoted(refusal: type[LakeFSError]) -> None:
     api = ScriptedApi(repository_lists=Script(refusal("GET /repositories: no")))
-    assert neighbours(api, OWN, None, ()) == Neighbours(refusal="GET /repositories: no")
+    assert compare_namespaces(api, OWN, None, ()) == OtherRepositories(refusal="GET /repositories: no")
 
 
 def test_a_failure_ends_the_run() -> None:
     with pytest.raises(ServerUnavailable):
-        neighbours(ScriptedApi(repository_lists=Script(ServerUnavailable("down"))), OWN, None, ())
+        compare_namespaces(ScriptedApi(repository_lists=Script(ServerUnavailable("down"))), OWN, None, ())
 
 
-def on_storages(tmp_path: Path, *others: tuple[str, str], own: str = "site-a") -> Neighbours:
+def on_storages(tmp_path: Path, *others: tuple[str, str], own: str = "site-a") -> OtherRepositories:
     """What is known with other repositories a, b, c, … by namespace and storage; `tmp_path` is this one's store."""
     made = tuple(
         Repository(name, namespace, "main", False, storage_id=storage)
         for name, (namespace, storage) in zip("abcdefgh", others, strict=False)
     )
     this = replace(OWN, storage_id=own)
-    return neighbours(ScriptedApi(repository_lists=Script((*made, this))), this, LocalStore(tmp_path), ())
+    return compare_namespaces(ScriptedApi(repository_lists=Script((*made, this))), this, LocalStore(tmp_path), ())
 
 
 def test_buckets_of_one_name_on_two_storages_are_two_places(tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_buckets_of_one_name_on_two_storages_are_two_places(tmp_path: Path) -> N
 
 def test_a_repository_without_a_storage_may_lie_on_any(tmp_path: Path) -> None:
     others = (("s3://bucket/repo/inner", ""), ("s3://bucket/x", ""))
-    assert on_storages(tmp_path, *others) == Neighbours(("a",), ("b",))
+    assert on_storages(tmp_path, *others) == OtherRepositories(("a",), ("b",))
     named = (("s3://bucket/repo/inner", "site-b"), ("s3://bucket/x", "site-b"))
-    assert on_storages(tmp_path, *named, own="") == Neighbours(("a",), ("b",))
+    assert on_storages(tmp_path, *named, own="") == OtherRepositories(("a",), ("b",))
 
 
 def test_two_storages_that_lead_to_one_bucket_are_found_by_what_lies_there(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class TestEdges:
         commits = exactly([Commit("p", "", (), exact), Commit("c", "", ("p",), exact)])
         rules = effective(RetentionRules(7, {}), Policy(), ["main"])
         assert rules is not None
-        graph = Graph.of(commits, {"main": "c"})
+        graph = Graph.from_commits(commits, {"main": "c"})
         assert active_ids(active_commits(graph, rules, NOW)) == {"c"}
         commits.nanos[1] = 1
         assert active_ids(active_commits(graph, rules, NOW)) == {"c", "p"}
@@ -176,7 +176,7 @@ class TestEdges:
         commits = exactly([Commit("p", "", (), exact), Commit("c", "", ("p",), exact)])
         rules = effective(RetentionRules(7, {}), Policy(), ["main"])
         assert rules is not None
-        graph = Graph.of(commits, {"main": "c"})
+        graph = Graph.from_commits(commits, {"main": "c"})
         for nanos, kept in ((500_001_000, {"c"}), (500_001_001, {"c", "p"}), (999_999_999, {"c", "p"})):
             commits.nanos[1] = nanos
             assert active_ids(active_commits(graph, rules, now)) == kept
@@ -257,7 +257,7 @@ class TestEdges:
 
     def test_walks_begin_at_heads_and_loose_ends_in_order_of_their_ids(self) -> None:
         commits = [Commit(name, "", ("root",), 0) for name in ("d", "b", "c")] + [Commit("root", "", (), 0)]
-        graph = Graph.of(exactly(commits), {"main": "c", "x": "c"})
+        graph = Graph.from_commits(exactly(commits), {"main": "c", "x": "c"})
         ids = graph.commits.ids.to_pylist()
         assert starting_points(graph) == [("b", False), ("c", True), ("d", False)]
         assert graph.branches_at == {ids.index("c"): ("main", "x")}
@@ -295,7 +295,7 @@ class TestEdges:
             ]
         )
         rules = EffectiveRules(Rule(timedelta(), ""), {"main": Rule(timedelta(hours=1), "")})
-        found = active_commits(Graph.of(commits, {"main": ids[-1]}), rules, NOW)
+        found = active_commits(Graph.from_commits(commits, {"main": ids[-1]}), rules, NOW)
         assert np.flatnonzero(found.flags).tolist() == list(range(count - 3600, count))
 
 
@@ -337,7 +337,7 @@ def test_one_pass_gives_what_all_walks_give(
     columns.nanos[:] = [nanos for _, nanos in commits]
     found = effective(rules, Policy(), heads)
     assert found is not None
-    computed = active_commits(Graph.of(columns, heads), found, NOW)
+    computed = active_commits(Graph.from_commits(columns, heads), found, NOW)
     assert active_ids(computed) == by_definition(commits, heads, rules, NOW)
     for at in np.flatnonzero(computed.flags).tolist():
         assert computed.why(at)
@@ -358,8 +358,8 @@ def test_a_graph_without_a_branch_is_that_of_the_other_branches(
     commits, heads, _ = case
     columns = exactly([commit for commit, _ in commits])
     for branch in heads:
-        found = Graph.of(columns, heads).without(branch)
-        others = Graph.of(columns, {name: head for name, head in heads.items() if name != branch})
+        found = Graph.from_commits(columns, heads).without(branch)
+        others = Graph.from_commits(columns, {name: head for name, head in heads.items() if name != branch})
         assert (found.heads, found.branches_at) == (others.heads, others.branches_at)
         assert found.leaves.tolist() == others.leaves.tolist()
         assert found.main_parents.tolist() == others.main_parents.tolist()
@@ -370,7 +370,7 @@ def test_without_rules_a_branch_keeps_its_main_ancestry(
     case: tuple[list[tuple[Commit, int]], dict[str, str], RetentionRules],
 ) -> None:
     commits, heads, _ = case
-    graph = Graph.of(exactly([commit for commit, _ in commits]), heads)
+    graph = Graph.from_commits(exactly([commit for commit, _ in commits]), heads)
     for branch, head in heads.items():
         marked = np.zeros(len(commits), np.bool_)
         line = {commit.id for commit, _ in line_of(commits, head)}
@@ -429,7 +429,7 @@ def test_every_recorded_set_of_rules() -> None:
         now = datetime.fromtimestamp(at, UTC)
         found = effective(rules, Policy(), heads)
         assert found is not None
-        ours = active_ids(active_commits(Graph.of(commits, heads), found, now))
+        ours = active_ids(active_commits(Graph.from_commits(commits, heads), found, now))
         pairs = list(zip(rows(commits), commits.nanos.tolist(), strict=True))
         assert ours == by_definition(pairs, heads, rules, now), folder
         assert answer <= ours, folder

@@ -27,7 +27,7 @@ NAMED = md5(b"the ETag of what was copied")
 def scene() -> Iterator[Scene]:
     """Of a bucket in which some objects are encrypted by a key of KMS."""
     with remembering(), deterministic(2):
-        yield Scene(World.of(replace(KINDS["committed"].setup, etags="foreign")))
+        yield Scene(World.from_setup(replace(KINDS["committed"].setup, etags="foreign")))
 
 
 def put(scene: Scene, path: str, content: bytes, checksum: str = "") -> Entry:

@@ -52,7 +52,7 @@ def test_commits_are_read_in_order_of_their_ids(commits: list[Commit]) -> None:
 @given(st.lists(_LISTS, max_size=4))
 @settings(max_examples=50, deadline=None)
 def test_parts_are_joined_in_their_order(parts: list[list[Commit]]) -> None:
-    joined = CommitColumns.joined([CommitColumns.of(part) for part in parts])
+    joined = CommitColumns.joined([CommitColumns.from_commits(part) for part in parts])
     assert rows(joined) == [commit for part in parts for commit in part]
     assert len(joined) == len(joined.parent_offsets) - 1
 
@@ -60,7 +60,7 @@ def test_parts_are_joined_in_their_order(parts: list[list[Commit]]) -> None:
 @given(_LISTS, st.lists(_IDS, max_size=40), st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_commits_are_found_by_their_ids(commits: list[Commit], others: list[str], times: int) -> None:
-    columns = CommitColumns.of(commits)
+    columns = CommitColumns.from_commits(commits)
     ids = [commit.id for commit in commits]
     for asked in ([], ids[:1], ids[-1:] * times, ids + others, others, [*others[:1], *ids[:2], *others[:1]]):
         expected = [ids.index(each) if each in ids else -1 for each in asked]
@@ -68,7 +68,7 @@ def test_commits_are_found_by_their_ids(commits: list[Commit], others: list[str]
 
 
 def test_dates_of_the_api_count_as_the_latest_in_their_second() -> None:
-    assert CommitColumns.of([Commit("a", "", (), 5)]).nanos.tolist() == [999_999_999]
+    assert CommitColumns.from_commits([Commit("a", "", (), 5)]).nanos.tolist() == [999_999_999]
 
 
 def test_absent_fields_are_zero_unknown_ones_passed_over_and_the_last_of_several_counts() -> None:
