@@ -73,8 +73,8 @@ def main() -> None:
     spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
     from lakefs_gc_assets.cli.run import collect
-    from lakefs_gc_assets.collector.described_report import describe
     from lakefs_gc_assets.collector.records.plan import Flow
+    from lakefs_gc_assets.collector.records.report import describe
 
     counting.install()
     if asked.engine:

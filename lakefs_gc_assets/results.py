@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import history
 from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,

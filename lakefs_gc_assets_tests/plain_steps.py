@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from lakefs_gc_assets.collector import checking
+from lakefs_gc_assets.collector import reporting
 from lakefs_gc_assets.collector import run as protocol
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import STEPS
@@ -47,9 +47,9 @@ def require_passed_checks(
     """
     listed, uncommitted, committed = inputs
     violations = [
-        *checking.find_live_candidates(engine, candidates, uncommitted, committed),
-        *checking.find_young_candidates(engine, candidates, cutoff),
-        *checking.find_empty_live_set(listed, uncommitted, committed, candidates),
+        *reporting.find_live_candidates(engine, candidates, uncommitted, committed),
+        *reporting.find_young_candidates(engine, candidates, cutoff),
+        *reporting.find_empty_live_set(listed, uncommitted, committed, candidates),
     ]
     if violations:
         raise CollectionError("; ".join(f"{found.rule}: {found.detail}" for found in violations))

@@ -13,7 +13,7 @@ import pytest
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
@@ -175,7 +175,7 @@ def test_what_the_domain_stores(local_store: ObjectStore) -> None:
     held = Lock.acquire(
         local_store, run_id=PLAN.run_id, owner=PLAN.owner, now=FixedClock().now(), expiry=timedelta(hours=1)
     )
-    reports.write(local_store, reports.failed(PLAN, NOW, error))
+    report.write(local_store, report.failed(PLAN, NOW, error))
 
     service = Service(STORE)
     rows = "".join(f"<Error><Key>repo/{key}</Key><Code>AccessDenied</Code></Error>" for key in ("data/x", "data/y"))

@@ -16,11 +16,11 @@ import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
 from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
-from lakefs_gc_assets.collector import history
-from lakefs_gc_assets.collector.amount import size
+from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import LogLine
 

@@ -16,10 +16,10 @@ from lakefs_gc_assets.cli.common import (
     open_collector,
     progress_unless,
 )
-from lakefs_gc_assets.collector.amount import Amount, size
 from lakefs_gc_assets.collector.forecast.forecast import FolderHolding, Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
+from lakefs_gc_assets.collector.records.amount import Amount, size
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.defs.forecasting import forecast_now

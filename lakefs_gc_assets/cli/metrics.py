@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_collector, show_progress
+from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile

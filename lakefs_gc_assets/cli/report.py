@@ -16,10 +16,9 @@ from lakefs_gc_assets.cli.common import (
     open_collector,
     show_progress,
 )
-from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile

@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, history, planning, preparations, sightings
+from lakefs_gc_assets.collector import commits, planning, preparations
 from lakefs_gc_assets.collector.commits import Dump
+from lakefs_gc_assets.collector.earlier import history, sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNHELD_DF, Frame

@@ -1,4 +1,6 @@
-"""Makes one step of a run: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
+"""Ending a run that failed: its report says why, and its lock is given back.
+
+Makes one step of a run: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
 
 A process makes some steps of a run one after the other and keeps the lock between them. A step that fails or is
 interrupted ends the run in the store as well: the report says why, and the lock is released. Neither needs the server.
@@ -6,20 +8,59 @@ interrupted ends the run in the store as well: the report says why, and the lock
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from lakefs_gc_assets.collector import failing, planning
+from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.lock import Lock, acquire, renewed, warn_if_unfenced
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.lock import Lock, acquire, is_held_by, release_owned, renewed, warn_if_unfenced
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
+
+
+def store_report(store: ObjectStore, plan: Plan, now: datetime, error: str) -> None:
+    """Stores the report of a failed run, unless the run already ended well.
+
+    A dry run that has receipts was approved since: where that sweep fails, its report no longer holds.
+    """
+    earlier = report.read(store, plan.run_id)
+    swept = plan.sweep or bool(receipts.keys(store, plan.run_id))
+    if earlier is None or not earlier.is_complete or (earlier.dry_run and swept):
+        report.write(store, replace(report.failed(plan, now, error), dry_run=not swept))
+
+
+def end_in_store(store: ObjectStore, run_id: str, now: datetime, error: str) -> None:
+    """Stores the report and releases the lock that the run's steps hand on to each other.
+
+    Raises CollectionError where the run has no plan or the store cannot be reached.
+    """
+    plan = plans.read(store, run_id)
+    store_report(store, plan, now, error)
+    release_owned(store, plan.owner)
+
+
+def end_if_left(store: ObjectStore, run_id: str, owner: str, now: datetime, error: str) -> None:
+    """Ends a run whose process was interrupted where no step could end it, unless it gave its lock back.
+
+    Args:
+        owner: who took the lock for this run.
+    Raises:
+        CollectionError: the store cannot be reached.
+    """
+    if not is_held_by(store, owner):
+        return
+    try:
+        store_report(store, plans.read(store, run_id), now, error)
+    finally:
+        # There may be no plan yet: the lock is taken first.
+        release_owned(store, owner)
 
 
 class StepHost(Protocol[R]):
@@ -109,7 +150,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         # An interrupt ends the run as well, so that the next run need not wait until the lock expires.
         if repository is not None and plan is not None:
             with suppress(CollectionError):
-                failing.store_report(repository.store, plan, repository.clock.now(), host.explain(error))
+                store_report(repository.store, plan, repository.clock.now(), host.explain(error))
         if lock is not None:
             with suppress(CollectionError):
                 lock.release()
@@ -126,7 +167,7 @@ def end_between_steps(run_id: str, host: StepHost[R], why: str) -> None:
     store = host.last_opened()
     if store is not None:
         with suppress(CollectionError):
-            failing.end_between_steps(store, run_id, host.now(), why)
+            end_in_store(store, run_id, host.now(), why)
 
 
 def require_own_plan(plan: Plan, repository: OpenRepository) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clocks
-from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run, live_definition

@@ -17,10 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, order, sightings
-from lakefs_gc_assets.collector.described_report import describe_loosened
-from lakefs_gc_assets.collector.earlier_runs import branch_baseline
+from lakefs_gc_assets.collector import gap_check, guards
+from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
+from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
+from lakefs_gc_assets.collector.earlier.history import restored_before
 from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.frame import order
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -40,7 +42,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.history import restored_before
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
@@ -55,7 +56,7 @@ from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
-from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.records.report import Report, describe_loosened
 from lakefs_gc_assets.collector.reporting import (
     count_amounts,
     describe_gone,

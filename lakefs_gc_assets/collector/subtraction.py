@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import sightings
+from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.kinds import (
     PROVISIONAL_DF,

@@ -22,13 +22,6 @@ from pandera.pyspark import DataFrameModel, DataFrameSchema, Field
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.collector.checking import (
-    Violation,
-    find_empty_live_set,
-    find_live_candidates,
-    find_losses,
-    find_young_candidates,
-)
 from lakefs_gc_assets.collector.frame.columns import Column
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -42,6 +35,13 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.kinds import F as Figures
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.reporting import (
+    Violation,
+    find_empty_live_set,
+    find_live_candidates,
+    find_losses,
+    find_young_candidates,
+)
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
 from lakefs_gc_assets.defs.history import Historian

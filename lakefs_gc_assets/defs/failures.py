@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.execution.plan.objects import UserFailureData
 
 from lakefs_gc_assets import errors
-from lakefs_gc_assets.collector import failing
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
@@ -82,7 +82,7 @@ def end_run(collector: Collector, run_id: str, why: str, leaves_page: bool = Tru
     store = collector.last_opened()
     if store is not None:
         with suppress(CollectionError):
-            failing.end_between_steps(store, run_id, collector.clock.now(), why)
+            make_step.end_in_store(store, run_id, collector.clock.now(), why)
         if leaves_page:
             pages.keep_failed(collector, run_id, _log.warning)
 

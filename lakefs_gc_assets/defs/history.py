@@ -14,14 +14,14 @@ import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 
-from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of, freed_in_all
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of, freed_in_all
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.metadata import plain
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of

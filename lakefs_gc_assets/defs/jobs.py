@@ -13,10 +13,11 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
-from lakefs_gc_assets.collector import earlier_runs, planning
-from lakefs_gc_assets.collector.amount import size
+from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching

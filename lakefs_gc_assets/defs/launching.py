@@ -15,8 +15,8 @@ from typing import TypeAlias
 import dagster as dg
 from pydantic import Field, ValidationError, create_model
 
-from lakefs_gc_assets.collector.described_report import describe_loosened
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import describe_loosened
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, Configuration, FlowName, LaunchSettings, Settings
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 from pydantic import Field
 
 from lakefs_gc_assets.collector import expiring, guards, preparations
-from lakefs_gc_assets.collector.amount import size
 from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.lock import Lock, locked
@@ -25,6 +24,7 @@ from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, LiveCheck, Moved, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step

@@ -13,7 +13,7 @@ from typing import Protocol
 import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
-from lakefs_gc_assets.collector import failing
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
@@ -100,7 +100,7 @@ def _end_if_left(collecting: Collector, run_id: str, owner: str, why: str) -> No
     store = collecting.last_opened()
     if store is not None:
         with suppress(CollectionError):
-            failing.end_if_left(store, run_id, owner, collecting.clock.now(), why)
+            make_step.end_if_left(store, run_id, owner, collecting.clock.now(), why)
 
 
 def execute_approved(

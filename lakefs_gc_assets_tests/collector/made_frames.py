@@ -21,8 +21,8 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 

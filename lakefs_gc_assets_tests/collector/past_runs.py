@@ -10,10 +10,10 @@ import pytest
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.order import Span
-from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -101,10 +101,10 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
         pending_windows=(),
         other_folders=("old",),
     )
-    made = reports.failed(plan, NOW, "")
+    made = report.failed(plan, NOW, "")
     made = replace(made, success=True, ending=Ending.DELETED, error=None, checkpoint=left)
     made = replace(made, **changes)
-    reports.write(opened.store, made)
+    report.write(opened.store, made)
     return made
 
 

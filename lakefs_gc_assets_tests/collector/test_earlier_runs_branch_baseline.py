@@ -4,12 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, guards
-from lakefs_gc_assets.collector.earlier_runs import branch_baseline
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.earlier import earlier_runs
+from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository

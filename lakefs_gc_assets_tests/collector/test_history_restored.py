@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import history
+from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector.earlier.history import restored_before
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.history import restored_before
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository

@@ -10,8 +10,7 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import commits, failing, lock
-from lakefs_gc_assets.collector import make_step as steps
+from lakefs_gc_assets.collector import commits, lock, make_step
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -182,7 +181,7 @@ def test_a_step_that_cannot_even_take_the_lock_over_ends_the_run_as_well(
             raise StorageError("the store is away")
         return acquire(repository, run_id, owner, deletes=deletes)
 
-    monkeypatch.setattr(steps, "acquire", failing)
+    monkeypatch.setattr(make_step, "acquire", failing)
     opened = runs.open()
 
     result = runs.make(opened)
@@ -365,7 +364,7 @@ class TestOneStep:
     """A step by itself: its plan, its lock, and what it leaves when it fails."""
 
     def test_that_begins_a_run_makes_its_plan_and_gives_the_lock_back(self, process: OneProcess) -> None:
-        with steps.step(FIRST, process) as step:
+        with make_step.step(FIRST, process) as step:
             assert "dagster-run" in str(held_by(process))
             lock.verify(process.repository.store, step.lock_token)
             step.log("line")
@@ -378,20 +377,20 @@ class TestOneStep:
         assert report_of(process) is None
 
     def test_asks_for_the_flow_that_it_is_told(self, process: OneProcess) -> None:
-        with steps.step(replace(FIRST, begins=Flow.UNIFIED), process) as step:
+        with make_step.step(replace(FIRST, begins=Flow.UNIFIED), process) as step:
             assert step.plan.flow is Flow.UNIFIED
 
     def test_keeps_the_lock_for_a_later_one_which_takes_the_owner_from_the_plan(self, process: OneProcess) -> None:
-        with steps.step(replace(FIRST, goes_on=True), process) as first:
+        with make_step.step(replace(FIRST, goes_on=True), process) as first:
             pass
         assert "dagster-run" in str(held_by(process)) and report_of(process) is None
-        with steps.step(LATER, process) as later:
+        with make_step.step(LATER, process) as later:
             assert held_by(process) is not None and "another" not in str(held_by(process))
         assert later.plan == first.plan and held_by(process) is None
 
     @pytest.mark.parametrize("error", [ValueError("no disk"), KeyboardInterrupt("no disk")])
     def test_that_fails_leaves_a_report_and_no_lock(self, process: OneProcess, error: BaseException) -> None:
-        with pytest.raises(type(error)), steps.step(replace(FIRST, goes_on=True), process):
+        with pytest.raises(type(error)), make_step.step(replace(FIRST, goes_on=True), process):
             raise error
         report = report_of(process)
         assert report is not None
@@ -405,66 +404,66 @@ class TestOneStep:
         def away(*arguments: object, **named: object) -> None:
             raise StorageError("the store is away")
 
-        with pytest.raises(ValueError, match="no disk"), steps.step(FIRST, process):
-            monkeypatch.setattr(failing, "store_report", away)
+        with pytest.raises(ValueError, match="no disk"), make_step.step(FIRST, process):
+            monkeypatch.setattr(make_step, "store_report", away)
             monkeypatch.setattr(Lock, "release", away)
             raise ValueError("no disk")
 
     def test_of_other_windows_ends_the_run_and_frees_the_lock_that_was_kept(self, process: OneProcess) -> None:
-        with steps.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process):
             pass
         other = replace(LATER, windows=("legacy",))
         words = f"run {RUN} covers the windows legacy, 2026-11, the selection legacy"
-        with pytest.raises(OrderViolation, match=words), steps.step(other, process):
+        with pytest.raises(OrderViolation, match=words), make_step.step(other, process):
             raise AssertionError("the step was made")
         report = report_of(process)
         assert report is not None and "explained: run" in str(report.error)
         assert held_by(process) is None
 
     def test_of_the_same_windows_in_another_order_is_made(self, process: OneProcess) -> None:
-        with steps.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process):
             pass
-        with steps.step(replace(LATER, windows=WINDOWS[::-1]), process):
+        with make_step.step(replace(LATER, windows=WINDOWS[::-1]), process):
             pass
 
     def test_that_cannot_reach_the_server_ends_the_run_that_this_process_had_begun(self, process: OneProcess) -> None:
-        with steps.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process):
             pass
         process.fails = ServerUnavailable("GET /repositories: 503")
-        with pytest.raises(ServerUnavailable), steps.step(LATER, process):
+        with pytest.raises(ServerUnavailable), make_step.step(LATER, process):
             raise AssertionError("the step was made")
         report = report_of(process)
         assert report is not None and report.error == "explained: GET /repositories: 503"
         assert held_by(process) is None
 
     def test_of_another_process_that_cannot_reach_the_server_leaves_the_run_alone(self, process: OneProcess) -> None:
-        with steps.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process):
             pass
         process.fails = ServerUnavailable("GET /repositories: 503")
-        with pytest.raises(ServerUnavailable), steps.step(replace(LATER, continues=False), process):
+        with pytest.raises(ServerUnavailable), make_step.step(replace(LATER, continues=False), process):
             raise AssertionError("the step was made")
         assert report_of(process) is None and held_by(process) is not None
 
     def test_that_never_opened_a_store_ends_nothing(self, process: OneProcess) -> None:
-        steps.end_between_steps(RUN, process, "why")
+        make_step.end_between_steps(RUN, process, "why")
         assert report_of(process) is None
 
     def test_that_cannot_be_ended_in_the_store_raises_nothing_else(self, process: OneProcess) -> None:
-        with steps.step(FIRST, process):
+        with make_step.step(FIRST, process):
             pass
-        with mock.patch.object(failing, "end_between_steps", side_effect=StorageError("503")) as asked:
-            steps.end_between_steps(RUN, process, "why")
+        with mock.patch.object(make_step, "end_between_steps", side_effect=StorageError("503")) as asked:
+            make_step.end_between_steps(RUN, process, "why")
         assert asked.call_count == 1
 
     def test_whose_lock_somebody_else_has_is_not_made(self, process: OneProcess) -> None:
         other = lock.acquire(process.repository, "another run", "somebody")
-        with pytest.raises(LockHeld, match="somebody"), steps.step(FIRST, process):
+        with pytest.raises(LockHeld, match="somebody"), make_step.step(FIRST, process):
             raise AssertionError("the step was made")
         assert "somebody" in str(held_by(process)) and report_of(process) is None
         other.release()
 
     def test_asks_for_as_many_tasks_as_a_setting_says(self, process: OneProcess) -> None:
-        with steps.step(FIRST, process) as step:
+        with make_step.step(FIRST, process) as step:
             assert (step.tasks(7), step.tasks(0)) == (7, step.engine.tasks)
 
     def test_without_a_lock_deletes_nothing(self, process: OneProcess) -> None:
@@ -514,7 +513,7 @@ class TestTheLock:
         def threads() -> list[str]:
             return [each.name for each in threading.enumerate() if each.name == "lock renewal"]
 
-        with steps.step(FIRST, process):
+        with make_step.step(FIRST, process):
             assert len(threads()) == 1
         with lock.locked(process.repository, "restore", "owner", process.warn):
             assert len(threads()) == 1

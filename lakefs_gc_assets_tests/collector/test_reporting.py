@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.described_report import describe
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.report import describe
 from lakefs_gc_assets.collector.reporting import describe_compacted, describe_unasked
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, made_frame

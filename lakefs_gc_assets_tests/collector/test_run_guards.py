@@ -16,7 +16,9 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import checking, commits, lock, preparations, run, sightings
+from lakefs_gc_assets.collector import commits, lock, preparations, reporting, run
+from lakefs_gc_assets.collector.earlier import sightings
+from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -29,7 +31,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CommittedFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
@@ -421,7 +422,11 @@ class TestGuards:
 
     def test_nothing_live_at_the_mark_which_does_not_wait_for_a_check_to_say_so(self) -> None:
         check = mock.Mock(return_value=[])
-        with world_of("clean") as scene, nothing_committed(), mock.patch.object(checking, "find_empty_live_set", check):
+        with (
+            world_of("clean") as scene,
+            nothing_committed(),
+            mock.patch.object(reporting, "find_empty_live_set", check),
+        ):
             told = Faults()
             refused(scene, scene.start(SWEEP, told), "no committed address was found", told)
             check.assert_not_called()

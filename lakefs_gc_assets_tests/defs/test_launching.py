@@ -6,9 +6,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import approval, report
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import loaded_from
@@ -276,7 +275,7 @@ def test_what_a_launch_relaxes_is_in_tags_plan_and_report(runs: GraphRuns) -> No
     assert swept.dagster_run.tags["lakefs/loosened"] == "sweep=true, max_candidates=100"
     run_id = run_id_of(swept)
     assert plans.read(runs.repository.store, run_id).loosened == expected
-    found = reports.read(runs.repository.store, run_id)
+    found = report.read(runs.repository.store, run_id)
     assert found is not None and found.loosened == expected
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
 

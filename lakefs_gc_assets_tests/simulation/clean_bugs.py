@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, guards, lock, order, run, sightings
+from lakefs_gc_assets.collector import commits, guards, lock, run
 from lakefs_gc_assets.collector.clock import Clocks
+from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows
-from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame import order, receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE

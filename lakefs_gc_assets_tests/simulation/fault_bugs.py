@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import failing, lock, run
+from lakefs_gc_assets.collector import lock, make_step, run
 from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
@@ -161,7 +161,7 @@ FAULT_BUGS = {
     "checkpoint of an optimized run before its deletes": FaultBug("optimized", "delete ", Fault.DIES, _REPORTED_FIRST),
     "lock kept on failure": FaultBug("dry", "grace_period", Fault.FAILS, replaced((Lock, "release", _kept_on_failure))),
     "lock kept on failure between steps": FaultBug(
-        "dry", "get .*plan.json", Fault.FAILS, replaced((failing, "end_between_steps", ignored))
+        "dry", "get .*plan.json", Fault.FAILS, replaced((make_step, "end_between_steps", ignored))
     ),
     "lock of the dead never free": FaultBug(
         "dry",
@@ -170,7 +170,7 @@ FAULT_BUGS = {
         replaced((lock._Record, "expires_at", _never)),
     ),
     "failure reported as success": FaultBug(
-        "clean", "delete ", Fault.FAILS, replaced((failing, "store_report", _claims_success))
+        "clean", "delete ", Fault.FAILS, replaced((make_step, "store_report", _claims_success))
     ),
     "a resumed sweep without recheck": FaultBug("clean", "delete ", Fault.DIES, _UNCHECKED),
     "what a killed sweep had deleted is not told": FaultBug("clean", "delete ", Fault.DIES, _FORGETFUL),

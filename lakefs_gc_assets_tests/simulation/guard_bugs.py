@@ -13,18 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import (
-    commits,
-    earlier_runs,
-    gap_check,
-    guards,
-    make_step,
-    order,
-    planning,
-    run,
-    sightings,
-)
+from lakefs_gc_assets.collector import commits, gap_check, guards, make_step, planning, run
 from lakefs_gc_assets.collector.commits import LiveCommits
+from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
+from lakefs_gc_assets.collector.frame import order
 from lakefs_gc_assets.collector.frame.kinds import (
     DELETED_REPORT,
     UNCOMMITTED_DF,

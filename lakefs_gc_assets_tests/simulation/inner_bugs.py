@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lakefs_gc_assets.collector import checking, guards, order, preparations
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector import guards, preparations, reporting
+from lakefs_gc_assets.collector.frame import manifest, order
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
@@ -112,7 +112,7 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_run_guards.TestRecheck().test_a_repository_that_was_made_on_this_namespace_since_the_mark,
     ),
     "check of candidates: empty live set accepted": TestedBug(
-        without_call(guards, "require_live_set", checking.find_empty_live_set),
+        without_call(guards, "require_live_set", reporting.find_empty_live_set),
         _with(test_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
     ),
     "records changed after they were written": TestedBug(

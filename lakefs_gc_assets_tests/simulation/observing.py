@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import run, sightings
+from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, PROVISIONAL_DF, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import commits, run
 from lakefs_gc_assets.collector.commits import Dump, complete_dump
+from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import (
     Committed,

@@ -19,12 +19,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RANGES, SIGHTINGS
-from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Set
 
+from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
@@ -10,12 +11,11 @@ from lakefs_gc_assets.collector.frame.kinds import (
     Frame,
     NoFigures,
 )
-from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -31,7 +31,7 @@ class BaseCheckpoint:
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self._store = store
         self.run_id = run_id
-        found = reports.read(store, run_id)
+        found = report.read(store, run_id)
         if found is None or found.checkpoint is None:
             raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
         self.report: Report = found

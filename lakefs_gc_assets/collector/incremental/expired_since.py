@@ -9,11 +9,11 @@ more. The objects are old, so it does not matter that they are learnt of after u
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.history import deleted_before
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_records import RangeRecords

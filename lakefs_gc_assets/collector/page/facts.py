@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.amount import Amount
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
@@ -27,13 +26,14 @@ from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.garbage import Garbage, count_by_month
 from lakefs_gc_assets.collector.page.last_held import LastHeld, count_last_held
+from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.amount import Amount
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.retention import last_holders
-from lakefs_gc_assets.collector.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings

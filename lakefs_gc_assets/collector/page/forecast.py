@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
-from lakefs_gc_assets.collector.amount import Amount, size
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding, page_key, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.markup import element, table
+from lakefs_gc_assets.collector.records.amount import Amount, size
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _DRAWN = 20

@@ -16,11 +16,11 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards, order
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clock, Moment
-from lakefs_gc_assets.collector.earlier_runs import count_branches
+from lakefs_gc_assets.collector.earlier.earlier_runs import count_branches
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame import order, receipts
 from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted

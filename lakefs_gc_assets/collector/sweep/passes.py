@@ -10,6 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.earlier.history import deleted_since
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import receipts
@@ -17,10 +18,8 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.history import deleted_since
-from lakefs_gc_assets.collector.records import approval, undeletable
+from lakefs_gc_assets.collector.records import approval, report, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
 from lakefs_gc_assets.collector.records.undeletable import Failures, Verdict
@@ -40,7 +39,7 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
 
     Raises CollectionError where the run is no such run, or its candidates are no longer stored.
     """
-    planned, found = plans.read(store, run_id), reports.read(store, run_id)
+    planned, found = plans.read(store, run_id), report.read(store, run_id)
     if planned.sweep:
         raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
     if found is not None and found.is_complete and not found.dry_run:

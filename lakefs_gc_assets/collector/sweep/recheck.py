@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lakefs_gc_assets.collector import commits, guards, order
+from lakefs_gc_assets.collector import commits, guards
 from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.frame import order
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import other_repositories

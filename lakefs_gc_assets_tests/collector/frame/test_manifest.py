@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     StoredFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation

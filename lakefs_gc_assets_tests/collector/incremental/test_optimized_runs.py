@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
@@ -209,12 +209,12 @@ def test_the_report_is_written_once_with_checkpoint_and_success_together(
     runs: PlainRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Report] = []
-    write = reports.write
+    write = report.write
 
     def noted(store: ObjectStore, found: Report) -> None:
         written.append(found)
         write(store, found)
 
-    monkeypatch.setattr(reports, "write", noted)
+    monkeypatch.setattr(report, "write", noted)
     clean = collected(runs, Flow.CLEAN)
     assert [(found.success, found.checkpoint == clean.checkpoint) for found in written] == [(True, True)]

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, STEPS, Candida
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import markup, page
 from lakefs_gc_assets.collector.page.garbage import Garbage, count_here
-from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -104,7 +104,7 @@ def test_what_moved_to_quarantine_is_not_said_to_be_freed(repository: OpenReposi
 
 def test_a_run_that_failed_says_why_and_what_it_had_by_then(repository: OpenRepository) -> None:
     plan = began(repository, timedelta(hours=1), sweep=True)
-    reports.write(repository.store, reports.failed(plan, NOW, "the server <b>is gone</b>"))
+    report.write(repository.store, report.failed(plan, NOW, "the server <b>is gone</b>"))
     told = text(make(repository, plan.run_id))
 
     assert "Sweep: failed" in told and "the server <b>is gone</b>" in told
@@ -114,7 +114,7 @@ def test_a_run_that_failed_says_why_and_what_it_had_by_then(repository: OpenRepo
 
 def test_frames_of_an_earlier_attempt_say_nothing_of_this_one(repository: OpenRepository) -> None:
     found = stored_run(repository)
-    reports.write(repository.store, replace(found, attempt="another"))
+    report.write(repository.store, replace(found, attempt="another"))
     told = text(make(repository, found.run_id))
 
     assert "Ages, sizes and the largest objects are not known" in told

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
 from lakefs_gc_assets.collector.live import ownership
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved
-from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import deletion
@@ -280,8 +280,8 @@ class TestRefusals:
 
     @pytest.mark.parametrize(("counted", "refused"), [({"branches": 3}, True), ({"branches": 1}, False), ({}, False)])
     def test_branches_that_are_gone_since_the_run(self, world: World, counted: dict[str, int], refused: bool) -> None:
-        made = reports.failed(world.step.plan, NOW, "")
-        reports.write(world.store, replace(made, counts=counted))
+        made = report.failed(world.step.plan, NOW, "")
+        report.write(world.store, replace(made, counts=counted))
         world.step.repository = replace(world.opened, settings=CollectionSettings(max_branch_loss_share=0))
         if not refused:
             assert world.check(world.moved).live == frozenset()

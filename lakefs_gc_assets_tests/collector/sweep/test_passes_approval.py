@@ -3,7 +3,7 @@ import pytest
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.order import Span
+from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records.approval import Approval
 from lakefs_gc_assets.collector.records.plan import Plan

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.checking import (
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.reporting import (
     find_empty_live_set,
     find_live_candidates,
     find_losses,
     find_young_candidates,
 )
-from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import made_frames

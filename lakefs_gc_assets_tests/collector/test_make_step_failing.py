@@ -3,7 +3,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import failing
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock, holder
 from lakefs_gc_assets.collector.records import report as reports
@@ -19,7 +19,7 @@ __all__ = ["opened"]
 
 def fail(opened: OpenRepository, plan: Plan) -> Report:
     """The report of a run after one of its steps failed."""
-    failing.store_report(opened.store, plan, NOW, "no disk")
+    make_step.store_report(opened.store, plan, NOW, "no disk")
     found = reports.read(opened.store, plan.run_id)
     assert found is not None
     return found
@@ -62,15 +62,15 @@ def test_a_run_that_nobody_ended_is_ended_and_its_lock_released(opened: OpenRepo
     plan = began(opened, DAY, sweep=False)
     expiry = timedelta(hours=1)
     Lock.acquire(opened.store, run_id=plan.run_id, owner=plan.owner, now=NOW, expiry=expiry)
-    failing.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "interrupted")
+    make_step.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "interrupted")
     found = reports.read(opened.store, plan.run_id)
     assert found is not None and (found.ending, found.error) == (Ending.FAILED, "interrupted")
     assert holder(opened.store) is None
 
-    failing.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "something else")
+    make_step.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "something else")
     assert reports.read(opened.store, plan.run_id) == found
     Lock.acquire(opened.store, run_id="other", owner="somebody else", now=NOW, expiry=expiry)
-    failing.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "something else")
+    make_step.end_if_left(opened.store, plan.run_id, plan.owner, NOW, "something else")
     assert reports.read(opened.store, plan.run_id) == found
     assert holder(opened.store) is not None
 
@@ -78,7 +78,7 @@ def test_a_run_that_nobody_ended_is_ended_and_its_lock_released(opened: OpenRepo
 def test_a_lock_that_was_taken_before_there_was_a_plan_is_released(opened: OpenRepository) -> None:
     Lock.acquire(opened.store, run_id="c" * 20, owner="me", now=NOW, expiry=timedelta(hours=1))
     with pytest.raises(CollectionError):
-        failing.end_if_left(opened.store, "c" * 20, "me", NOW, "interrupted")
+        make_step.end_if_left(opened.store, "c" * 20, "me", NOW, "interrupted")
     assert holder(opened.store) is None
 
 
@@ -86,7 +86,7 @@ class TestBetweenSteps:
     def test_a_run_is_ended_and_its_lock_given_back(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)
         Lock.acquire(opened.store, run_id=plan.run_id, owner=plan.owner, now=NOW, expiry=DAY)
-        failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
+        make_step.end_in_store(opened.store, plan.run_id, NOW, "no disk")
         report = reports.read(opened.store, plan.run_id)
         assert report is not None
         assert (report.run_id, report.error, report.ended_at, report.success) == (plan.run_id, "no disk", NOW, False)
@@ -95,15 +95,15 @@ class TestBetweenSteps:
     def test_the_lock_of_another_run_stays(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)
         Lock.acquire(opened.store, run_id="another", owner="somebody", now=NOW, expiry=DAY)
-        failing.end_between_steps(opened.store, plan.run_id, NOW, "no disk")
+        make_step.end_in_store(opened.store, plan.run_id, NOW, "no disk")
         assert "somebody" in str(holder(opened.store))
 
     def test_a_run_without_a_plan_is_none(self, opened: OpenRepository) -> None:
         with pytest.raises(CollectionError, match="has no plan"):
-            failing.end_between_steps(opened.store, "g4uk6erfnfus73frbnqg", NOW, "no disk")
+            make_step.end_in_store(opened.store, "g4uk6erfnfus73frbnqg", NOW, "no disk")
 
 
 def test_a_run_that_failed_twice_says_what_failed_last(opened: OpenRepository) -> None:
     plan = began(opened, DAY)
-    failing.store_report(opened.store, plan, NOW - DAY, "no network")
+    make_step.store_report(opened.store, plan, NOW - DAY, "no network")
     assert fail(opened, plan).error == "no disk"

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
+from lakefs_gc_assets.collector.earlier import earlier_runs
+from lakefs_gc_assets.collector.earlier.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS, NoFigures
+from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
-from lakefs_gc_assets.collector.order import Span
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.approval import Approval
