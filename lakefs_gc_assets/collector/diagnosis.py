@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from lakefs_gc_assets.collector import commits, guards, preparations
 from lakefs_gc_assets.collector.clock import Clock, Clocks
-from lakefs_gc_assets.collector.live import other_repositories, ownership
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.repository import require_writable
 from lakefs_gc_assets.collector.retention import server_commits
@@ -447,7 +447,7 @@ class _Examination:
             raise LakeFSError("not tried, since branches could not be listed")
         metarange_id = self._server.commit(self.heads[branch]).metarange_id
         heads = {branch: metarange_id} if metarange_id else {}
-        ownership.require_own_addresses(self._server, self._store, self._namespace, heads)
+        other_repositories.require_own_addresses(self._server, self._store, self._namespace, heads)
         return "so that what is staged can be told from garbage"
 
     def _dump(self) -> str:

@@ -25,10 +25,9 @@ from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, 
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
+from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.live.unnamed import find_unnamed
+from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan

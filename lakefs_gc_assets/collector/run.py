@@ -42,14 +42,14 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read, tracked_ranges
+from lakefs_gc_assets.collector.incremental import base_checkpoint, checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.incremental.leaving import leave
-from lakefs_gc_assets.collector.live import known_ranges, other_repositories, ownership
+from lakefs_gc_assets.collector.live import known_ranges, other_repositories
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
-from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
+from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.lock import latest_clock
@@ -243,7 +243,7 @@ def track(step: Step[R], found: Committed) -> str | None:
     """
     if step.plan.flow is not Flow.UNIFIED or not found.tells_ranges:
         return None
-    return tracked_ranges.write(step.repository.store, step.plan.run_id, step.plan.attempt, found.records)
+    return base_checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, found.records)
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:
@@ -362,7 +362,13 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
     """
     repository, figures = step.repository, committed.figures
     checks: tuple[Callable[[], None], ...] = (
-        partial(ownership.require_own_addresses, repository.api, repository.store, repository.namespace, figures.heads),
+        partial(
+            other_repositories.require_own_addresses,
+            repository.api,
+            repository.store,
+            repository.namespace,
+            figures.heads,
+        ),
         partial(guards.require_commits_ended, figures.sealed, figures.sealed),
         partial(
             guards.require_fresh_mark,
@@ -450,7 +456,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         raise guard
     if candidates.count:
         heads = step.stored(COMMITTED_DF).figures.heads
-        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
+        other_repositories.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
         passes.wait_for_recheck(step, listed.manifest.span.ended_at)
     remaining, left, done = passes.resume(step, candidates)
     yield from done

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.live.hidden_staged import Cleared
+from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.errors import OrderViolation

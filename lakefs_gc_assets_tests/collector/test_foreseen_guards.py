@@ -12,7 +12,7 @@ import pytest
 
 import lakefs_gc_assets
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
@@ -120,13 +120,13 @@ def misspell_rule(scene: Scene) -> None:
 @contextmanager
 def foreign_addresses_of_commits() -> Iterator[None]:
     """The server spells addresses in another way, but where somebody asks for what may be staged."""
-    ask = ownership.require_own_addresses
+    ask = other_repositories.require_own_addresses
 
     def asked(*arguments: Any) -> None:
         with foreign_addresses():
             ask(*arguments)
 
-    with mock.patch.object(ownership, "require_own_addresses", asked):
+    with mock.patch.object(other_repositories, "require_own_addresses", asked):
         yield
 
 
@@ -182,7 +182,10 @@ def test_a_dry_run_that_nothing_would_refuse_warns_of_nothing() -> None:
 
 def test_where_the_spelling_of_addresses_cannot_be_seen_a_dry_run_says_so() -> None:
     refusal = mock.Mock(side_effect=AccessDenied("GET /objects/stat: 403"))
-    with world_of("clean") as scene, mock.patch("lakefs_gc_assets.collector.live.ownership._own_entries", refusal):
+    with (
+        world_of("clean") as scene,
+        mock.patch("lakefs_gc_assets.collector.live.other_repositories._own_entries", refusal),
+    ):
         dry(scene)
         (line,) = [line for line in scene.told.warnings if "address form" in line]
         assert "cannot be seen: GET /objects/stat: 403" in line

@@ -21,7 +21,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import guards, lock
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge
@@ -250,7 +250,9 @@ class TestWhereItCannotBeKnown:
         assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
         assert "collection.allow_rules_of_unknown_branches" in result.stderr
 
-    @pytest.mark.parametrize(("module", "rule"), [(ownership, "require_own_addresses"), (guards, "require_committed")])
+    @pytest.mark.parametrize(
+        ("module", "rule"), [(other_repositories, "require_own_addresses"), (guards, "require_committed")]
+    )
     def test_a_rule_of_sweeps_that_holds_here_as_well(
         self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch, module: ModuleType, rule: str
     ) -> None:

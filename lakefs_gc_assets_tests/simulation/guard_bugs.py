@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, ownership, uncommitted
+from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
@@ -220,7 +220,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         restoration, "require_none_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
     ),
     "own addresses: not asked": _guarding(
-        ownership, "require_own_addresses", sweep_candidates, _GUARDS.test_addresses_that_the_server_spells_otherwise
+        other_repositories,
+        "require_own_addresses",
+        sweep_candidates,
+        _GUARDS.test_addresses_that_the_server_spells_otherwise,
     ),
     "recheck: source of commits not compared": _guarding(
         order, "require_same_source", find_live_again, _RECHECK.test_commits_come_from_the_same_source
@@ -482,7 +485,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         guards, "require_committed", LiveCheck._require_believable, _PURGE.test_nothing_live
     ),
     "purge: own addresses not asked": _guarding(
-        ownership,
+        other_repositories,
         "require_own_addresses",
         LiveCheck._require_believable,
         _PURGE.test_addresses_that_the_server_spells_otherwise,

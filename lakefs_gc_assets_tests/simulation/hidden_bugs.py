@@ -14,7 +14,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, hidden_staged, known_ranges
+from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, known_ranges
 from lakefs_gc_assets.collector.live.contents import Looking
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.collector.live.test_hidden import TestListing
 from lakefs_gc_assets_tests.collector.live.test_known_sizes import test_a_range_without_facts_is_read
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, TestedBug, replaced
 
-_contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden_staged._within, hidden._listed
+_contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden._within, hidden._listed
 _select_ranges = known_ranges.select_ranges
 
 
@@ -37,7 +37,7 @@ def _in_a_world(
 
     @wraps(test)
     def alone() -> None:
-        with TemporaryDirectory() as folder, mock.patch.object(hidden_staged, "choose_sizes", choose_sizes):
+        with TemporaryDirectory() as folder, mock.patch.object(hidden, "choose_sizes", choose_sizes):
             test(World(EncryptingStore(Path(folder))))
 
     return alone
@@ -78,7 +78,7 @@ def _with_etags_of_linked(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch
         yield pa.record_batch([batch.column("address"), batch.column("etag")], schema=contents._TRUE_CHECKSUMS)
 
 
-def _nothing_left_out(limit: int, counted: pa.Table) -> tuple[frozenset[hidden_staged.Content] | None, int]:
+def _nothing_left_out(limit: int, counted: pa.Table) -> tuple[frozenset[hidden.Content] | None, int]:
     """Takes what there was too much of to ask for not staged."""
     return _within(limit, counted)[0], 0
 
@@ -123,7 +123,7 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
         _in_a_world(_BOUND.test_few_paths_are_asked_for_and_many_candidates_not_looked_at),
     ),
     "what is not asked for taken for not staged": TestedBug(
-        replaced((hidden_staged, "_within", _nothing_left_out)),
+        replaced((hidden, "_within", _nothing_left_out)),
         _looking(tests.test_a_content_at_many_paths_does_not_keep_all_others),
     ),
     "ranges that nobody noted taken for empty": TestedBug(

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.incremental import ranges_read, tracked_ranges
+from lakefs_gc_assets.collector.incremental import base_checkpoint, ranges_read
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.stored import ids, run_folder
@@ -68,7 +68,7 @@ def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
     Raises CorruptFile where their file is gone, or is another one.
     """
     if checkpoint.tracked_sha256 is not None:
-        return tracked_ranges.count(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
+        return base_checkpoint.count(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
     return ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
@@ -83,7 +83,7 @@ def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Ran
     """The tracked ranges. Raises CorruptFile, also where none are."""
     if checkpoint.tracked_sha256 is None:
         raise CorruptFile(run_folder.report(run_id), "checkpoint", "it is of a run that tracked no ranges")
-    return tracked_ranges.read(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
+    return base_checkpoint.read(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
 
 
 def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> tuple[FrameFile, ...]:

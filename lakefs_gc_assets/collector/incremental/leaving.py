@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
+from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
@@ -106,7 +106,7 @@ def _track(step: Step[R], made: Checkpoint, figures: CommittedFigures) -> Checkp
     before = open_base_checkpoint(step)
     return replace(
         made,
-        tracked=tracked_ranges.count(step.repository.store, step.plan.run_id, made.attempt, figures.tracked_sha256),
+        tracked=base_checkpoint.count(step.repository.store, step.plan.run_id, made.attempt, figures.tracked_sha256),
         tracked_sha256=figures.tracked_sha256,
         full_run=before.checkpoint.full_run if before else step.plan.run_id,
     )

@@ -1,12 +1,21 @@
-"""What is referenced: ranges of metaranges, addresses of ranges and of uncommitted data."""
+"""References: ranges of metaranges, addresses of ranges and of uncommitted data, and ranges that no commit names.
 
-from collections.abc import Callable, Iterator, Sequence
+Ranges that lie beside those of the repository's commits and that none of its commits names may belong to another
+repository on the same storage namespace: lakeFS allows a second one that is made `bare`, and two servers know nothing
+of each other (a migration, a restored backup). No list of repositories is sure to name it, but its ranges can always be
+seen. Failed commits, merges and imports leave such ranges as well, and a commit under way writes them before it exists.
+Where a range comes from cannot be known, so the objects that it holds count as live.
+"""
+
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Generic
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.commits import list_ids
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
@@ -17,10 +26,11 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import OpensStore
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 from lakefs_gc_assets.storage.read_ahead import read_ahead
 
 FILES_AHEAD = 4
@@ -200,3 +210,39 @@ def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:
 
 def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:
     return files.head_entries(range_id, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What lies in the metadata folder, is named by no commit, and was not read before.
+
+    Attributes:
+        ids: the files, of whatever kind: tables of earlier refs dumps are among them.
+        records: ranges that are among the files, or that a metarange among them names.
+    """
+
+    ids: tuple[str, ...]
+    records: RangeRecords
+
+
+def find_unnamed(
+    store: ObjectStore,
+    references: References[R],
+    read: Set[str],
+    expired: Set[str],
+    since: datetime | None = None,
+) -> Unnamed:
+    """Lists the metadata folder, and reads of it only what no commit names.
+
+    It is asked last: whatever is committed until then is seen.
+
+    Args:
+        read: ids of everything that was read before, or is read by this question.
+        expired: ids of metaranges and ranges that only expired commits name. They are no sign of another repository,
+            but such a range stays where an unnamed metarange names it, too. So it is with a branch's compacted base.
+        since: only files that were last modified at this moment, UTC, or later; None for all.
+    Raises:
+        CorruptFile: a file is of no known kind, or damaged.
+    """
+    ids = list_ids(store, IdSet.of(read) | expired, since)
+    return Unnamed(ids, references.unnamed_records(ids).without(read))

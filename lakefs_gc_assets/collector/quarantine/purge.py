@@ -22,9 +22,9 @@ from lakefs_gc_assets.collector.earlier.earlier_runs import count_branches
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import order, receipts
 from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
-from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
-from lakefs_gc_assets.collector.live.hidden_staged import clear_hidden
+from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
@@ -385,7 +385,9 @@ class LiveCheck(Generic[R]):
         repository = self._step.repository
         promised = sum(each.promised or 0 for each in found.unread)
         guards.require_committed(any_committed, promised, going)
-        ownership.require_own_addresses(repository.api, repository.store, repository.namespace, found.own.heads)
+        other_repositories.require_own_addresses(
+            repository.api, repository.store, repository.namespace, found.own.heads
+        )
         before, _ = count_branches(repository.store, self._step.plan.run_id, None, self._step.warn)
         if before is not None:
             guards.require_branches(len(found.own.heads), before, repository.settings)

@@ -6,7 +6,7 @@ import pytest
 
 from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
-from lakefs_gc_assets.collector.incremental import base_run, ranges_read, tracked_ranges
+from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
@@ -238,13 +238,13 @@ class TestByRules:
         newest = began(opened, DAY)
         report = ended(opened, newest)
         assert report.checkpoint is not None
-        sha256 = tracked_ranges.write(opened.store, newest.run_id, newest.attempt, RangeRecords.of([]))
+        sha256 = base_checkpoint.write(opened.store, newest.run_id, newest.attempt, RangeRecords.of([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
         assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
         assert not checkpoints.read_ids(opened.store, newest.run_id, left)
         other = RangeRecords.of([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
-        tracked_ranges.write(opened.store, newest.run_id, newest.attempt, other)
+        base_checkpoint.write(opened.store, newest.run_id, newest.attempt, other)
         assert "tracked-attempt.parquet: checksum" in why_not(opened)
 
 

@@ -11,9 +11,9 @@ import pytest
 from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import ChangeBatches
-from lakefs_gc_assets.collector.live import contents, hidden_staged
+from lakefs_gc_assets.collector.live import contents, hidden
 from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
-from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import ObjectArchived
@@ -169,7 +169,7 @@ def look_at_all(candidates: object, questions: Mapping[int, int], limit: int, se
 
 @pytest.fixture
 def all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_staged, "choose_sizes", look_at_all)
+    monkeypatch.setattr(hidden, "choose_sizes", look_at_all)
 
 
 @pytest.mark.usefixtures("all_looked_at")
@@ -781,7 +781,7 @@ class TestLimit:
 
     @pytest.fixture(autouse=True)
     def places(self, monkeypatch: pytest.MonkeyPatch, all_looked_at: None, few: int) -> None:
-        monkeypatch.setattr(hidden_staged, "_FEW_PLACES", few)
+        monkeypatch.setattr(hidden, "_FEW_PLACES", few)
 
     def test_contents_at_few_places_come_first(self, world: World) -> None:
         test_a_content_at_many_paths_does_not_keep_all_others(world)

@@ -14,7 +14,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
-from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved
 from lakefs_gc_assets.collector.records import report
@@ -270,7 +270,7 @@ class TestRefusals:
         world.stage(COPIED[0])
         world.commit({})
         # On such a store nobody could tell how the server spells addresses.
-        with mock.patch.object(ownership, "require_own_addresses"):
+        with mock.patch.object(other_repositories, "require_own_addresses"):
             assert world.check(world.moved).live == {COPIED[0]}
 
     def test_addresses_that_the_server_spells_otherwise(self, world: World) -> None:

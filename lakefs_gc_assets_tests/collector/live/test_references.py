@@ -8,8 +8,7 @@ from lakefs_gc_assets.collector.commits import CommitSource, live_commits
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.live.unnamed import Unnamed, find_unnamed
+from lakefs_gc_assets.collector.live.references import References, Unnamed, find_unnamed
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile

@@ -14,9 +14,9 @@ from lakefs_gc_assets.collector import commits, digests
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live import hidden_staged
+from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.contents import Looking, known_contents
-from lakefs_gc_assets.collector.live.hidden_staged import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.lakefs import xids
@@ -232,7 +232,7 @@ def test_without_a_digest_content_or_size_decides(head: Head, etag: str | None) 
 def test_tasks_of_spark_read_contents_and_choose_as_well(
     spark: SparkSession, head: Head, monkeypatch: pytest.MonkeyPatch, few: int, limit: int
 ) -> None:
-    monkeypatch.setattr(hidden_staged, "_FEW_PLACES", few)
+    monkeypatch.setattr(hidden, "_FEW_PLACES", few)
     head.stage()
 
     left, found = head.clear(head.candidate(etag=None), other(head), limit=limit, engine=SparkEngine(spark, 2))

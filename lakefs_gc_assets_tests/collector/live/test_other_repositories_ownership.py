@@ -4,7 +4,7 @@ import pytest
 
 from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.commits import live_commits
-from lakefs_gc_assets.collector.live import ownership
+from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -36,7 +36,7 @@ def answering(**addresses: str) -> ScriptedApi:
 @pytest.mark.parametrize("namespace", [S3, LOCAL])
 def test_the_usual_form_may_be_swept(store: LocalStore, namespace: Namespace) -> None:
     head = put_commit_objects(store, {"p": Staged("data/x")})
-    ownership.require_own_addresses(answering(p=namespace.uri + "data/x"), store, namespace, {"main": head})
+    other_repositories.require_own_addresses(answering(p=namespace.uri + "data/x"), store, namespace, {"main": head})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_usual_form_may_be_swept(store: LocalStore, namespace: Namespace) ->
 def test_any_other_form_is_marked_only(store: LocalStore, namespace: Namespace, address: str) -> None:
     head = put_commit_objects(store, {"p": Staged("data/x")})
     with pytest.raises(GuardTripped, match=r"address form: .* can be marked, not swept"):
-        ownership.require_own_addresses(answering(p=address), store, namespace, {"main": head})
+        other_repositories.require_own_addresses(answering(p=address), store, namespace, {"main": head})
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/my%20repo", "s3://bucket/repo?x", "local://repo/my%20folder"])
@@ -63,13 +63,13 @@ def test_a_namespace_that_the_server_decodes_is_marked_only(store: LocalStore, u
     head = put_commit_objects(store, {"p": Staged("data/x")})
     for api, heads in ((answering(p=namespace.uri + "data/x"), {"main": head}), (answering(), {})):
         with pytest.raises(GuardTripped, match=r"address form: .*decodes.*can be marked, not swept"):
-            ownership.require_own_addresses(api, store, namespace, heads)
+            other_repositories.require_own_addresses(api, store, namespace, heads)
 
 
 def test_only_objects_of_its_own_tell(store: LocalStore) -> None:
     head = put_commit_objects(store, {"a": IMPORTED, "b": Staged("data/x"), "c": Staged("elsewhere/x")})
     api = answering(a="s3://elsewhere/x", b=LOCAL.uri + "data/x", c="s3://elsewhere/x")
-    ownership.require_own_addresses(api, store, LOCAL, {"main": head})
+    other_repositories.require_own_addresses(api, store, LOCAL, {"main": head})
     assert api.asked == [("main", "b")]
 
 
@@ -82,34 +82,36 @@ class TestWhatIsStagedOverAnObject:
 
     def test_does_not_hide_the_usual_form(self, store: LocalStore, head: str) -> None:
         api = answering(a="s3://elsewhere/x", b=LOCAL.uri + "data/y")
-        ownership.require_own_addresses(api, store, LOCAL, {"main": head})
+        other_repositories.require_own_addresses(api, store, LOCAL, {"main": head})
 
     def test_does_not_pass_for_it(self, store: LocalStore, head: str) -> None:
         for b in ("local:///full/path/data/y", "local://repo2/data/y"):
             with pytest.raises(GuardTripped, match=b):
-                ownership.require_own_addresses(
+                other_repositories.require_own_addresses(
                     answering(a=LOCAL.uri + "data/staged", b=b), store, LOCAL, {"main": head}
                 )
 
     def test_does_not_make_up_for_another_form(self, store: LocalStore, head: str) -> None:
         api = answering(a="local:///full/path/data/x", b=LOCAL.uri + "data/y")
         with pytest.raises(GuardTripped, match="full/path"):
-            ownership.require_own_addresses(api, store, LOCAL, {"main": head})
+            other_repositories.require_own_addresses(api, store, LOCAL, {"main": head})
 
     def test_alone_is_not_enough(self, store: LocalStore, head: str) -> None:
         with pytest.raises(GuardTripped, match="s3://elsewhere/x"):
-            ownership.require_own_addresses(answering(a="s3://elsewhere/x"), store, S3, {"main": head})
+            other_repositories.require_own_addresses(answering(a="s3://elsewhere/x"), store, S3, {"main": head})
         for own in ("data/staged", "c4ca4238a0b923820dcc509a6f75849b"):
-            ownership.require_own_addresses(answering(a=S3.uri + own), store, S3, {"main": head})
+            other_repositories.require_own_addresses(answering(a=S3.uri + own), store, S3, {"main": head})
         with pytest.raises(GuardTripped, match="Commit one object"):
-            ownership.require_own_addresses(answering(a=LOCAL.uri + "data/staged"), store, LOCAL, {"main": head})
+            other_repositories.require_own_addresses(
+                answering(a=LOCAL.uri + "data/staged"), store, LOCAL, {"main": head}
+            )
 
 
 def test_a_path_that_is_no_text_or_gone_does_not_tell(store: LocalStore) -> None:
     head = put_commit_objects(store, {b"\x00\xff": Staged("data/x"), "gone": Staged("data/y"), "p": Staged("data/z")})
     api = answering(p="local:///full/path/data/z")
     with pytest.raises(GuardTripped):
-        ownership.require_own_addresses(api, store, LOCAL, {"main": head})
+        other_repositories.require_own_addresses(api, store, LOCAL, {"main": head})
     assert api.asked == [("main", "gone"), ("main", "p")]
 
 
@@ -117,7 +119,7 @@ def test_another_branch_may_tell(store: LocalStore) -> None:
     head = put_commit_objects(store, {"p": Staged("data/x")})
     api = answering(p="local:///full/path/data/x")
     with pytest.raises(GuardTripped):
-        ownership.require_own_addresses(
+        other_repositories.require_own_addresses(
             api, store, LOCAL, {"a": head, "imports": put_commit_objects(store, {"i": IMPORTED}), "main": head}
         )
 
@@ -127,9 +129,9 @@ def test_without_any_object_of_its_own_a_folder_is_not_swept(
     store: LocalStore, heads: dict[str, dict[str | bytes, Staged]]
 ) -> None:
     written = {branch: put_commit_objects(store, entries) for branch, entries in heads.items()}
-    ownership.require_own_addresses(ScriptedApi(), store, S3, written)
+    other_repositories.require_own_addresses(ScriptedApi(), store, S3, written)
     with pytest.raises(GuardTripped, match="Commit one object"):
-        ownership.require_own_addresses(ScriptedApi(), store, LOCAL, written)
+        other_repositories.require_own_addresses(ScriptedApi(), store, LOCAL, written)
 
 
 def test_so_many_branches_and_paths_are_asked_for(store: LocalStore) -> None:
@@ -137,7 +139,7 @@ def test_so_many_branches_and_paths_are_asked_for(store: LocalStore) -> None:
     head = put_commit_objects(store, {name: Staged(f"data/{name}") for name in names})
     api = answering()
     with pytest.raises(GuardTripped, match="no branch of"):
-        ownership.require_own_addresses(api, store, LOCAL, dict.fromkeys(names, head))
+        other_repositories.require_own_addresses(api, store, LOCAL, dict.fromkeys(names, head))
     assert api.asked == [(branch, path) for branch in names[:10] for path in names[:10]]
 
 
@@ -168,17 +170,17 @@ def test_what_cannot_be_told_is_said_with_what_to_do(store: LocalStore) -> None:
         ),
     ):
         with pytest.raises(GuardTripped) as refused:
-            ownership.require_own_addresses(api, store, namespace, heads)
+            other_repositories.require_own_addresses(api, store, namespace, heads)
         assert refused.value.args == ("address form", *said)
 
 
 def test_what_cannot_be_read_or_asked_ends_the_run(store: LocalStore) -> None:
     with pytest.raises(CorruptFile):
-        ownership.require_own_addresses(ScriptedApi(), store, S3, {"main": "a" * 64})
+        other_repositories.require_own_addresses(ScriptedApi(), store, S3, {"main": "a" * 64})
     head = put_commit_objects(store, {"p": Staged("data/x")})
     api = ScriptedApi(stats={("main", "p"): Script(ServerUnavailable("GET stat: 503"))})
     with pytest.raises(ServerUnavailable):
-        ownership.require_own_addresses(api, store, S3, {"main": head})
+        other_repositories.require_own_addresses(api, store, S3, {"main": head})
 
 
 def test_a_recorded_server_on_s3() -> None:
@@ -189,7 +191,7 @@ def test_a_recorded_server_on_s3() -> None:
         client = LakeFSClient(settings.lakefs, server.repository, SystemClock())
         no_wait = CollectionSettings(wait_before_dump_seconds=0)
         heads = live_commits(opened(client, store, namespace, no_wait, SystemClock()), server.recorded_at).heads
-        ownership.require_own_addresses(client, store, namespace, heads)
+        other_repositories.require_own_addresses(client, store, namespace, heads)
         assert any(request.path.endswith("/objects/stat") for request in server.requests)
         with pytest.raises(GuardTripped):
-            ownership.require_own_addresses(client, store, Namespace.parse("s3://lakefs/other"), heads)
+            other_repositories.require_own_addresses(client, store, Namespace.parse("s3://lakefs/other"), heads)
