@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore

@@ -16,14 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, planning, preparations
+from lakefs_gc_assets.collector import commits, preparations
 from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.earlier import history, sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNHELD_DF, Frame
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
-from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental import planning, ranges_read
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock, acquire, is_held_by, release_owned, renewed, warn_if_unfenced
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, restoration

@@ -27,7 +27,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.guards import Mark
-from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending
@@ -97,12 +96,14 @@ def make_report(
     outcomes: StoredFrame[DeletedFigures],
     left: Checkpoint | str,
     amounts: Amounts,
+    late_arrivals: int,
     failures: Verdict | None,
 ) -> Report:
     """The report of a run that came to its end.
 
     Args:
         left: what the next run can build on, or why it cannot.
+        late_arrivals: candidates that came into a slice after an earlier run had sealed it.
         failures: what failed deletions mean; None for a dry run.
     """
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
@@ -146,7 +147,7 @@ def make_report(
             "expired_objects": committed.figures.expired,
             **committed.figures.retention,
             "candidates": mark.candidates,
-            "late_arrivals": count_late_arrivals(step, candidates),
+            "late_arrivals": late_arrivals,
             "deleted": objects[Outcome.ACCEPTED],
             "quarantined": objects[Outcome.QUARANTINED],
             "failed": objects[Outcome.FAILED],

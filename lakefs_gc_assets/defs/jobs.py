@@ -13,9 +13,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
-from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.plan import Flow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import commits, gap_check, guards, make_step, planning, run
+from lakefs_gc_assets.collector import commits, gap_check, guards, make_step, run
 from lakefs_gc_assets.collector.commits import LiveCommits
 from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
 from lakefs_gc_assets.collector.frame import order
@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving
+from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving, planning
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted

@@ -34,7 +34,7 @@ NOT_SEEDED = {
         "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
     ),
     Call(f"{_COLLECTOR}.sweep.deletion:Quarantine.decide", "require_copies"): _TYPED,
-    Call(f"{_COLLECTOR}.planning:begin", "require_copies"): (
+    Call(f"{_COLLECTOR}.incremental.planning:begin", "require_copies"): (
         "`test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made`, with an error of another kind"
     ),
     Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck._decide", "_require_believable"): _BELIEVABLE,

@@ -19,8 +19,8 @@ from lakefs_gc_assets.collector.stored import records
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector import test_checking, test_guards, test_order, test_preparations, test_run_guards
-from lakefs_gc_assets_tests.collector.frame import test_manifest
+from lakefs_gc_assets_tests.collector import test_guards, test_preparations, test_reporting_checking, test_run_guards
+from lakefs_gc_assets_tests.collector.frame import test_manifest, test_order
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
 from lakefs_gc_assets_tests.collector.live import test_facts_of_metaranges, test_facts_of_ranges, test_uncommitted
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
@@ -113,7 +113,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "check of candidates: empty live set accepted": TestedBug(
         without_call(guards, "require_live_set", reporting.find_empty_live_set),
-        _with(test_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
+        _with(test_reporting_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
     ),
     "records changed after they were written": TestedBug(
         without_call(records, "require_digest", records.decode),

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.forecast import marking, scenarios
 from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, binary_of, count, words_of
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
 from lakefs_gc_assets.collector.live.live_files import FOLDER
 from lakefs_gc_assets.collector.records.amount import Amount

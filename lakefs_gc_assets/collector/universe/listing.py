@@ -10,8 +10,7 @@ before it was made, so it is trusted only for objects that are clearly older: it
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from datetime import timedelta
+from dataclasses import asdict
 from functools import partial
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
@@ -39,22 +38,8 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
 
 
-def planned(repository: OpenRepository, plan: Plan) -> Plan:
-    """The plan, with the newest inventory and its cutoff where the settings name one and the run lists every object.
-
-    Raises ConfigurationError where the inventory is of another bucket, StorageError where there is none or it is
-    damaged.
-    """
-    settings = repository.settings
-    if not settings.inventory or plan.follows_expiry or plan.flow not in (Flow.CLEAN, Flow.UNIFIED):
-        return plan
-    found = open_inventory(repository.opener.settings, settings.inventory, repository.namespace)
-    trusted = found.created_at - timedelta(hours=settings.inventory_margin_hours) - plan.skew
-    return replace(plan, inventory=found.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
-
-
 def inventory_of(repository: OpenRepository, plan: Plan) -> Inventory | None:
-    """The inventory that a plan names; None where it names none. Raises what `planned` raises."""
+    """The inventory that a plan names; None where it names none. Raises ConfigurationError, StorageError."""
     if plan.inventory is None:
         return None
     return open_inventory(repository.opener.settings, plan.inventory, repository.namespace)

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import CorruptFile, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage import opening
+from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
@@ -365,7 +365,7 @@ for _name in ("list", "list_between", "list_level", "get", "head", "put", "put_i
 def test_a_run_asks_as_much_after_one_run_as_after_nine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flow: Flow, sweep: bool
 ) -> None:
-    monkeypatch.setattr(opening, "LocalStore", CountingStore)
+    monkeypatch.setattr(local, "LocalStore", CountingStore)
     with EmbeddedServer(tmp_path) as server:
         clients.repository(server)
         with server.clock.at(datetime.now(UTC) - timedelta(days=30)):

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector import planning
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
-from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, ranges_read
+from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, planning, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.live.range_records import RangeRecords

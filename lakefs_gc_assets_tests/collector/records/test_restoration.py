@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import planning
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.plan import Flow, Plan

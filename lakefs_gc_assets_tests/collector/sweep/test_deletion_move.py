@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import digests, lock, planning
+from lakefs_gc_assets.collector import digests, lock
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import restore as restore_module
 from lakefs_gc_assets.collector.quarantine.restore import Fate

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
@@ -64,9 +64,9 @@ class TestTheCutoff:
         (folder / "repository").mkdir(exist_ok=True)
         opener = StoreOpener(StoreSettings(local_root=str(folder)), "local://repository/")
         found = Inventory(opener, "s3://reports/manifest.json", created, "", True, (), ())
-        monkeypatch.setattr(listing, "open_inventory", lambda *arguments: found)
+        monkeypatch.setattr(planning, "open_inventory", lambda *arguments: found)
         opened = opened_by(opener, inventory="s3://reports/", inventory_margin_hours=30)
-        return listing.planned(opened, plan)
+        return planning.with_inventory(opened, plan)
 
     @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.UNIFIED])
     def test_is_the_margin_and_the_skew_before_the_report(

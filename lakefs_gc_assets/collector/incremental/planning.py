@@ -1,7 +1,7 @@
 """Making the plan: from what the server, the store and three clocks say at the start of an attempt."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.clock import Clocks
@@ -13,9 +13,9 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository, require_copies
-from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.storage.s3.inventory import open_inventory
 
 
 def begin(
@@ -49,7 +49,7 @@ def begin(
     if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
     made = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
-    made = replace(listing.planned(repository, made), no_lock=lock.why_unfenced)
+    made = replace(with_inventory(repository, made), no_lock=lock.why_unfenced)
     plan.write_first(repository.store, made)
     return made
 
@@ -97,6 +97,20 @@ def make_plan(
         if flow is Flow.UNIFIED and settings.full_listing_days:
             made = _build_on_base_run(repository, made, flow)
     return made
+
+
+def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
+    """The plan, with the newest inventory and its cutoff where the settings name one and the run lists every object.
+
+    Raises ConfigurationError where the inventory is of another bucket, StorageError where there is none or it is
+    damaged.
+    """
+    settings = repository.settings
+    if not settings.inventory or plan.follows_expiry or plan.flow not in (Flow.CLEAN, Flow.UNIFIED):
+        return plan
+    found = open_inventory(repository.opener.settings, settings.inventory, repository.namespace)
+    trusted = found.created_at - timedelta(hours=settings.inventory_margin_hours) - plan.skew
+    return replace(plan, inventory=found.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
 
 
 def _build_on_base_run(repository: OpenRepository, made: Plan, flow: Flow) -> Plan:
