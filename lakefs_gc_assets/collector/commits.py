@@ -108,14 +108,14 @@ class Dump:
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
         at = self.commits.positions(pa.array(self.branches.values(), pa.string()))
-        held = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
+        metaranges = zip(self.branches, self.commits.metarange_ids.take(pa.array(at)).to_pylist(), strict=True)
         return LiveCommits(
             CommitSource.REFS_DUMP,
             self.started_at,
             self.ended_at,
             tuple(distinct_metaranges(self.commits, stays).to_pylist()),
             (),
-            {branch: metarange for branch, metarange in held if metarange},
+            {branch: metarange for branch, metarange in metaranges if metarange},
             len(self.commits) if stays is None else int(stays.sum()),
             self.fetched,
             self.sealed,
@@ -133,8 +133,8 @@ def distinct_metaranges(commits: CommitColumns, which: npt.NDArray[np.bool_] | N
     """
     at = np.arange(len(commits)) if which is None else np.flatnonzero(which)
     by_date = at[np.argsort(commits.seconds[at], kind="stable")]
-    found = pc.unique(commits.metarange_ids.take(pa.array(by_date)))
-    return found.filter(pc.not_equal(found, ""))
+    metaranges = pc.unique(commits.metarange_ids.take(pa.array(by_date)))
+    return metaranges.filter(pc.not_equal(metaranges, ""))
 
 
 class IncompleteDump(LakeFSError):
@@ -316,21 +316,23 @@ def _fetch_missing(
     missing = wanted.filter(pa.array(commits.positions(wanted) < 0)).to_pylist()
     if not missing:
         return []
-    known = set(commits.ids.to_pylist())
+    known_ids = set(commits.ids.to_pylist())
     fetched: list[Commit] = []
     while missing:
         commit_id = missing.pop()
-        if commit_id in known:
+        if commit_id in known_ids:
             continue
         if len(fetched) >= settings.dump_fetch_limit:
             raise IncompleteDump(f"the refs dump lacks more than {settings.dump_fetch_limit} commits")
         try:
             commit = api.commit(commit_id)
-        except NotFound as gone:
-            raise IncompleteDump(f"the refs dump names commit {commit_id}, which the server does not know") from gone
-        known.add(commit_id)
+        except NotFound as missing_commit:
+            raise IncompleteDump(
+                f"the refs dump names commit {commit_id}, which the server does not know"
+            ) from missing_commit
+        known_ids.add(commit_id)
         fetched.append(commit)
-        missing.extend(parent for parent in commit.parents if parent not in known)
+        missing.extend(parent for parent in commit.parents if parent not in known_ids)
     return fetched
 
 
@@ -362,14 +364,14 @@ def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime 
         known: ids that are left out as they are listed, so that only the others take memory.
         since: files that were last modified before this moment, UTC, are left out; None for none.
     """
-    found: list[str] = []
+    ids: list[str] = []
     for listed in _batches(store):
         if since is not None:
             modified = listed.column("last_modified")
             listed = listed.filter(pc.greater_equal(modified, pa.scalar(since, modified.type)))
         names = _names(listed)
-        found += lacking(known, names.filter(pc.match_substring_regex(names, _ID)).to_pylist())
-    return tuple(sorted(found))
+        ids += lacking(known, names.filter(pc.match_substring_regex(names, _ID)).to_pylist())
+    return tuple(sorted(ids))
 
 
 def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int64]:
@@ -382,13 +384,13 @@ def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int
     Returns:
         One time for each id, NOT_LISTED for a file that is not there.
     """
-    found = np.full(len(ids), NOT_LISTED, np.int64)
+    written_at = np.full(len(ids), NOT_LISTED, np.int64)
     for listed in _gathered(_batches(store)):
         at = pc.index_in(_names(listed), value_set=ids)
         there = at.is_valid()
         times = listed.column("last_modified").cast(pa.int64()).filter(there)
-        found[at.filter(there).to_numpy()] = times.to_numpy()
-    return found
+        written_at[at.filter(there).to_numpy()] = times.to_numpy()
+    return written_at
 
 
 def _names(listed: pa.RecordBatch | pa.Table) -> pa.StringArray:

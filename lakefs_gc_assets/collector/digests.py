@@ -30,6 +30,6 @@ def readable_digest(store: ObjectStore, address: str) -> str | None:
 
 def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
     """Whether a sample (address, MD5) could be read and is true; objects that are gone or archived say nothing."""
-    found = [(told, readable_digest(store, address)) for address, told in sample]
-    read = [(told, digest) for told, digest in found if digest is not None]
-    return bool(read) and all(told == digest for told, digest in read)
+    compared = [(expected, readable_digest(store, address)) for address, expected in sample]
+    readable = [(expected, digest) for expected, digest in compared if digest is not None]
+    return bool(readable) and all(expected == digest for expected, digest in readable)

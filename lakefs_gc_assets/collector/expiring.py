@@ -66,13 +66,13 @@ class PastForecast:
 
     Attributes:
         entries: keys of the objects and folders directly in its folder.
-        made: whether it came to its end.
+        is_complete: true if it came to its end.
         prepared: ids under which the server prepared for it alone; filled in for those that expire.
     """
 
     forecast_id: str
     entries: frozenset[str]
-    made: bool
+    is_complete: bool
     prepared: tuple[str, ...] = ()
 
 
@@ -156,33 +156,33 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     Raises:
         StorageError: the store cannot be asked.
     """
-    asked = reasons(store)
-    found = [*folders(store)]
+    checks = reasons(store)
+    all_folders = [*folders(store)]
     expired: list[PastRun] = []
     staying: list[PastRun] = []
     kept: dict[str, str] = {}
-    for place, run in enumerate(past_runs(found)):
+    for place, run in enumerate(past_runs(all_folders)):
         reason = f"it is among the newest {keep}" if place < keep else None
         # A run that lost its frames before has nothing to keep.
         if reason is None and run.frames:
-            reason = next((said for ask in asked if (said := ask(run)) is not None), None)
+            reason = next((reason_of_check for ask in checks if (reason_of_check := ask(run)) is not None), None)
         if reason is None:
             expired.append(run)
         else:
             kept[run.run_id] = reason
             staying.append(run)
-    past = [*past_forecasts(store, found)]
+    past = [*past_forecasts(store, all_folders)]
     kept_forecasts = _kept_forecasts(past, keep)
-    going = [each for each in past if each.forecast_id not in kept_forecasts]
+    going = [forecast for forecast in past if forecast.forecast_id not in kept_forecasts]
     needed: frozenset[str] = frozenset()
     # Only what goes is compared with what others need, so that nothing is read where nothing goes.
     if going or any(run.may_have_prepared for run in expired):
         needed = needed.union(
             *(preparations.of_run(store, run.run_id, run.entries) for run in staying),
             *(
-                preparations.of_run(store, each.forecast_id, each.entries)
-                for each in past
-                if each.forecast_id in kept_forecasts
+                preparations.of_run(store, forecast.forecast_id, forecast.entries)
+                for forecast in past
+                if forecast.forecast_id in kept_forecasts
             ),
         )
 
@@ -194,15 +194,15 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
             replace(run, prepared=alone(run.run_id, run.entries)) if run.may_have_prepared else run for run in expired
         ),
         kept,
-        tuple(replace(each, prepared=alone(each.forecast_id, each.entries)) for each in going),
+        tuple(replace(forecast, prepared=alone(forecast.forecast_id, forecast.entries)) for forecast in going),
         kept_forecasts,
-        tuple(name for name in preparations.noted_without_run(store) if _is_over(name, found)),
+        tuple(name for name in preparations.noted_without_run(store) if _is_over(name, all_folders)),
     )
 
 
-def _is_over(server_run_id: str, found: Sequence[tuple[str, frozenset[str]]]) -> bool:
+def _is_over(server_run_id: str, newest_first: Sequence[tuple[str, frozenset[str]]]) -> bool:
     """True if a preparation is a day older than the newest folder, so that its question has been answered."""
-    newest = found[0][0] if found else server_run_id
+    newest = newest_first[0][0] if newest_first else server_run_id
     return xids.created_at(newest) - xids.created_at(server_run_id) >= _UNDER_WAY.total_seconds()
 
 
@@ -212,13 +212,13 @@ def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
     Args:
         past: all of them, the newest first.
     """
-    kept = {each.forecast_id: f"it is among the newest {keep}" for each in past[:keep]}
-    newest_made = next((each.forecast_id for each in past if each.made), None)
-    for each in past[keep:]:
-        if each.forecast_id == newest_made:
-            kept[each.forecast_id] = "no newer one came to its end"
-        elif not each.made and _began(past[0]) - _began(each) < _UNDER_WAY:
-            kept[each.forecast_id] = "it may be under way"
+    kept = {forecast.forecast_id: f"it is among the newest {keep}" for forecast in past[:keep]}
+    newest_made = next((forecast.forecast_id for forecast in past if forecast.is_complete), None)
+    for forecast in past[keep:]:
+        if forecast.forecast_id == newest_made:
+            kept[forecast.forecast_id] = "no newer one came to its end"
+        elif not forecast.is_complete and _began(past[0]) - _began(forecast) < _UNDER_WAY:
+            kept[forecast.forecast_id] = "it may be under way"
     return kept
 
 
@@ -230,23 +230,25 @@ def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
     """Every folder beside those of runs, newest first: its id, and the keys of what is directly in it."""
     for run_id in run_folder.folders(store):
         level = store.list_level(run_folder.folder(run_id))
-        yield run_id, frozenset([*level.prefixes, *(found.key for found in level.objects)])
+        yield run_id, frozenset([*level.prefixes, *(listed.key for listed in level.objects)])
 
 
-def past_runs(found: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:
+def past_runs(all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:
     """Our runs among folders, in their order."""
-    for run_id, entries in found:
+    for run_id, entries in all_folders:
         if run_folder.plan(run_id) in entries:
             frames = tuple(name for name in FOLDERS if run_folder.frame(run_id, name) in entries)
             yield PastRun(run_id, frames, entries)
 
 
-def past_forecasts(store: ObjectStore, found: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastForecast]:
+def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastForecast]:
     """Forecasts among folders, in their order."""
-    for forecast_id, entries in found:
+    for forecast_id, entries in all_folders:
         folder = run_folder.frame(forecast_id, forecasts.NAME)
         if run_folder.plan(forecast_id) not in entries and folder in entries:
-            files = {each.key for each in store.list_level(folder).objects}.intersection(forecasts.keys_of(forecast_id))
+            files = {listed.key for listed in store.list_level(folder).objects}.intersection(
+                forecasts.keys_of(forecast_id)
+            )
             if files:
                 yield PastForecast(forecast_id, entries, forecasts.forecast_key(forecast_id) in files)
 

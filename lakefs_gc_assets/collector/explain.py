@@ -153,12 +153,12 @@ def explain(
     listed_by, known = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, note)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
-    asked = (*((repository,) if is_uncommitted else ()), *repository.others)
-    staged = tuple(place for each in asked for place in _staged_at(repository.namespace, each, key))
+    repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
+    staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
     search = _Search(step, key, known)
     readings = retention.read(repository, repository.clock.now(), note, retention.policy_of(repository.settings))
-    found = retention.retention(repository, readings, now)
-    holders, compacted = search.commits(repository, readings.dump, found.why, found.late)
+    retained = retention.retention(repository, readings, now)
+    holders, compacted = search.commits(repository, readings.dump, retained.why, retained.late)
     for other in repository.others:
         dump = commits.complete_dump(other, other.clock.now(), note)
         theirs, bases = search.commits(other, dump, partial(_held_by, other.facts.id))
@@ -199,7 +199,7 @@ def find_key(repository: OpenRepository, address: str) -> str:
     if location is None or location.kind != "lakefs":
         return relative(repository, address)
     reference, _, path = location.key.partition("/")
-    opened = {each.facts.id: each for each in (repository, *repository.others)}
+    opened = {opened_repository.facts.id: opened_repository for opened_repository in (repository, *repository.others)}
     if location.bucket not in opened or not path:
         raise ConfigurationError(
             f"{address} is no lakefs://REPOSITORY/REF/PATH of {', '.join(opened)}: --repository chooses another one of "
@@ -237,14 +237,14 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
         if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
             return None, IdSet()
         committed = history.read_manifest(store, COMMITTED_DF.name, run_id)
-        unheld = history.read_manifest(store, UNHELD_DF.name, run_id)
+        not_committed = history.read_manifest(store, UNHELD_DF.name, run_id)
         issued_at = layout.parse(key).issued_at
         if issued_at is None or xids.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
             if _has(repository, plan, CANDIDATES_DF, key):
                 listed_by = run_id
             elif not _has(repository, plan, UNHELD_DF, key):
                 return None, IdSet()
-        if unheld.inputs.get(COMMITTED_DF.name) == committed.digest:
+        if not_committed.inputs.get(COMMITTED_DF.name) == committed.digest:
             known = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
             return listed_by, known
     except CollectionError:
@@ -299,20 +299,24 @@ class _Search:
         """
         columns = dump.commits
         metarange_ids = [*commits.distinct_metaranges(columns).to_pylist(), *dump.compacted, *late.values()]
-        held = self._metaranges(repository, metarange_ids)
-        among = pc.is_in(columns.metarange_ids, value_set=pa.array(held, pa.string()))
+        paths_of = self._metaranges(repository, metarange_ids)
+        among = pc.is_in(columns.metarange_ids, value_set=pa.array(paths_of, pa.string()))
         holders = [
-            Holder(columns.ids[at].as_py(), held[columns.metarange_ids[at].as_py()], why(at))
+            Holder(columns.ids[at].as_py(), paths_of[columns.metarange_ids[at].as_py()], why(at))
             for at in pc.indices_nonzero(among).to_pylist()
         ]
         newer = ("newer than the refs dump, in the server's own list",)
-        holders += [Holder(each, held[metarange], newer) for each, metarange in late.items() if metarange in held]
-        bases = ((branch, path) for base, branch in dump.compacted.items() for path in held.get(base, ()))
+        holders += [
+            Holder(commit_id, paths_of[metarange], newer)
+            for commit_id, metarange in late.items()
+            if metarange in paths_of
+        ]
+        bases = ((branch, path) for base, branch in dump.compacted.items() for path in paths_of.get(base, ()))
         return holders, [StagedAt(repository.facts.id, branch, path) for branch, path in bases]
 
     def _metaranges(self, repository: OpenRepository, metarange_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The paths at which metaranges hold the address; those that do not are left out."""
-        wanted = [each for each in dict.fromkeys(metarange_ids) if each and each not in self.known]
+        wanted = [id_ for id_ in dict.fromkeys(metarange_ids) if id_ and id_ not in self.known]
         live_files = self._files(repository)
         records: dict[str, RangeRecord] = {}
         ranges_of: dict[str, tuple[str, ...]] = {}
@@ -325,8 +329,8 @@ class _Search:
         paths = self._paths(repository, records.values())
         if repository is self.step.repository:
             self.read.update({**dict.fromkeys(wanted, ()), **paths})
-        held = {each: tuple(path for part in named for path in paths[part]) for each, named in ranges_of.items()}
-        return {metarange_id: at for metarange_id, at in held.items() if at}
+        paths_of = {id_: tuple(path for part in named for path in paths[part]) for id_, named in ranges_of.items()}
+        return {metarange_id: at for metarange_id, at in paths_of.items() if at}
 
     def unnamed(self) -> tuple[UnnamedRange, ...]:
         """The ranges that hold the address and count though no active commit has them; to be asked for last."""
@@ -334,20 +338,22 @@ class _Search:
         if not settings.keep_unnamed_ranges:
             return ()
         since = None if settings.keep_old_unnamed_ranges else step.plan.cutoff
-        found = find_unnamed(step.repository.store, References.from_step(step), self.known, IdSet(self.read), since)
-        step.log(f"reading {len(found.records):,} ranges that no commit of {step.repository.facts.id} names")
-        unread = [record for record in found.records if record.id not in self.read]
+        unnamed_ranges = find_unnamed(
+            step.repository.store, References.from_step(step), self.known, IdSet(self.read), since
+        )
+        step.log(f"reading {len(unnamed_ranges.records):,} ranges that no commit of {step.repository.facts.id} names")
+        unread = [record for record in unnamed_ranges.records if record.id not in self.read]
         paths = {**self.read, **self._paths(step.repository, unread)}
-        return tuple(UnnamedRange(record.id, paths[record.id]) for record in found.records if paths[record.id])
+        return tuple(UnnamedRange(record.id, paths[record.id]) for record in unnamed_ranges.records if paths[record.id])
 
     def _paths(self, repository: OpenRepository, records: Iterable[RangeRecord]) -> dict[str, tuple[str, ...]]:
         """The paths, as text, at which each of some ranges holds the address."""
         wanted, live_files = list(records), self._files(repository)
         with ThreadPoolExecutor(_READERS) as pool:
-            found = pool.map(lambda record: live_files.paths(record, self.key), wanted)
+            results = pool.map(lambda record: live_files.paths(record, self.key), wanted)
             return {
                 record.id: tuple(path.decode("utf-8", "replace") for path in paths)
-                for record, paths in zip(wanted, found, strict=True)
+                for record, paths in zip(wanted, results, strict=True)
             }
 
     def _files(self, repository: OpenRepository) -> LiveFiles:

@@ -69,7 +69,10 @@ def select_expired(step: Step[R], gone: R, count: int) -> R:
             step.plan.attempt,
             step.stored(COMMITTED_DF).figures.read_sha256,
         )
-        again = {attempt: frozenset(each for each in ids if each in read) for attempt, ids in expired.items()}
+        again = {
+            attempt: frozenset(metarange_id for metarange_id in ids if metarange_id in read)
+            for attempt, ids in expired.items()
+        }
         explained = _select_held(step, rows, again)
         if engine.count(engine.without_matching(rows, explained, ("address", "attempt"))):
             rest = {attempt: ids - again[attempt] for attempt, ids in expired.items()}
@@ -94,15 +97,15 @@ def find_expired_then(step: Step[R], rows: R) -> Expired:
     """
     engine = step.engine
     attempts = set(engine.collect(engine.distinct(engine.select(rows, "attempt"))).column("attempt").to_pylist())
-    found: dict[str, frozenset[str]] = {}
+    expired: dict[str, frozenset[str]] = {}
     undated: list[Plan] = []
     for plan in _plans(step, attempts):
         holders = last_holders.read(step.repository.store, plan.run_id, plan.attempt)
         if holders is None:
             undated.append(plan)
         else:
-            found[plan.attempt] = frozenset(holders.column("metarange_id").to_pylist())
-    return {**found, **(_made_before(step, undated) if undated else {})}
+            expired[plan.attempt] = frozenset(holders.column("metarange_id").to_pylist())
+    return {**expired, **(_made_before(step, undated) if undated else {})}
 
 
 def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
@@ -158,16 +161,16 @@ def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
     alike: dict[frozenset[str], list[str]] = {}
     for metarange_id, attempts in sorted(attempts_of.items()):
         alike.setdefault(frozenset(attempts), []).append(metarange_id)
-    found = [engine.table(DELETIONS.empty_table())]
-    for group, asked in alike.items():
-        records = find_ranges(step, step.repository, asked)
+    selected = [engine.table(DELETIONS.empty_table())]
+    for group, ids in alike.items():
+        records = find_ranges(step, step.repository, ids)
         step.log(
-            f"reading {len(records):,} ranges of {len(asked):,} expired commits: they may have held objects that are "
+            f"reading {len(records):,} ranges of {len(ids):,} expired commits: they may have held objects that are "
             "gone and are referenced"
         )
         of_group = engine.where_among(rows, "attempt", sorted(group))
-        found.append(engine.among_exactly(of_group, References.from_step(step).committed(records)))
-    return engine.union(*found)
+        selected.append(engine.among_exactly(of_group, References.from_step(step).committed(records)))
+    return engine.union(*selected)
 
 
 _EXAMPLES = 3
@@ -277,15 +280,15 @@ def _with_gone(step: Step[R], gap: Gap, gone: R) -> Gap:
 
 def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Adds to addresses the columns of LIVE."""
-    found = names.read(batch.column("address"), window_size)
-    return pa.record_batch([batch.column("address"), found.slices, found.windows], schema=LIVE)
+    places = names.read(batch.column("address"), window_size)
+    return pa.record_batch([batch.column("address"), places.slices, places.windows], schema=LIVE)
 
 
 def _is_not_there(opener: OpensStore, rows: pa.RecordBatch) -> pa.BooleanArray:
     """True for addresses without an object: somebody may have put one back by other means than `restore`."""
     store = opener.open()
     facts = work_ahead(partial(head_if_there, store), rows.column("address").to_pylist(), _AT_ONCE)
-    return pa.array([each is None for each in facts], pa.bool_())
+    return pa.array([object_facts is None for object_facts in facts], pa.bool_())
 
 
 def _examples(engine: Engine[R], rows: R) -> tuple[str, ...]:

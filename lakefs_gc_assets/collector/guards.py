@@ -403,4 +403,4 @@ def to_stored(guard: GuardTripped) -> tuple[str, str, str]:
 
 def from_stored(stored: Iterable[tuple[str, str, str]]) -> tuple[GuardTripped, ...]:
     """Guards that `to_stored` wrote."""
-    return tuple(GuardTripped(*each) for each in stored)
+    return tuple(GuardTripped(*fields) for fields in stored)

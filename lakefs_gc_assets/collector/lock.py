@@ -72,10 +72,10 @@ class _Record:
     @classmethod
     def decode(cls, data: bytes) -> "_Record":
         try:
-            found = _reader().validate_json(data, strict=True)  # a released of "false" would count as true
-            found = replace(found, acquired_at=_utc(found.acquired_at), renewed_at=_utc(found.renewed_at))
-            found.expires_at(found.renewed_at)
-            return found
+            record = _reader().validate_json(data, strict=True)  # a released of "false" would count as true
+            record = replace(record, acquired_at=_utc(record.acquired_at), renewed_at=_utc(record.renewed_at))
+            record.expires_at(record.renewed_at)
+            return record
         except (ValueError, OverflowError):
             raise StorageError(
                 f"the lock {KEY} cannot be read: find out who wrote it, and delete it once no collection runs"
@@ -162,9 +162,9 @@ class Lock:
         facts, current = _read(store)
         if current.nonce != record.nonce:
             raise _held(current, facts)
-        made = cls(store, record, None, facts.last_modified)
-        made.why_unfenced = why
-        return made
+        lock = cls(store, record, None, facts.last_modified)
+        lock.why_unfenced = why
+        return lock
 
     def renew(self, now: datetime) -> None:
         """Extends the lock: its expiry counts from `now`, which has a time zone. Raises LockLost, StorageError."""
@@ -269,20 +269,20 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
         StorageError: the store cannot be reached.
     """
-    asked: _Asked = {
+    arguments: _Asked = {
         "run_id": work,
         "owner": owner,
         "now": latest_clock(repository),
         "expiry": timedelta(minutes=repository.settings.lock_expiry_minutes),
     }
     try:
-        return Lock.acquire(repository.store, **asked)
+        return Lock.acquire(repository.store, **arguments)
     except NotOffered as error:
         reason = repository.settings.no_lock_reason or ("" if deletes else "a dry run deletes nothing")
         if not reason:
             raise NotOffered(f"{error}; {NO_LOCK}") from None
         why = f"{reason} (the store has no conditional writes)"
-        return Lock.acquire_unfenced(repository.store, **asked, why=why)
+        return Lock.acquire_unfenced(repository.store, **arguments, why=why)
 
 
 def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:

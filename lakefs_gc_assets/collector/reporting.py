@@ -280,18 +280,18 @@ def find_live_candidates(
     engine: Engine[R], candidates: StoredFrame[CandidateFigures], *live: StoredFrame[Any]
 ) -> list[Violation]:
     """Finds candidates that are live after all; addresses compare as strings."""
-    found = []
+    violations = []
     for frame in live if candidates.count else ():
         if not frame.count:
             continue
-        named = candidates.rows(engine, "address")
-        both = engine.among_exactly(frame.rows(engine, "address"), named, frame.count + candidates.count)
+        addresses = candidates.rows(engine, "address")
+        both = engine.among_exactly(frame.rows(engine, "address"), addresses, frame.count + candidates.count)
         # Rows of an address are brought together only where there are some.
         if engine.count(both):
-            each = engine.distinct(both)
-            shown = ", ".join(sorted(engine.collect(each, limit=_SHOWN).column("address").to_pylist()))
-            found.append(Violation(f"disjoint from {frame.name}", shown, engine.count(each)))
-    return found
+            live_addresses = engine.distinct(both)
+            shown = ", ".join(sorted(engine.collect(live_addresses, limit=_SHOWN).column("address").to_pylist()))
+            violations.append(Violation(f"disjoint from {frame.name}", shown, engine.count(live_addresses)))
+    return violations
 
 
 def find_young_candidates(
@@ -318,8 +318,8 @@ def find_empty_live_set(
 ) -> list[Violation]:
     """Finds that nothing is committed, although live commits count entries and there are candidates."""
     try:
-        found = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
-        guards.require_live_set(found)
+        figures = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
+        guards.require_live_set(figures)
     except GuardTripped as tripped:
         return [Violation(tripped.guard, str(tripped))]
     return []
@@ -327,5 +327,5 @@ def find_empty_live_set(
 
 def find_losses(candidates: StoredFrame[CandidateFigures]) -> list[Violation]:
     """Finds that a branch head or staging holds objects that earlier runs deleted."""
-    told = describe_losses(candidates.figures)
-    return [Violation("nothing deleted is live", told, candidates.figures.lost)] if told else []
+    losses = describe_losses(candidates.figures)
+    return [Violation("nothing deleted is live", losses, candidates.figures.lost)] if losses else []

@@ -67,9 +67,9 @@ def relative(repository: OpenRepository, address: str) -> str:
     """The address below the storage namespace. Raises ConfigurationError where it lies outside."""
     if parse_location(address) is None:
         return address
-    found = repository.namespace.relative(address)
-    if not found:
+    key = repository.namespace.relative(address)
+    if not key:
         raise ConfigurationError(
             f"{address} lies outside of {repository.namespace.uri}: objects there are never collected"
         )
-    return found
+    return key

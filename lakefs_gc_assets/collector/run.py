@@ -153,11 +153,11 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     Whether the data is complete is checked by samples, see `live.uncommitted.prepare_checked`.
     """
     step.require_attempt(listed)
-    found = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"))
-    own = found.prepared[0]
+    data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"))
+    own = data.prepared[0]
     figures = UncommittedFigures(own.server_run_ids, own.pages, own.files)
-    written = step.write_distinct(UNCOMMITTED_DF, found.addresses, found.count)
-    return step.complete(UNCOMMITTED_DF, figures, written, (listed,), found.started_at)
+    written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
+    return step.complete(UNCOMMITTED_DF, figures, written, (listed,), data.started_at)
 
 
 def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData:
@@ -174,21 +174,21 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """
     step.require_attempt(uncommitted)
     before = open_base_checkpoint(step)
-    known = before.read_ids if before else IdSet()
+    ids_read_before = before.read_ids if before else IdSet()
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
-    found = ask_committed(step, uncommitted.manifest.span.ended_at, known, at_once=not step.plan.sweep)
-    step.waited += found.waited
-    require_source_of_base_run(found, before)
-    step.log(f"{found.own.commits:,} commits, {found.ranges:,} ranges to read, by the {found.source}")
-    if found.unnamed and found.unnamed.ranges:
-        step.log(f"{found.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
-    inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, found)]
+    committed = ask_committed(step, uncommitted.manifest.span.ended_at, ids_read_before, at_once=not step.plan.sweep)
+    step.waited += committed.waited
+    require_source_of_base_run(committed, before)
+    step.log(f"{committed.own.commits:,} commits, {committed.ranges:,} ranges to read, by the {committed.source}")
+    if committed.unnamed and committed.unnamed.ranges:
+        step.log(f"{committed.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
+    inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, committed)]
     known_live: KnownLive[R] = KnownLive()
     if before and step.plan.follows_expiry:
-        inputs += [step.stored(STORE_DF), store_expired(step, before, found)]
-        known_live = find_known_live(step, found, inputs, before.sealed)
-    unread = found.without(known_live.range_ids)
-    sizes_into, hashes_into = known_ranges.own_folder(step, SIZES), hashes_folder(step, found)
+        inputs += [step.stored(STORE_DF), store_expired(step, before, committed)]
+        known_live = find_known_live(step, committed, inputs, before.sealed)
+    unread = committed.without(known_live.range_ids)
+    sizes_into, hashes_into = known_ranges.own_folder(step, SIZES), hashes_folder(step, committed)
     addresses, count = unread.addresses(step, sizes_into, hashes_into), unread.count
     if known_live.addresses is not None:
         addresses.append(known_live.addresses)
@@ -199,19 +199,19 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if before and carried is not None:
         addresses.append(carried)
         count += before.checkpoint.committed
-        ids = before.add_read_ids(run_id, attempt, known, found.ids)
+        ids = before.add_read_ids(run_id, attempt, ids_read_before, committed.ids)
     else:
-        ids = ranges_read.write(step.repository.store, run_id, attempt, found.ids)
+        ids = ranges_read.write(step.repository.store, run_id, attempt, committed.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if step.plan.sweep:
         known_ranges.tidy(step)
-    if found.definition:
-        note_last_holders(step, found.definition.last_holders)
+    if committed.definition:
+        note_last_holders(step, committed.definition.last_holders)
     branches_before = branch_baseline(step.repository.store, step.plan.run_id, step.plan.repository, step.warn)
-    figures = describe_committed(found, branches_before, ids)
+    figures = describe_committed(committed, branches_before, ids)
     figures = replace(
         figures,
-        tracked_sha256=track(step, found),
+        tracked_sha256=track(step, committed),
         ranges_read=unread.ranges,
         ranges_noted=len(known_live.range_ids),
         addresses_noted=known_live.recorded,
@@ -220,30 +220,30 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         expired = step.stored(EXPIRED_DF)
         figures = replace(figures, expired=expired.count, expired_bytes=expired.manifest.object_bytes)
     # What was asked before this step began would be too early, and is to be found out by the order of the frames.
-    began = min(step.started_at, found.own.started_at)
+    began = min(step.started_at, committed.own.started_at)
     return step.complete(COMMITTED_DF, figures, written, inputs, began)
 
 
-def store_provisional(step: Step[R], found: Committed) -> tuple[StoredFrame[NoFigures], ...]:
+def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[NoFigures], ...]:
     """Stores what is live and not committed for good as the frame `provisional`; nothing where there is none."""
-    ranges = sum(each.ranges for each in found.provisional)
+    ranges = sum(source.ranges for source in committed.provisional)
     if not ranges:
         return ()
-    bases = len(found.own.compacted)
+    bases = len(committed.own.compacted)
     step.log(f"{ranges:,} ranges of compacted staging ({bases:,} bases), or young and named by nothing, count as live")
-    count = sum(each.count for each in found.provisional)
-    written = step.write_distinct(PROVISIONAL_DF, found.provisional_addresses(step), count)
+    count = sum(source.count for source in committed.provisional)
+    written = step.write_distinct(PROVISIONAL_DF, committed.provisional_addresses(step), count)
     return (step.complete(PROVISIONAL_DF, NoFigures(), written),)
 
 
-def track(step: Step[R], found: Committed) -> str | None:
+def track(step: Step[R], committed: Committed) -> str | None:
     """Stores which ranges are live, for the run by retention rules that builds on this one; returns the file's SHA-256.
 
     None in other flows, and where ranges cannot be told apart, or are of other repositories.
     """
-    if step.plan.flow is not Flow.UNIFIED or not found.tells_ranges:
+    if step.plan.flow is not Flow.UNIFIED or not committed.tells_ranges:
         return None
-    return base_checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, found.records)
+    return base_checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:
@@ -254,32 +254,32 @@ def note_last_holders(step: Step[R], holders: pa.Table) -> None:
         step.warn(f"which commits held the garbage last is not noted: {error}")
 
 
-def require_source_of_base_run(found: Committed, before: BaseCheckpoint | None) -> None:
+def require_source_of_base_run(committed: Committed, before: BaseCheckpoint | None) -> None:
     """Raises OrderViolation where the commits come from another source than those of the base run."""
-    if before and before.report.commit_source != found.source:
+    if before and before.report.commit_source != committed.source:
         raise OrderViolation(
-            f"commits come from the {found.source}; in run {before.run_id}, which this one builds on, they came from "
-            f"the {before.report.commit_source}: open a run that looks at everything"
+            f"commits come from the {committed.source}; in run {before.run_id}, which this one builds on, they came "
+            f"from the {before.report.commit_source}: open a run that looks at everything"
         )
 
 
-def describe_committed(found: Committed, branches_before: int | None, read_sha256: str) -> CommittedFigures:
+def describe_committed(committed: Committed, branches_before: int | None, read_sha256: str) -> CommittedFigures:
     """The figures of the third step."""
-    live, definition = found.own, found.definition
+    live, definition = committed.own, committed.definition
     figures = CommittedFigures(
-        commit_source=found.source,
+        commit_source=committed.source,
         commits=live.commits,
         commits_fetched=live.fetched,
-        metaranges_read=len(found.unread[0].metarange_ids),
-        ranges_read=found.ranges,
-        entries_promised=found.unread[0].promised,
+        metaranges_read=len(committed.unread[0].metarange_ids),
+        ranges_read=committed.ranges,
+        entries_promised=committed.unread[0].promised,
         heads=dict(live.heads),
         sealed=dict(live.sealed),
         branches_before=branches_before,
         read_sha256=read_sha256,
-        unnamed_ranges=found.unnamed.ranges if found.unnamed else 0,
+        unnamed_ranges=committed.unnamed.ranges if committed.unnamed else 0,
         compacted_bases=len(live.compacted),
-        provisional_ranges=sum(each.ranges for each in found.provisional),
+        provisional_ranges=sum(source.ranges for source in committed.provisional),
         dump_at_once=live.at_once,
     )
     if definition is None:
@@ -311,12 +311,12 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     etags = partial(listed.rows, engine, "address", "size", "etag")
     heads = committed.figures.heads
     with engine.in_background(find_gap) as found_gap:
-        unheld = subtract_committed(step, listed, committed)
-        rows = subtract_live(step, listed, unheld, committed, uncommitted, earlier)
+        not_committed = subtract_committed(step, listed, committed)
+        rows = subtract_live(step, listed, not_committed, committed, uncommitted, earlier)
         with choose_candidates(
             engine,
             rows,
-            unheld.count,
+            not_committed.count,
             STORE_DF.schema,
             lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, record_heads=True),
         ) as chosen:
@@ -343,9 +343,9 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 sweep_guards=foresee_refusals(step, listed, committed) if foresees else (),
             )
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
-    found = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
-    guards.require_live_set(found)
-    for refusal in list_refusals(found, stored.manifest.figures, step.repository.settings):
+    figures_of_mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
+    guards.require_live_set(figures_of_mark)
+    for refusal in list_refusals(figures_of_mark, stored.manifest.figures, step.repository.settings):
         step.log(refusal)
     for line in describe_gone(stored.manifest.figures):
         step.warn(line)
@@ -377,15 +377,15 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
             repository.settings,
         ),
     )
-    found = []
+    refusals = []
     for check in checks:
         try:
             check()
         except GuardTripped as guard:
-            found.append(guards.to_stored(guard))
+            refusals.append(guards.to_stored(guard))
         except LakeFSError as error:
-            found.append(("address form", f"how the server spells addresses cannot be seen: {error}", "See its log"))
-    return tuple(found)
+            refusals.append(("address form", f"how the server spells addresses cannot be seen: {error}", "See its log"))
+    return tuple(refusals)
 
 
 def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -446,12 +446,12 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         CollectionError: whatever else a recheck or a deletion raises, see `recheck.find_live_again`.
     """
     repository, settings = step.repository, step.repository.settings
-    listed, found = step.stored(STORE_DF), stored_mark(step)
+    listed, figures_of_mark = step.stored(STORE_DF), stored_mark(step)
     restoration.require_none_since(repository.store, step.plan.run_id)
     require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
-    guards.require_live_set(found)
-    for guard in guards.tripped(found, settings):
+    guards.require_live_set(figures_of_mark)
+    for guard in guards.tripped(figures_of_mark, settings):
         raise guard
     if candidates.count:
         heads = step.stored(COMMITTED_DF).figures.heads

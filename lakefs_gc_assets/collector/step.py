@@ -73,11 +73,11 @@ class Step(Generic[R]):
 
     def require_attempt(self, *inputs: StoredFrame[Any]) -> None:
         """Raises OrderViolation where an input was made by another attempt than this one."""
-        for each in inputs:
-            if each.manifest.span.attempt != self.plan.attempt:
+        for stored in inputs:
+            if stored.manifest.span.attempt != self.plan.attempt:
                 raise OrderViolation(
-                    f"{each.name} is of attempt {each.manifest.span.attempt}, the run is at attempt "
-                    f"{self.plan.attempt}. Materialize {each.name} and what follows it again"
+                    f"{stored.name} is of attempt {stored.manifest.span.attempt}, the run is at attempt "
+                    f"{self.plan.attempt}. Materialize {stored.name} and what follows it again"
                 )
 
     def write(self, frame: Frame[Any], rows: R, add: files.Placed | None = None) -> tuple[FrameFile, ...]:
@@ -120,15 +120,15 @@ class Step(Generic[R]):
             OrderViolation: an input is of another attempt.
         """
         self.require_attempt(*inputs)
-        made = self._of_files(frame, figures, written, inputs, started_at)
-        manifests.write(self.repository.store, made.manifest)
+        completed = self._of_files(frame, figures, written, inputs, started_at)
+        manifests.write(self.repository.store, completed.manifest)
         if frame.name in STEPS:
-            span = made.manifest.span
+            span = completed.manifest.span
             seconds, waits = span.worked_seconds, span.waited_seconds
-            rate = f", {made.count / seconds:,.0f} a second" if made.count and seconds >= 1 else ""
+            rate = f", {completed.count / seconds:,.0f} a second" if completed.count and seconds >= 1 else ""
             waited = f", and {waits:.1f} s of waiting" if waits else ""
-            self.log(f"{made.count:,} rows in {seconds:.1f} s{rate}{waited}")
-        return made
+            self.log(f"{completed.count:,} rows in {seconds:.1f} s{rate}{waited}")
+        return completed
 
     def _of_files(
         self,
@@ -147,7 +147,7 @@ class Step(Generic[R]):
             self.waited,
         )
         ordered = sorted(written, key=lambda file: (file.slice_window, file.key))
-        digests = {each.name: each.manifest.digest for each in inputs}
+        digests = {stored.name: stored.manifest.digest for stored in inputs}
         return StoredFrame(frame, Manifest(span, tuple(ordered), figures, digests), self.repository.opener)
 
     def unfinished(self, frame: Frame[F], figures: F, written: Sequence[FrameFile]) -> StoredFrame[F]:

@@ -50,7 +50,7 @@ def subtract_committed(
 def subtract_live(
     step: Step[R],
     listed: StoredFrame[StoredFigures],
-    unheld: StoredFrame[NoFigures],
+    not_committed: StoredFrame[NoFigures],
     committed: StoredFrame[CommittedFigures],
     uncommitted: StoredFrame[UncommittedFigures],
     earlier: R,
@@ -67,7 +67,9 @@ def subtract_live(
     staged: tuple[StoredFrame[Any], ...] = (uncommitted, *_provisional(step, committed))
     live = [frame.rows(engine, "address") for frame in staged]
     sighted = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
-    return subtract(step, unheld.rows(engine), live, sighted, unheld.count + sum(frame.count for frame in staged))
+    return subtract(
+        step, not_committed.rows(engine), live, sighted, not_committed.count + sum(frame.count for frame in staged)
+    )
 
 
 def subtract(step: Step[R], rows: R, live: Sequence[R], sighted: R, count: int) -> R:
@@ -87,12 +89,12 @@ def _provisional(step: Step[R], committed: StoredFrame[CommittedFigures]) -> tup
     """What is live and not committed for good, where there is any."""
     if not committed.figures.provisional_ranges:
         return ()
-    found = step.stored(PROVISIONAL_DF)
-    if committed.manifest.inputs.get(found.name) != found.manifest.digest:
+    frame = step.stored(PROVISIONAL_DF)
+    if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
         raise OrderViolation(
-            f"{found.name} was made again after {committed.name}, which names it. Materialize {committed.name} again"
+            f"{frame.name} was made again after {committed.name}, which names it. Materialize {committed.name} again"
         )
-    return (found,)
+    return (frame,)
 
 
 @dataclass(frozen=True)

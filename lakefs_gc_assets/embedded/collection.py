@@ -98,9 +98,9 @@ COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
 
 def starting_points(heads: Mapping[str, str], all_commits: Iterable[Commit]) -> list[tuple[str, str | None]]:
     """Commit and branch of each head, commit and None of each leaf that is no head; by commit, then branch."""
-    known = list(all_commits)
-    parents = {commit.main_parent for commit in known}
-    leaves = {commit.id for commit in known} - parents - set(heads.values())
+    commits = list(all_commits)
+    parents = {commit.main_parent for commit in commits}
+    leaves = {commit.id for commit in commits} - parents - set(heads.values())
     points: list[tuple[str, str | None]] = [(commit_id, branch) for branch, commit_id in heads.items()]
     points += [(leaf, None) for leaf in leaves]
     return sorted(points, key=lambda point: (point[0], point[1] or ""))
@@ -112,24 +112,24 @@ def active_commits(heads: Mapping[str, str], all_commits: Iterable[Commit], rule
     Args:
         heads: commit by branch, hidden branches included.
     """
-    known = {commit.id: commit for commit in all_commits}
+    commits = {commit.id: commit for commit in all_commits}
     active: set[str] = set()
     passed: dict[str, datetime] = {}
-    for commit_id, branch in starting_points(heads, known.values()):
+    for commit_id, branch in starting_points(heads, commits.values()):
         days = rules.default_days if branch is None else rules.branches.get(branch, rules.default_days)
         threshold = now - timedelta(days=days)
-        date = known[commit_id].creation_date
+        date = commits[commit_id].creation_date
         following: str | None = commit_id
         if branch is not None:
             active.add(commit_id)
-            following = known[commit_id].main_parent
-        while following is not None and following in known:
+            following = commits[commit_id].main_parent
+        while following is not None and following in commits:
             if following in passed and passed[following] <= threshold:
                 break
             if date > threshold.timestamp():
                 active.add(following)
             passed[following] = threshold
-            date, following = known[following].creation_date, known[following].main_parent
+            date, following = commits[following].creation_date, commits[following].main_parent
     return active
 
 

@@ -161,8 +161,8 @@ def next_record(core: Core, metarange_id: str, path: bytes) -> Record | None:
 
 def find_record(core: Core, metarange_id: str, path: bytes) -> Record | None:
     """The record of one path, None where the metarange has none."""
-    found = next_record(core, metarange_id, path)
-    return found if found is not None and found[0] == path else None
+    record = next_record(core, metarange_id, path)
+    return record if record is not None and record[0] == path else None
 
 
 _CURRENT_VERSION = 1
@@ -348,17 +348,17 @@ def merge_base(core: Core, repository: Repository, left: Commit, right: Commit) 
 def _ancestry(
     core: Core, repository: Repository, start: Commit, priority: Callable[[Commit], tuple[int, int]]
 ) -> Iterator[Commit]:
-    known = {commit.id: commit for commit in every(core, repository)}
+    commits = {commit.id: commit for commit in every(core, repository)}
     reached = {start.id}
     waiting = [((0, 0), 0, start)]
     while waiting:
         commit = heapq.heappop(waiting)[2]
         yield commit
         for parent in commit.parents:
-            if parent not in reached and parent in known:
+            if parent not in reached and parent in commits:
                 reached.add(parent)
-                first, second = priority(known[parent])
-                heapq.heappush(waiting, ((-first, -second), len(reached), known[parent]))
+                first, second = priority(commits[parent])
+                heapq.heappush(waiting, ((-first, -second), len(reached), commits[parent]))
 
 
 def _from_row(row: tuple[Any, ...] | sqlite3.Row) -> Commit:

@@ -54,7 +54,7 @@ def commit_staged(
             metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
         elif not allow_empty:
             raise bad_request("commit: no changes")
-        made = commits.add(
+        commit = commits.add(
             core,
             repository,
             commits.Draft(
@@ -67,8 +67,8 @@ def commit_staged(
                 described.date,
             ),
         )
-        branches.move(core, repository, branch, made.id)
-    return made
+        branches.move(core, repository, branch, commit.id)
+    return commit
 
 
 STRATEGY_KEY = ".lakefs.merge.strategy"
@@ -147,7 +147,7 @@ def merge(
             metarange_id = head.metarange_id
         else:
             metarange_id = combine(core, repository, (shared, source.metarange_id), head.metarange_id, strategy, doing)
-        made = commits.add(
+        commit = commits.add(
             core,
             repository,
             commits.Draft(
@@ -159,8 +159,8 @@ def merge(
                 {**described.metadata, STRATEGY_KEY: strategy or "default"},
             ),
         )
-        branches.move(core, repository, branch, made.id)
-    return made
+        branches.move(core, repository, branch, commit.id)
+    return commit
 
 
 def revert(
@@ -178,13 +178,13 @@ def revert(
         metarange_id = combine(
             core, repository, (reverted.metarange_id, parent.metarange_id), head.metarange_id, "", "update branch"
         )
-        made = commits.add(
+        commit = commits.add(
             core,
             repository,
             commits.Draft(committer, f"Revert {reference}", metarange_id, (head.id,), head.generation + 1),
         )
-        branches.move(core, repository, branch, made.id)
-    return made
+        branches.move(core, repository, branch, commit.id)
+    return commit
 
 
 def parent_of(core: Core, repository: Repository, commit: commits.Commit, number: int) -> commits.Commit:
@@ -256,7 +256,7 @@ def run_import(
         entries = {record[0]: record for record in commits.all_records(core, head.metarange_id)}
         entries |= {path: (path, entry.identity, entry.encode()) for path, entry in imported.items()}
         metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
-        made = commits.add(
+        new_commit = commits.add(
             core,
             repository,
             commits.Draft(
@@ -268,9 +268,9 @@ def run_import(
                 {**(commit.get("metadata") or {}), STRATEGY_KEY: "source-wins"},
             ),
         )
-        branches.move(core, repository, branch, made.id)
+        branches.move(core, repository, branch, new_commit.id)
         repositories.set_metadata(core, repository, _LAST_IMPORT, str(core.clock.seconds()))
-    return {"commit": made.as_json(), "metarange_id": metarange_id, "ingested_objects": len(imported)}
+    return {"commit": new_commit.as_json(), "metarange_id": metarange_id, "ingested_objects": len(imported)}
 
 
 def _imported_entries(core: Core, source: Mapping[str, Any]) -> list[tuple[str, Entry]]:
@@ -281,15 +281,15 @@ def _imported_entries(core: Core, source: Mapping[str, Any]) -> list[tuple[str, 
         return [(destination, _imported_entry(store, location, store.head(name)))]
     if kind != "common_prefix":
         raise bad_request(f"import path type {kind!r} is neither common_prefix nor object")
-    found = []
+    imported = []
     for batch in store.list(""):
         for row in batch.to_pylist():
             if row["key"].startswith(name):
                 facts = ObjectFacts(row["key"], row["size"], row["last_modified"], row["etag"])
-                found.append(
+                imported.append(
                     (destination + row["key"][len(name) :], _imported_entry(store, f"{folder}/{row['key']}", facts))
                 )
-    return found
+    return imported
 
 
 def _imported_entry(store: ObjectStore, address: str, facts: ObjectFacts) -> Entry:

@@ -147,15 +147,15 @@ def demonstrate(
         for flow in then:
             console.rule(f"the next run, {flow}")
             swept.append(_run(loaded, clock, home, say, sweep=True, flow=flow))
-        ended = [found for run_id in swept if (found := report.read(repository.store, run_id))]
+        ended = [run_report for run_id in swept if (run_report := report.read(repository.store, run_id))]
         console.rule("report")
-        for found in ended:
-            for line in describe(found):
+        for run_report in ended:
+            for line in describe(run_report):
                 say(line)
         if then:
             console.print(_compared(ended))
-        deleted, failed = (sum(found.counts[name] for found in ended) for name in ("deleted", "failed"))
-        return Shown(frozenset(candidates), deleted, failed, tuple(found.flow for found in ended))
+        deleted, failed = (sum(run_report.counts[name] for run_report in ended) for name in ("deleted", "failed"))
+        return Shown(frozenset(candidates), deleted, failed, tuple(run_report.flow for run_report in ended))
 
 
 def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
@@ -188,10 +188,10 @@ def _run(
 def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
     """The largest objects of each reason, and how many there are of it."""
     table = Table("why it is garbage", "objects", "bytes", "for example", title="what a sweep would delete")
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for address in sorted(candidates):
-        found.setdefault(why[address], []).append(address)
-    for reason, addresses in sorted(found.items()):
+        by_reason.setdefault(why[address], []).append(address)
+    for reason, addresses in sorted(by_reason.items()):
         total = sum(candidates[address] for address in addresses)
         table.add_row(reason, f"{len(addresses):,}", size(total), addresses[0])
     table.add_section()
@@ -202,9 +202,9 @@ def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
 def _compared(reports: Sequence[Report]) -> Table:
     """Slices, objects and ranges that each run looked at."""
     table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
-    for found in reports:
-        counted = (found.counts[name] for name in ("slices_listed", "listed", "ranges_read"))
-        table.add_row(found.flow, *(f"{count:,}" for count in counted), found.did)
+    for run_report in reports:
+        counted = (run_report.counts[name] for name in ("slices_listed", "listed", "ranges_read"))
+        table.add_row(run_report.flow, *(f"{count:,}" for count in counted), run_report.did)
     return table
 
 
@@ -218,9 +218,9 @@ def months(folder: Path) -> Iterator[Loaded]:
         make_repository_of_months(server)
         policy = folder / "policy.yaml"
         policy.write_text("stale_after: 90d\n", encoding="utf-8")
-        made = configuration(server, "months")
-        collection = made.collection.model_copy(update={"retention_policy": str(policy)})
-        yield Loaded(made.model_copy(update={"collection": collection}), {})
+        base = configuration(server, "months")
+        collection = base.collection.model_copy(update={"retention_policy": str(policy)})
+        yield Loaded(base.model_copy(update={"collection": collection}), {})
 
 
 def configuration(server: EmbeddedServer, repository: str, store: StoreSettings | None = None) -> Configuration:
@@ -268,20 +268,20 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
         loaded = Loaded(configuration(server, sample.repository, store), {})
         shown = demonstrate(loaded, SystemClock(), console, why, users.work, then=(Flow.OPTIMIZED,))
         lost = unreadable(server, sample)
-        left = still_stored(server, sample)
+        remaining = still_stored(server, sample)
     for live in lost:
         console.print(f"LOST: {live.kind}, {live.path} of {live.reference} at {live.address}", style="bold red")
-    for garbage in left:
+    for garbage in remaining:
         console.print(f"still there: {garbage.kind}, {garbage.address}", style="yellow")
     console.print(
         f"{len(sample.live) - len(lost):,} of {len(sample.live):,} live objects answered, "
-        f"{len(sample.garbage) - len(left):,} of {len(sample.garbage):,} objects of garbage are gone, "
+        f"{len(sample.garbage) - len(remaining):,} of {len(sample.garbage):,} objects of garbage are gone, "
         f"in {time.monotonic() - began:.0f} s",
         style="bold",
         soft_wrap=True,
     )
     as_asked = shown.flows == (Flow.CLEAN, Flow.OPTIMIZED)
-    return not lost and not left and not shown.failed and users.worked and as_asked
+    return not lost and not remaining and not shown.failed and users.worked and as_asked
 
 
 def sample_name(store_url: str) -> str:

@@ -304,8 +304,8 @@ def check_reading(request: Request, etag: str) -> None:
 
 
 def _etags(request: Request, header: str) -> tuple[str, ...]:
-    given = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
-    return tuple(etag for etag in given if etag)
+    etags = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
+    return tuple(etag for etag in etags if etag)
 
 
 def _among(etag: str, etags: tuple[str, ...]) -> bool:

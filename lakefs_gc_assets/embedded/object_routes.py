@@ -63,11 +63,11 @@ def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
     return json_response(200, _described(core, request, repo, objects.find(core, repo, ref, path)))
 
 
-def _described(core: Core, request: Request, repository: Repository, found: Found) -> dict[str, Any]:
+def _described(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
     """An object as the API describes it, with a link in place of the address where one is asked for."""
-    described = objects.stats(repository, found.path, found.entry)
+    described = objects.stats(repository, result.path, result.entry)
     if request.flag("presign"):
-        described["physical_address"] = repositories.presigned_url(core, repository, found.entry.address, "GET")
+        described["physical_address"] = repositories.presigned_url(core, repository, result.entry.address, "GET")
         described["physical_address_expiry"] = repositories.link_expiry(core)
     return described
 
@@ -87,10 +87,10 @@ def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Re
     return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
 
 
-def grouped(found: Iterable[Found], prefix: str, delimiter: str) -> Iterator[Found | str]:
+def grouped(results: Iterable[Found], prefix: str, delimiter: str) -> Iterator[Found | str]:
     """Objects, and one string for all objects below a common prefix."""
     last = None
-    for item in found:
+    for item in results:
         rest = item.path[len(prefix) :]
         if delimiter and delimiter in rest:
             common = prefix + rest[: rest.index(delimiter) + len(delimiter)]
@@ -190,8 +190,8 @@ def _complete_multipart(core: Core, request: Request, repository: str, branch: s
     repo, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("physical_address", "parts")
     address = str(body["physical_address"]).removeprefix(repo.namespace)
-    named = [checked_object(part, "part_number", "etag") for part in body["parts"]]
-    parts = [(part["part_number"], part["etag"]) for part in named]
+    numbered = [checked_object(part, "part_number", "etag") for part in body["parts"]]
+    parts = [(part["part_number"], part["etag"]) for part in numbered]
     # In one transaction: where a part is missing, the address can still be used.
     with core.database.transaction():
         repositories.redeem_address(core, repo, branch, path, address)

@@ -152,11 +152,13 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
                 return Found(path, decode_entry(data), True)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
         key, base = branches.encode_path(path), branch.compacted_base if branch is not None else ""
-        found = [commits.find_record(core, each, key) if each else None for each in (metarange_id, base)]
-    record = found[1] if base else found[0]
+        records = [
+            commits.find_record(core, metarange, key) if metarange else None for metarange in (metarange_id, base)
+        ]
+    record = records[1] if base else records[0]
     if record is None:
         raise not_found()
-    return Found(path, decode_entry(record[2]), record != found[0])
+    return Found(path, decode_entry(record[2]), record != records[0])
 
 
 def read(core: Core, repository: Repository, entry: Entry) -> bytes:
@@ -265,12 +267,12 @@ def copy(
         raise ApiFailure(501, "Not Implemented")
     with core.database.transaction():
         branches.get(core, repository, branch_id)
-        found = find(core, repository, source.reference, source.path)
-        if core.settings.rules == "seed" and found.staged and source.reference == branch_id:
+        original = find(core, repository, source.reference, source.path)
+        if core.settings.rules == "seed" and original.staged and source.reference == branch_id:
             entry = replace(
-                found.entry,
+                original.entry,
                 last_modified=core.clock.seconds(),
-                content_type=content_type or found.entry.content_type,
+                content_type=content_type or original.entry.content_type,
             )
             if metadata is not None:
                 entry = entry.with_metadata(metadata)
@@ -280,13 +282,13 @@ def copy(
             return entry
     if shallow:
         raise bad_request("a shallow copy needs a staged source on the same branch")
-    content = read(core, repository, found.entry)
+    content = read(core, repository, original.entry)
     stored = store_bytes(core, repository, content)
     entry = replace(
         stored,
-        etag=found.entry.etag,
-        content_type=content_type or found.entry.content_type,
-        metadata=dict(found.entry.metadata if metadata is None else metadata),
+        etag=original.entry.etag,
+        content_type=content_type or original.entry.content_type,
+        metadata=dict(original.entry.metadata if metadata is None else metadata),
     )
     stage(core, repository, branch_id, destination.path, entry)
     return entry
@@ -353,8 +355,8 @@ def _described(core: Core, address: str, kind: AddressType, body: Mapping[str, A
 def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, metadata: Mapping[str, str]) -> None:
     """Stages the same object again under other user metadata."""
     with core.database.transaction():
-        found = find(core, repository, branch_id, path)
-        stage(core, repository, branch_id, path, found.entry.with_metadata(metadata))
+        current = find(core, repository, branch_id, path)
+        stage(core, repository, branch_id, path, current.entry.with_metadata(metadata))
 
 
 def scan(core: Core, repository: Repository, reference: str, prefix: str, after: str) -> Iterator[Found]:

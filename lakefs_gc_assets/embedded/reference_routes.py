@@ -36,8 +36,8 @@ def _create_branch(core: Core, request: Request, repository: str) -> Response:
 
 
 def _list_branches(core: Core, request: Request, repository: str) -> Response:
-    found = branches.every(core, repositories.get(core, repository), hidden=request.flag("show_hidden"))
-    return json_response(200, page([branch.as_json() for branch in found], request, "id"))
+    all_branches = branches.every(core, repositories.get(core, repository), hidden=request.flag("show_hidden"))
+    return json_response(200, page([branch.as_json() for branch in all_branches], request, "id"))
 
 
 def _get_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
@@ -60,14 +60,14 @@ def _reset_branch(core: Core, request: Request, repository: str, branch: str) ->
 def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
-    made = committing.commit_staged(
+    commit = committing.commit_staged(
         core,
         repositories.get_writable(core, repository),
         branch,
         Description(request.user, body["message"], body.get("metadata") or {}, body.get("date")),
         allow_empty=bool(body.get("allow_empty", False)),
     )
-    return json_response(201, made.as_json())
+    return json_response(201, commit.as_json())
 
 
 def _get_commit(core: Core, request: Request, repository: str, commit: str) -> Response:
@@ -81,13 +81,13 @@ def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
     ancestors = commits.log(core, repo, commits.resolve(core, repo, ref))
     if after := request.query.get("after"):
         ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
-    taken = [commit.as_json() for commit in itertools.islice(ancestors, amount + 1)]
-    return json_response(200, page(taken[:amount], request, "id", more=len(taken) > amount))
+    shown = [commit.as_json() for commit in itertools.islice(ancestors, amount + 1)]
+    return json_response(200, page(shown[:amount], request, "id", more=len(shown) > amount))
 
 
 def _merge(core: Core, request: Request, repository: str, ref: str, branch: str) -> Response:
     body = request.json_object()
-    made = committing.merge(
+    commit = committing.merge(
         core,
         repositories.get_writable(core, repository),
         ref,
@@ -97,7 +97,7 @@ def _merge(core: Core, request: Request, repository: str, ref: str, branch: str)
             body.get("strategy") or "", bool(body.get("squash_merge", False)), bool(body.get("allow_empty", False))
         ),
     )
-    return json_response(200, {"reference": made.id})
+    return json_response(200, {"reference": commit.id})
 
 
 def _revert(core: Core, request: Request, repository: str, branch: str) -> Response:
@@ -182,12 +182,12 @@ def _of_references(core: Core, request: Request, repository: str, left: str, rig
     )
 
 
-def _page_of_differences(request: Request, found: Iterable[Difference]) -> Response:
+def _page_of_differences(request: Request, differences: Iterable[Difference]) -> Response:
     amount, after = request.amount(), _bytes(request, "after")
     prefix, delimiter = _bytes(request, "prefix"), _bytes(request, "delimiter")
     results: list[dict[str, Any]] = []
     last = after
-    for difference in found:
+    for difference in differences:
         if not difference.path.startswith(prefix):
             continue
         shown, end = difference.path, difference.path.find(delimiter, len(prefix)) if delimiter else -1

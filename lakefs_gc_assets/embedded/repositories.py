@@ -169,10 +169,10 @@ def link_expiry(core: Core) -> int:
 
 def check_link(core: Core, repository_id: str, key: str, method: str, query: dict[str, str]) -> None:
     """Raises ApiFailure 403 for a link that is not ours or too old."""
-    given = query.get("signature", "")
+    signature = query.get("signature", "")
     rest = {name: value for name, value in query.items() if name != "signature"}
     expected = _link_signature(core, repository_id, key, method, rest)
-    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode()):
+    if not hmac.compare_digest(signature.encode("utf-8", "surrogateescape"), expected.encode()):
         raise ApiFailure(403, "SignatureDoesNotMatch")
     if core.clock.seconds() > int(query.get("expires", "0")):
         raise ApiFailure(403, "Request has expired")

@@ -184,13 +184,13 @@ class Gateway:
                     raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
                 raise
         else:
-            found = self._find(source).entry
+            original = self._find(source).entry
             entry = objects.upload(
                 self._core,
                 key,
-                objects.read(self._core, source.repository, found),
-                content_type or found.content_type,
-                found.metadata if replaced is None else replaced,
+                objects.read(self._core, source.repository, original),
+                content_type or original.content_type,
+                original.metadata if replaced is None else replaced,
             )
         return s3_messages.xml_document(
             "CopyObjectResult", [("LastModified", iso_time(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
@@ -198,8 +198,8 @@ class Gateway:
 
     def _source(self, request: Request) -> Place:
         # A question mark of the key itself is percent-encoded.
-        named = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
-        bucket, _, rest = named.removeprefix("/").partition("/")
+        address = unquote(request.headers["x-amz-copy-source"].partition("?")[0], errors="surrogateescape")
+        bucket, _, rest = address.removeprefix("/").partition("/")
         reference, _, path = rest.partition("/")
         key = Place(self._repository(bucket), reference, path)
         self._find(key)

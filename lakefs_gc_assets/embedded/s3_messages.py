@@ -139,8 +139,8 @@ def _scan(core: Core, repository: Repository, prefix: str, after: str) -> Iterat
         if after > folder and not after.startswith(folder):
             continue
         behind = after.removeprefix(folder) if after.startswith(folder) else ""
-        for found in objects.scan(core, repository, folder[:-1], path, behind):
-            yield replace(found, path=folder + found.path)
+        for item in objects.scan(core, repository, folder[:-1], path, behind):
+            yield replace(item, path=folder + item.path)
 
 
 def _key(item: Found | str) -> str:
@@ -160,12 +160,12 @@ def _from_token(token: str) -> str:
     return unquote(token, errors="surrogateescape")
 
 
-def _described(key: str, found: Found) -> list[Element]:
+def _described(key: str, item: Found) -> list[Element]:
     return [
         ("Key", key),
-        ("LastModified", iso_time(found.entry.last_modified)),
-        ("ETag", f'"{found.entry.etag}"'),
-        ("Size", found.entry.size),
+        ("LastModified", iso_time(item.entry.last_modified)),
+        ("ETag", f'"{item.entry.etag}"'),
+        ("Size", item.entry.size),
         ("StorageClass", "STANDARD"),
     ]
 

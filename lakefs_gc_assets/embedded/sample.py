@@ -45,9 +45,9 @@ class Session:
 
     def expect(self, status: int, method: str, path: str, body: Any = None, /, **query: str) -> Any:
         """The answer of a call. Raises UnexpectedAnswer for another status."""
-        found, answer = self.call(method, path, body, **query)
-        if found != status:
-            raise UnexpectedAnswer(f"{method} {path} {query}: {found} instead of {status}: {answer!r}")
+        actual, answer = self.call(method, path, body, **query)
+        if actual != status:
+            raise UnexpectedAnswer(f"{method} {path} {query}: {actual} instead of {status}: {answer!r}")
         return answer
 
     def _send(self, method: str, target: str, body: Any, query: Mapping[str, str]) -> tuple[int, Any]:

@@ -281,10 +281,10 @@ class EmbeddedServer:
         raise ApiFailure(404, "not found")
 
     def _serve_api(self, request: Request) -> Response:
-        found = self._api.find(request.method, request.path.removeprefix(API_PREFIX))
-        if found is None:
+        match = self._api.find(request.method, request.path.removeprefix(API_PREFIX))
+        if match is None:
             raise ApiFailure(404, "invalid API endpoint")
-        route, values = found
+        route, values = match
         user = authenticate(self.users, request.headers)
         for action in route.actions.split():
             user.require(action)
@@ -294,10 +294,10 @@ class EmbeddedServer:
         authenticate(self.users, request.headers)
         if request.path == FAULTS_PATH:
             return self._serve_faults(request)
-        found = self._administration.find(request.method, request.path)
-        if found is None:
+        match = self._administration.find(request.method, request.path)
+        if match is None:
             raise ApiFailure(404, "not found")
-        return found[0].handler(self.core, request, **found[1])
+        return match[0].handler(self.core, request, **match[1])
 
     def _serve_faults(self, request: Request) -> Response:
         match request.method:

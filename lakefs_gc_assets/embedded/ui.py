@@ -72,9 +72,9 @@ class DagsterUI:
                 continue
             for entry in entries:
                 if entry["loadStatus"] == "LOADED":
-                    found = entry["locationOrLoadError"]
-                    if found["__typename"] == "PythonError":
-                        raise CollectionError(f"the definitions cannot be loaded: {found['message'].strip()}")
+                    location = entry["locationOrLoadError"]
+                    if location["__typename"] == "PythonError":
+                        raise CollectionError(f"the definitions cannot be loaded: {location['message'].strip()}")
                     return str(entry["name"])
         raise AssertionError
 

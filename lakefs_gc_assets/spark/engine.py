@@ -190,7 +190,7 @@ class SparkEngine:
         worthwhile = count >= MANY_ADDRESSES and least <= FEW_HASHES
         if worthwhile and (left := self._hashes_left(rows, held, parts)) is not None:
             # What is left of one large file would else stay in one task.
-            rows, held = tasks.where(rows, partial(hashing.has_hash_among, HashSet.made(left))), []
+            rows, held = tasks.where(rows, partial(hashing.has_hash_among, HashSet.from_hashes(left))), []
         return blocks.compared([blocks.cut(rows, parts), *held], parts, blocks.unmatched, tasks.schema_of(rows))
 
     def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:

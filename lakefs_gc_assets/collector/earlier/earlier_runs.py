@@ -99,9 +99,9 @@ class EarlierRuns:
 
     def is_of(self, run_id: str, repository: str) -> bool:
         """True if a run was made for this repository; false also where its plan cannot be read."""
-        known = self._settled.get(run_id)
-        if known is not None and known.repository:
-            return known.repository == repository
+        settled = self._settled.get(run_id)
+        if settled is not None and settled.repository:
+            return settled.repository == repository
         try:
             return plans.read(self._store, run_id).repository == repository
         except CollectionError:
@@ -143,32 +143,32 @@ def forget(store: ObjectStore, run_id: str) -> None:
     Raises StorageError.
     """
     index, etag = _read_with_etag(store)
-    left = tuple(run for run in index.runs if run.run_id != run_id)
-    if len(left) == len(index.runs):
+    remaining = tuple(run for run in index.runs if run.run_id != run_id)
+    if len(remaining) == len(index.runs):
         return
     try:
-        _put(store, replace(index, runs=left), etag)
+        _put(store, replace(index, runs=remaining), etag)
     except (PreconditionFailed, NotOffered):
         store.put(KEY, records.encode(_Index()))
 
 
 def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: Report) -> _Index:
-    known, others = {run.run_id: run for run in before.runs}, set(before.others)
+    settled_runs, others = {run.run_id: run for run in before.runs}, set(before.others)
     if own := _settle(store, plan, report, overtaken=False):
-        known[own.run_id] = own
+        settled_runs[own.run_id] = own
     names = run_folder.folders(store)
-    newest_sweep = min((name for name in names if name in known and known[name].swept), default=None)
+    newest_sweep = min((name for name in names if name in settled_runs and settled_runs[name].swept), default=None)
     for name in names:
-        if name in known or name in others or name == plan.run_id:
+        if name in settled_runs or name in others or name == plan.run_id:
             continue
         if not run_folder.has_plan(store, name):
             others.add(name)
-        elif found := _look_at(store, name, overtaken=newest_sweep is not None and name > newest_sweep):
-            known[name] = found
-            if found.swept:
+        elif settled := _look_at(store, name, overtaken=newest_sweep is not None and name > newest_sweep):
+            settled_runs[name] = settled
+            if settled.swept:
                 newest_sweep = min(name, newest_sweep or name)
     there = frozenset(names)
-    return _Index(tuple(known[name] for name in names if name in known), tuple(sorted(others & there)))
+    return _Index(tuple(settled_runs[name] for name in names if name in settled_runs), tuple(sorted(others & there)))
 
 
 def _look_at(store: ObjectStore, run_id: str, *, overtaken: bool) -> SettledRun | None:

@@ -73,8 +73,8 @@ def deleted_since(step: Step[R], moment: datetime) -> R:
 def _runs_that_may_have_swept_since(store: ObjectStore, runs: EarlierRuns, moment: datetime) -> Iterator[str]:
     for run_id in runs.newest_first():
         yield run_id
-        known = runs.settled(run_id)
-        if known is None or known.swept:
+        settled = runs.settled(run_id)
+        if settled is None or settled.swept:
             ended = _sweep_ended_at(store, run_id)
             if ended is not None and ended < moment:
                 return
@@ -97,14 +97,14 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
     reported: list[FrameFile] = []
     keys: list[str] = []
     for run_id in run_ids:
-        known = runs.settled(run_id)
-        if run_id == step.plan.run_id or (known is not None and not known.deleted):
+        settled = runs.settled(run_id)
+        if run_id == step.plan.run_id or (settled is not None and not settled.deleted):
             continue
-        told = _report_files(store, run_id) if known is not None and known.swept else None
-        if told is None:
+        files = _report_files(store, run_id) if settled is not None and settled.swept else None
+        if files is None:
             keys += receipts.keys(store, run_id)
         else:
-            reported += told
+            reported += files
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
     in_files = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
     rows = engine.union(
@@ -143,10 +143,10 @@ def _exclude(damage: CorruptFile) -> None:
 def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
     """The files that say what a run's sweep deleted; None where they are not known, and its receipts are to say it."""
     try:
-        found = manifests.read(store, run_id, DELETED_REPORT)
+        manifest = manifests.read(store, run_id, DELETED_REPORT)
     except (OrderViolation, CorruptFile):
         return None
-    return found.files if found.figures.swept else None
+    return manifest.files if manifest.figures.swept else None
 
 
 def newest_run(store: ObjectStore, *, sweeps: bool = False) -> str:
@@ -200,14 +200,14 @@ def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
     Raises:
         CollectionError: what is left of it cannot be read.
     """
-    found: list[str] = []
+    addresses: list[str] = []
     if restoration.read(store) is not None:
-        earlier = (each for each in run_folder.newest_runs(store) if each != run_id)
-        for each in islice(earlier, _RUNS):
-            found += _restored_of(store, each)
-            if len(found) > MOST:
+        earlier = (earlier_id for earlier_id in run_folder.newest_runs(store) if earlier_id != run_id)
+        for earlier_id in islice(earlier, _RUNS):
+            addresses += _restored_of(store, earlier_id)
+            if len(addresses) > MOST:
                 return pa.array([], pa.string())
-    return pa.array(found, pa.string())
+    return pa.array(addresses, pa.string())
 
 
 def _restored_of(store: ObjectStore, run_id: str) -> list[str]:

@@ -34,23 +34,23 @@ def read_earlier(step: Step[R], before: datetime) -> R:
     out and named in the log: without them objects are only kept for longer.
     """
     engine = step.engine
-    found = [engine.table(SIGHTINGS.empty_table())]
+    sightings = [engine.table(SIGHTINGS.empty_table())]
     runs, flows = EarlierRuns(step.repository.store), set[Flow]()
     for run_id in islice(runs.newest_first(), _RUNS):
-        known = runs.settled(run_id)
-        if known is not None and (not known.sightings or known.flow in flows):
+        settled = runs.settled(run_id)
+        if settled is not None and (not settled.sightings or settled.flow in flows):
             continue
         try:
             frame = step.stored_of(run_id, SIGHTINGS_DF)
             if frame.manifest.span.ended_at <= before and run_id != step.plan.run_id:
-                found.append(frame.rows(engine, damaged_files=_leave_out))
-                if known is not None:
-                    flows.add(known.flow)
+                sightings.append(frame.rows(engine, damaged_files=_leave_out))
+                if settled is not None:
+                    flows.add(settled.flow)
         except OrderViolation:
             continue
         except CorruptFile as damage:
             step.warn(_KEPT_FOR_LONGER.format(damage=damage))
-    return engine.earliest_sightings(engine.union(*found))
+    return engine.earliest_sightings(engine.union(*sightings))
 
 
 def _leave_out(damage: CorruptFile) -> None:
@@ -73,8 +73,8 @@ def keep(step: Step[R], unreferenced: R | None, earlier: R, listing_ended_at: da
     if unreferenced is None:
         step.complete(SIGHTINGS_DF, NoFigures(), ())
         return
-    seen = step.engine.where(unreferenced, is_multipart)
-    rows = step.engine.sightings_of(step.engine.select(seen, "address", "slice_window"), earlier, listing_ended_at)
+    multipart = step.engine.where(unreferenced, is_multipart)
+    rows = step.engine.sightings_of(step.engine.select(multipart, "address", "slice_window"), earlier, listing_ended_at)
     step.complete(SIGHTINGS_DF, NoFigures(), step.write(SIGHTINGS_DF, rows))
 
 

@@ -38,37 +38,37 @@ def hashes(addresses: pa.StringArray, seed: int = SEED) -> Hashes:
     """The 64 bits of each address. Raises ValueError where one is null."""
     if addresses.null_count:
         raise ValueError("an address is null")
-    found = np.empty(len(addresses), np.uint64)
+    values = np.empty(len(addresses), np.uint64)
     if len(addresses):
         data, bounds = _bytes_and_bounds(addresses)
-        _hash_each(data, bounds, np.uint64(seed), found)
-    return found
+        _hash_each(data, bounds, np.uint64(seed), values)
+    return values
 
 
-def parts(of: Hashes, count: int) -> npt.NDArray[np.int64]:
+def parts(hashed: Hashes, count: int) -> npt.NDArray[np.int64]:
     """Which of so many parts each hash belongs to; by its upper bits, which a table of hashes does not look at."""
-    return ((of >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
+    return ((hashed >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
 
 
 def among(wanted: Hashes, others: Hashes) -> Flags:
     """Whether each hash is among the others, which are looked up in once."""
     size = _slots(len(others))
-    found = np.empty(len(wanted), np.bool_)
-    _find(np.empty(size, np.uint64), np.zeros(size, np.bool_), others, wanted, found)
-    return found
+    flags = np.empty(len(wanted), np.bool_)
+    _find(np.empty(size, np.uint64), np.zeros(size, np.bool_), others, wanted, flags)
+    return flags
 
 
-def first_of_each(addresses: pa.StringArray, of: Hashes) -> Flags:
+def first_of_each(addresses: pa.StringArray, hashed: Hashes) -> Flags:
     """Whether each address is the first of its like, compared as strings.
 
     Args:
-        of: their hashes.
+        hashed: their hashes.
     """
-    found = np.zeros(len(addresses), np.bool_)
+    flags = np.zeros(len(addresses), np.bool_)
     if len(addresses):
         data, bounds = _bytes_and_bounds(addresses)
-        _find_first(data, bounds, of, np.zeros(_slots(len(of)), np.int64), found)
-    return found
+        _find_first(data, bounds, hashed, np.zeros(_slots(len(hashed)), np.int64), flags)
+    return flags
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class HashSet:
     shift: np.uint64
 
     @classmethod
-    def made(cls, of: Hashes) -> "HashSet":
+    def from_hashes(cls, hashed: Hashes) -> "HashSet":
         """The set of these."""
-        ordered = distinct(of)
+        ordered = distinct(hashed)
         if not len(ordered):
             return cls(ordered, np.zeros(1, np.int32), np.uint64(0))
         width = int(ordered[-1] - ordered[0])
@@ -99,25 +99,25 @@ class HashSet:
         _find_starts(ordered, shift, starts)
         return cls(ordered, starts, shift)
 
-    def has(self, of: Hashes) -> Flags:
+    def has(self, hashed: Hashes) -> Flags:
         """Whether each hash is among them."""
-        has: Flags = self._places(of) >= 0
+        has: Flags = self._places(hashed) >= 0
         return has
 
-    def mark(self, of: Hashes, met: Flags) -> None:
+    def mark(self, hashed: Hashes, met: Flags) -> None:
         """Notes which of them are among some hashes.
 
         Args:
             met: whether each was met, in the order of `ordered`; this one adds to it.
         """
-        places = self._places(of)
+        places = self._places(hashed)
         met[places[places >= 0]] = True
 
-    def _places(self, of: Hashes) -> npt.NDArray[np.int32]:
+    def _places(self, hashed: Hashes) -> npt.NDArray[np.int32]:
         """Where each hash is among them, -1 where it is not."""
-        places = np.full(len(of), -1, np.int32)
+        places = np.full(len(hashed), -1, np.int32)
         if len(self.ordered):
-            _find_in_spans(self.ordered, self.starts, self.shift, of, places)
+            _find_in_spans(self.ordered, self.starts, self.shift, hashed, places)
         return places
 
 
@@ -132,31 +132,31 @@ class AddressSet:
 
     Attributes:
         addresses: without null, some perhaps several times.
-        of: their hashes.
+        hashed: their hashes.
         slots: the row of an address, counted from 1, near the place that its hash says; 0 is free.
     """
 
     addresses: pa.StringArray
-    of: Hashes
+    hashed: Hashes
     slots: npt.NDArray[np.int64]
 
     @classmethod
-    def made(cls, addresses: pa.StringArray) -> "AddressSet":
+    def from_addresses(cls, addresses: pa.StringArray) -> "AddressSet":
         """The set of these. Raises ValueError where one is null."""
-        of = hashes(addresses)
-        slots = np.zeros(_slots(len(of)), np.int64)
-        if len(of):
-            _find_first(*_bytes_and_bounds(addresses), of, slots, np.empty(len(of), np.bool_))
-        return cls(addresses, of, slots)
+        hashed = hashes(addresses)
+        slots = np.zeros(_slots(len(hashed)), np.int64)
+        if len(hashed):
+            _find_first(*_bytes_and_bounds(addresses), hashed, slots, np.empty(len(hashed), np.bool_))
+        return cls(addresses, hashed, slots)
 
     def has(self, addresses: pa.StringArray) -> pa.BooleanArray:
         """Whether each address is among them, which null never is."""
         some = addresses.fill_null("") if addresses.null_count else addresses
-        found = np.zeros(len(some), np.bool_)
-        if len(some) and len(self.of):
+        flags = np.zeros(len(some), np.bool_)
+        if len(some) and len(self.hashed):
             theirs, mine = _bytes_and_bounds(some), _bytes_and_bounds(self.addresses)
-            _look_up(*mine, self.of, self.slots, *theirs, hashes(some), found)
-        return pc.and_(pa.array(found), addresses.is_valid())
+            _look_up(*mine, self.hashed, self.slots, *theirs, hashes(some), flags)
+        return pc.and_(pa.array(flags), addresses.is_valid())
 
 
 def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

@@ -161,8 +161,8 @@ class LocalEngine:
             return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
         def has_no_equal() -> Holds:
-            known = {key for batch in batches_of([others]) for key in keys(batch) if None not in key}
-            return lambda batch: pa.array([key not in known for key in keys(batch)], pa.bool_())
+            their_keys = {key for batch in batches_of([others]) for key in keys(batch) if None not in key}
+            return lambda batch: pa.array([key not in their_keys for key in keys(batch)], pa.bool_())
 
         return _filtered(rows, has_no_equal)
 
@@ -172,8 +172,8 @@ class LocalEngine:
         return pa.concat_arrays([pa.array([], pa.string()), *columns])
 
     def _has_address_of(self, *frames: ArrowRows) -> Holds:
-        known = AddressSet.made(self.named(*frames))
-        return lambda batch: known.has(batch.column("address"))
+        their_addresses = AddressSet.from_addresses(self.named(*frames))
+        return lambda batch: their_addresses.has(batch.column("address"))
 
     def kept_because(
         self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
@@ -249,25 +249,25 @@ class LocalEngine:
 
     def collect(self, rows: ArrowRows, limit: int | None = None) -> pa.Table:
         """The rows, at most so many: of no task more is made than that."""
-        found: list[pa.RecordBatch] = []
-        left = limit
+        collected: list[pa.RecordBatch] = []
+        remaining = limit
         for task in rows.tasks() if limit != 0 else ():
             for batch in task:
-                found.append(batch if left is None else batch.slice(0, left))
-                if left is not None and (left := left - found[-1].num_rows) == 0:
-                    return pa.Table.from_batches(found, rows.schema)
-        return pa.Table.from_batches(found, rows.schema)
+                collected.append(batch if remaining is None else batch.slice(0, remaining))
+                if remaining is not None and (remaining := remaining - collected[-1].num_rows) == 0:
+                    return pa.Table.from_batches(collected, rows.schema)
+        return pa.Table.from_batches(collected, rows.schema)
 
     def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
         """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's."""
         if len(frames) > 8:
             raise ValueError(f"{len(frames)} frames, at most eight can be told apart")
-        each = [self.named(frame) for frame in frames]
+        columns = [self.named(frame) for frame in frames]
         one, other = (
-            np.concatenate([hashing.hashes(addresses, seed) for addresses in each])
+            np.concatenate([hashing.hashes(addresses, seed) for addresses in columns])
             for seed in (hashing.SEED, hashing.OTHER_SEED)
         )
-        bits = np.repeat(1 << np.arange(len(each)), [len(addresses) for addresses in each]).astype(np.uint8)
+        bits = np.repeat(1 << np.arange(len(columns)), [len(addresses) for addresses in columns]).astype(np.uint8)
         counts = hashing.count_by_sets(one, other, bits)
         return {int(sets): int(counts[sets]) for sets in np.flatnonzero(counts)}
 
@@ -292,21 +292,21 @@ class LocalEngine:
     @contextmanager
     def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
         """Rows for several uses, made by the first of them. A use after the exit raises RuntimeError."""
-        made: list[list[pa.RecordBatch]] | None = None
+        tasks_made: list[list[pa.RecordBatch]] | None = None
         ended = False
 
         def tasks() -> Iterator[Batches]:
-            nonlocal made
+            nonlocal tasks_made
             if ended:
                 raise RuntimeError("rows are used after they were let go")
-            if made is None:
-                made = [list(task) for task in rows.tasks()]
-            return map(iter, made)
+            if tasks_made is None:
+                tasks_made = [list(task) for task in rows.tasks()]
+            return map(iter, tasks_made)
 
         try:
             yield ArrowRows(rows.schema, tasks)
         finally:
-            ended, made = True, None
+            ended, tasks_made = True, None
 
     @contextmanager
     def in_background(self, work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:

@@ -49,12 +49,12 @@ Columns = tuple[Column, ...]
 @cache
 def arrow_schema(columns: Columns) -> pa.Schema:
     """The Arrow schema of a table with these columns."""
-    return pa.schema([pa.field(each.name, each.type, nullable=each.nullable) for each in columns])
+    return pa.schema([pa.field(column.name, column.type, nullable=column.nullable) for column in columns])
 
 
 def pick(columns: Sequence[Column], *names: str) -> Columns:
     """Some of the columns, in the order of the names."""
-    by_name = {each.name: each for each in columns}
+    by_name = {column.name: column for column in columns}
     return tuple(by_name[name] for name in names)
 
 

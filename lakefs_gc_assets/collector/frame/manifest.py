@@ -108,10 +108,10 @@ class Manifest(Generic[F]):
             if span["frame"] != frame.name:
                 raise ValueError(f"it is the manifest of {span['frame']}")
             figures = _reader(frame.name).validate_json(json.dumps(content["figures"]), strict=True)
-            found = cls(Span(**{**span, **times}), files, figures, content["inputs"])
+            manifest = cls(Span(**{**span, **times}), files, figures, content["inputs"])
             # No argument of the constructor, so that `dataclasses.replace` does not keep the bytes of what it changes.
-            object.__setattr__(found, "stored_as", data)
-            return found
+            object.__setattr__(manifest, "stored_as", data)
+            return manifest
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             raise CorruptFile(key, "manifest", f"cannot be read: {error}") from None
 

@@ -74,7 +74,7 @@ def write(store: ObjectStore, run_id: str, batch_id: str, receipts: pa.Table) ->
 def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
     """The files that hold the receipts of a run, or those whose names have a beginning."""
     folder = run_folder.receipts(run_id)
-    return [each.key for each in store.list_level(folder).objects if each.key.startswith(folder + beginning)]
+    return [listed.key for listed in store.list_level(folder).objects if listed.key.startswith(folder + beginning)]
 
 
 def read_file(store: ObjectStore, key: str) -> pa.Table:
@@ -83,11 +83,11 @@ def read_file(store: ObjectStore, key: str) -> pa.Table:
     Files of earlier versions have no `attempt` and no `version_id`: both columns are null then, so delete markers of
     that time are not known and stay.
     """
-    found = tables.decode(RECEIPTS, store.get(key), key, "receipts", _ADDED)
-    unknown = set(found.column("outcome").unique().to_pylist()).difference(Outcome)
+    receipts = tables.decode(RECEIPTS, store.get(key), key, "receipts", _ADDED)
+    unknown = set(receipts.column("outcome").unique().to_pylist()).difference(Outcome)
     if unknown:
         raise CorruptFile(key, "receipts", f"there is no outcome {min(unknown)!r}")
-    return found
+    return receipts
 
 
 def read_files(store: ObjectStore, keys: Sequence[str], damaged: DamagedFile | None = None) -> Iterator[pa.Table]:
@@ -125,8 +125,8 @@ def rows(engine: Engine[R], opener: OpensStore, keys: Sequence[str], damaged: Da
         return engine.table(_read_together(opener.open(), keys, damaged))
 
     def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for found in read_files(opener.open(), group, damaged):
-            yield from found.to_batches()
+        for table in read_files(opener.open(), group, damaged):
+            yield from table.to_batches()
 
     return engine.read([[group] for group in spread(keys, engine.tasks)], read, RECEIPTS)
 

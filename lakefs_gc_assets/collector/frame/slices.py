@@ -59,8 +59,8 @@ def select_unsealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
 
 
 def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    found = pc.extract_regex(rows.column("address"), _SLICE_FOLDER)
-    return pc.is_in(pc.coalesce(pc.struct_field(found, "folder"), _NO_SLICE), value_set=folders)
+    matches = pc.extract_regex(rows.column("address"), _SLICE_FOLDER)
+    return pc.is_in(pc.coalesce(pc.struct_field(matches, "folder"), _NO_SLICE), value_set=folders)
 
 
 def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:

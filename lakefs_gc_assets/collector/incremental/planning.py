@@ -48,10 +48,10 @@ def begin(
     earlier = report.read(repository.store, run_id)
     if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
-    made = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
-    made = replace(with_inventory(repository, made), no_lock=lock.why_unfenced)
-    plan.write_first(repository.store, made)
-    return made
+    planned = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
+    planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced)
+    plan.write_first(repository.store, planned)
+    return planned
 
 
 def make_plan(
@@ -69,7 +69,7 @@ def make_plan(
     grace_period = repository.api.grace_period()
     clocks = Clocks.read(clock.now(), repository.api.server_clocks, store_clock)
     guards.require_clocks_agree(clocks, repository.skew)
-    made = Plan(
+    planned = Plan(
         flow=Flow.CLEAN,
         repository=repository.facts.id,
         storage_namespace=repository.namespace.uri,
@@ -91,12 +91,12 @@ def make_plan(
         previous_run=next((other for other in EarlierRuns(repository.store).newest_first() if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:
-        made = _build_on_base_run(repository, made, flow)
+        planned = _build_on_base_run(repository, planned, flow)
     elif flow.by_retention:
-        made = replace(made, flow=flow, live_definition=ACTIVE_COMMITS)
+        planned = replace(planned, flow=flow, live_definition=ACTIVE_COMMITS)
         if flow is Flow.UNIFIED and settings.full_listing_days:
-            made = _build_on_base_run(repository, made, flow)
-    return made
+            planned = _build_on_base_run(repository, planned, flow)
+    return planned
 
 
 def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
@@ -113,18 +113,18 @@ def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
     return replace(plan, inventory=found.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
 
 
-def _build_on_base_run(repository: OpenRepository, made: Plan, flow: Flow) -> Plan:
+def _build_on_base_run(repository: OpenRepository, planned: Plan, flow: Flow) -> Plan:
     """The plan of a run of a flow that builds on the one before where it can be as exact; elsewhere says why not."""
     try:
-        found = find_base_run(repository, made.run_id, made.live_definition)
-        base_run.require_earlier_cutoff(found, made)
+        base = find_base_run(repository, planned.run_id, planned.live_definition)
+        base_run.require_earlier_cutoff(base, planned)
         if flow.by_retention:
-            base_run.require_recent_full_listing(found, made, repository.settings)
-            base_run.require_none_failed_on(repository.store, found, made)
-        base_run.require_files(repository.store, found)
+            base_run.require_recent_full_listing(base, planned, repository.settings)
+            base_run.require_none_failed_on(repository.store, base, planned)
+        base_run.require_files(repository.store, base)
     except NoBaseRun as reason:
-        return replace(made, why_clean=str(reason))
-    return replace(made, flow=flow, base_run=found.run_id, base_run_attempt=found.checkpoint.attempt)
+        return replace(planned, why_clean=str(reason))
+    return replace(planned, flow=flow, base_run=base.run_id, base_run_attempt=base.checkpoint.attempt)
 
 
 def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[str, ...], str | None]:
@@ -135,11 +135,11 @@ def windows_to_collect(repository: OpenRepository, flow: Flow) -> tuple[tuple[st
     size, slices = repository.settings.slice_window, folders(repository.store).slices
     if flow is Flow.OPTIMIZED:
         try:
-            found = find_base_run(repository)
+            base = find_base_run(repository)
         except NoBaseRun as reason:
             return windows_of(slices, size), str(reason)
-        needed = set(found.checkpoint.pending_windows)
-        unsealed = tuple(name for name in slices if name not in found.sealed)
+        needed = set(base.checkpoint.pending_windows)
+        unsealed = tuple(name for name in slices if name not in base.sealed)
         # With `legacy`, where names belong that lakeFS never makes, also inside of a new slice.
         needed.update(windows_of(unsealed, size))
         ordered = dict.fromkeys([*windows_of(slices, size), *sorted(needed)])

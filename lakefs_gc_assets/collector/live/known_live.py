@@ -106,7 +106,7 @@ def find_known_live(
     each = sums.group_by("range_id").aggregate([("addresses", "max")])
     ids, recorded = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
     step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are known")
-    hits = HashSet.made(np.concatenate([each for _, each in parts]))
+    hits = HashSet.from_hashes(np.concatenate([each for _, each in parts]))
     rows = engine.where(wanted, partial(hashing.has_hash_among, hits))
     return KnownLive(ids, recorded, rows, hashed.num_rows)
 
@@ -118,7 +118,7 @@ def _look_up_part(
 
     Ranges whose facts do not fit are read later: what is recorded of them besides can only keep something.
     """
-    hashes = HashSet.made(part)
+    hashes = HashSet.from_hashes(part)
     look_up = partial(_look_up, step.repository.opener, named, sealed, hashes)
     looked_up = known_ranges.look_up_files(step, HASHES, files, look_up, LOOKED_UP)
     return facts_of_ranges.split_sums_and_hits(looked_up, hashes)

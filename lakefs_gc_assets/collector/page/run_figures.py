@@ -62,8 +62,8 @@ def freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:
     freed = 0
     for run_id in run_ids:
         try:
-            found = reports.read(store, run_id)
+            report = reports.read(store, run_id)
         except CorruptFile:
             continue
-        freed += found.object_bytes.get("deleted", 0) if found else 0
+        freed += report.object_bytes.get("deleted", 0) if report else 0
     return freed

@@ -248,44 +248,44 @@ def read(store: ObjectStore, run_id: str) -> Report | None:
     return found
 
 
-def describe(found: Report) -> list[str]:
+def describe(report: Report) -> list[str]:
     """The report of a run, in lines; of one that failed, why."""
-    counts, sizes = found.counts, found.object_bytes
-    first = f"run {found.run_id} of {found.repository}, {found.flow}: {found.ending.value}"
+    counts, sizes = report.counts, report.object_bytes
+    first = f"run {report.run_id} of {report.repository}, {report.flow}: {report.ending.value}"
     if not counts:
-        return [first, *([f"  {found.error}"] if found.error else [])]
+        return [first, *([f"  {report.error}"] if report.error else [])]
     lines = [
         first,
-        *([f"  a clean run, because {found.why_clean}"] if found.why_clean else []),
-        *([f"  loosened by its launch: {describe_loosened(found.loosened)}"] if found.loosened else []),
+        *([f"  a clean run, because {report.why_clean}"] if report.why_clean else []),
+        *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
         f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
-        f"{counts['slices_listed']:,} slices, cutoff {found.cutoff:%F %T}Z",
+        f"{counts['slices_listed']:,} slices, cutoff {report.cutoff:%F %T}Z",
         f"  uncommitted {counts['uncommitted']:>12,} addresses",
         f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
-        f"by the {found.commit_source}, {counts['ranges_read']:,} ranges read",
+        f"by the {report.commit_source}, {counts['ranges_read']:,} ranges read",
         *_describe_unnamed(counts.get("unnamed_ranges", 0)),
         *_describe_provisional(counts.get("provisional_ranges", 0), counts.get("compacted_bases", 0)),
         f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
-        *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(found.kept.items())),
+        *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(report.kept.items())),
     ]
-    if found.moved:
+    if report.moved:
         lines.append(
             f"  quarantined {counts['quarantined']:>12,} objects, {size(sizes['quarantined'])}: moved, not freed"
         )
-    if not found.dry_run and (counts["deleted"] or not found.moved):
+    if not report.dry_run and (counts["deleted"] or not report.moved):
         lines.append(f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}")
-    if not found.dry_run:
+    if not report.dry_run:
         lines.append(
             f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
         )
     if elsewhere := counts.get("deleted_by_another_run", 0):
         lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
-    if waited := sum(found.waited_seconds.values()):
-        worked = (found.ended_at - found.started_at).total_seconds() - waited
+    if waited := sum(report.waited_seconds.values()):
+        worked = (report.ended_at - report.started_at).total_seconds() - waited
         lines.append(f"  took        {worked:>12,.1f} s, and {waited:,.1f} s of waits that protect")
-    lines += [f"  warning: {warning}" for warning in found.warnings]
-    if found.dry_run and counts["candidates"]:
-        lines.append(f"  a dry run deletes nothing; what it found is deleted by: lakefs-gc approve {found.run_id}")
+    lines += [f"  warning: {warning}" for warning in report.warnings]
+    if report.dry_run and counts["candidates"]:
+        lines.append(f"  a dry run deletes nothing; what it found is deleted by: lakefs-gc approve {report.run_id}")
     return lines
 
 

@@ -54,7 +54,7 @@ def test_a_hash_is_among_others_or_not(wanted: list[int], others: list[int]) -> 
     expected = [value in others for value in wanted]
 
     assert hashing.among(numbers(wanted), numbers(others)).tolist() == expected
-    found = HashSet.made(numbers(others))
+    found = HashSet.from_hashes(numbers(others))
     assert found.has(numbers(wanted)).tolist() == expected
     met = np.zeros(len(found.ordered), np.bool_)
     for some in (wanted[::2], wanted[1::2]):
@@ -67,7 +67,7 @@ def test_hashes_of_any_width_are_found(least: int, bits: int, offsets: list[int]
     values = [least + offset % (min(2**bits, 2**64 - least)) for offset in offsets]
     near = [value + by for value in values for by in (-1, 0, 1) if 0 <= value + by < 2**64]
 
-    found = HashSet.made(numbers(values))
+    found = HashSet.from_hashes(numbers(values))
 
     assert found.has(numbers(near)).tolist() == [value in {*values} for value in near]
     assert len(found.starts) <= len({*values}) + 1
@@ -78,7 +78,7 @@ def test_hashes_of_any_width_are_found(least: int, bits: int, offsets: list[int]
 @given(st.sets(st.integers(0, 300)), st.sets(st.integers(0, 300)))
 def test_hashes_in_one_span_are_found(values: set[int], wanted: set[int]) -> None:
     """A hash far away makes spans so wide that one has all the others."""
-    found = HashSet.made(numbers([*values, 2**64 - 1]))
+    found = HashSet.from_hashes(numbers([*values, 2**64 - 1]))
     assert found.has(numbers([*wanted])).tolist() == [value in values for value in wanted]
 
 
@@ -126,14 +126,14 @@ def test_addresses_are_counted_by_their_sets(rows: list[tuple[int, int, int]]) -
 
 @given(st.lists(NAMES), st.lists(st.none() | NAMES))
 def test_addresses_are_looked_up_as_strings(some: list[str], others: list[str | None]) -> None:
-    looked_up = AddressSet.made(pa.array(some, pa.string())).has(pa.array([*others, *some], pa.string()))
+    looked_up = AddressSet.from_addresses(pa.array(some, pa.string())).has(pa.array([*others, *some], pa.string()))
 
     assert looked_up.to_pylist() == [*(other is not None and other in some for other in others), *(True for _ in some)]
 
 
 def test_of_addresses_with_the_same_hash_each_is_found_by_itself() -> None:
     one, other = colliding(hashing.SEED, 0)
-    known = AddressSet.made(pa.array([one, one], pa.string()))
+    known = AddressSet.from_addresses(pa.array([one, one], pa.string()))
 
     assert known.has(pa.array([other, one, None], pa.string()).slice(0, 3)).to_pylist() == [False, True, False]
     assert known.has(pa.array(["", other, one], pa.string()).slice(1)).to_pylist() == [False, True]
@@ -141,7 +141,7 @@ def test_of_addresses_with_the_same_hash_each_is_found_by_itself() -> None:
 
 def test_a_set_of_addresses_has_no_null() -> None:
     with pytest.raises(ValueError, match="null"):
-        AddressSet.made(pa.array(["a", None], pa.string()))
+        AddressSet.from_addresses(pa.array(["a", None], pa.string()))
 
 
 @given(ADDRESSES, st.integers(0, 5))
@@ -152,8 +152,8 @@ def test_strings_of_another_type_hash_and_compare_as_the_same_strings(addresses:
 
     assert hashing.hashes(large).tolist() == of.tolist()
     assert hashing.first_of_each(large, of).tolist() == hashing.first_of_each(usual, of).tolist()
-    assert AddressSet.made(usual).has(large).to_pylist() == [True] * len(usual)
-    assert AddressSet.made(large).has(usual).to_pylist() == [True] * len(usual)
+    assert AddressSet.from_addresses(usual).has(large).to_pylist() == [True] * len(usual)
+    assert AddressSet.from_addresses(large).has(usual).to_pylist() == [True] * len(usual)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)))

@@ -53,7 +53,7 @@ def looked_up(
     sealed: pa.StringArray = NOTHING_SEALED,
 ) -> tuple[dict[str, dict[str, object]], list[int]]:
     """What is told of each range, and which hashes they have; files are looked up in by so many groups."""
-    files, asked = files_of(store), HashSet.made(hashes(addresses))
+    files, asked = files_of(store), HashSet.from_hashes(hashes(addresses))
     batches = [
         batch
         for group in range(groups)
@@ -159,7 +159,7 @@ class TestDamage:
         return file
 
     def told(self, store: LocalStore, file: FactFile) -> str:
-        asked = HashSet.made(hashes(["data/x"]))
+        asked = HashSet.from_hashes(hashes(["data/x"]))
         batch, _ = facts_of_ranges.look_up_hashes(store, {"a", "b"}, NOTHING_SEALED, asked, [file])
         (row,) = batch.to_pylist()
         damage = row.pop("damage")
@@ -189,7 +189,7 @@ class TestDamage:
 
     def test_what_is_told_in_part(self, store: LocalStore) -> None:
         """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
-        asked = HashSet.made(hashes(["data/x"]))
+        asked = HashSet.from_hashes(hashes(["data/x"]))
         files = record(store, {"a": ["data/x"], "b": ["data/y"]})
         looked_up_in = facts_of_ranges.look_up_hashes(store, {"a", "b"}, NOTHING_SEALED, asked, files)
         told = pa.Table.from_batches(looked_up_in)
