@@ -84,6 +84,23 @@ def test_plan_report_receipts_and_whatever_is_not_known_stay(opened: OpenReposit
     assert expiring.remove_frames(opened.store, expiring.decide(opened.store, 1).expired[0]) == 0
 
 
+@pytest.mark.parametrize("dry", [True, False])
+def test_facts_that_a_dry_run_recorded_go_and_those_of_a_sweep_stay(opened: OpenRepository, dry: bool) -> None:
+    newest = swept(opened, 1)
+    plan = past(opened, 2, sweep=not dry)
+    ended(opened, plan, dry_run=dry)
+    recorded = {
+        run_id: f"{SIZES.folder(run_id, 'attempt')}1-2-3-{'0' * 64}.parquet" for run_id in (newest, plan.run_id)
+    }
+    for key in recorded.values():
+        opened.store.put(key, b"facts")
+    (run,) = expiring.decide(opened.store, 1).expired
+
+    expiring.remove_frames(opened.store, run)
+
+    assert (recorded[newest] in keys(opened), recorded[plan.run_id] in keys(opened)) == (True, not dry)
+
+
 def test_a_manifest_goes_before_what_it_names(opened: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     swept(opened, 1)
     old = swept(opened, 2)
