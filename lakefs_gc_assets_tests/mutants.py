@@ -48,7 +48,7 @@ _MODULES = {
     ),
     "collector/frame": "receipts",
     "collector/engine": "local",
-    "collector/incremental": "base_checkpoint base_run checkpoint leaving ranges_read",
+    "collector/incremental": "base_checkpoint base_run checkpoint checkpoint_writer ranges_read",
     "collector/live": (
         "contents current facts hidden hidden_staged known_ranges live_files other_repositories ownership "
         "range_records facts_of_ranges uncommitted unnamed"

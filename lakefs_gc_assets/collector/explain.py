@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.earlier import history, sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNHELD_DF, Frame
+from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, NOT_COMMITTED_DF, Frame
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import planning, ranges_read
 from lakefs_gc_assets.collector.live import uncommitted
@@ -237,12 +237,12 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
         if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
             return None, IdSet()
         committed = history.read_manifest(store, COMMITTED_DF.name, run_id)
-        not_committed = history.read_manifest(store, UNHELD_DF.name, run_id)
+        not_committed = history.read_manifest(store, NOT_COMMITTED_DF.name, run_id)
         issued_at = layout.parse(key).issued_at
         if issued_at is None or xids.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
             if _has(repository, plan, CANDIDATES_DF, key):
                 listed_by = run_id
-            elif not _has(repository, plan, UNHELD_DF, key):
+            elif not _has(repository, plan, NOT_COMMITTED_DF, key):
                 return None, IdSet()
         if not_committed.inputs.get(COMMITTED_DF.name) == committed.digest:
             known = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)

@@ -44,8 +44,8 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_checkpoint, checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
-from lakefs_gc_assets.collector.incremental.leaving import count_late_arrivals, leave
 from lakefs_gc_assets.collector.live import known_ranges, other_repositories
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
@@ -416,9 +416,10 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)
     with step.engine.in_background(partial(count_amounts, step, outcomes)) as counted:
-        left, amounts = leave(step, outcomes), counted()
+        checkpoint_or_reason, amounts = write_checkpoint(step, outcomes), counted()
     failures = passes.judge_failures(step, outcomes, amounts) if swept else None
-    ended = make_report(step, outcomes, left, amounts, count_late_arrivals(step, candidates), failures)
+    late = count_late_arrivals(step, candidates)
+    ended = make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
     report.write(step.repository.store, ended)
     earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")

@@ -14,8 +14,8 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.kinds import (
+    NOT_COMMITTED_DF,
     PROVISIONAL_DF,
-    UNHELD_DF,
     CommittedFigures,
     NoFigures,
     StoredFigures,
@@ -37,14 +37,14 @@ def subtract_committed(
     """
     engine, universe = step.engine, universe_of(step, listed, committed)
     if not committed.count:
-        return step.complete(UNHELD_DF, NoFigures(), universe.files, (listed, committed))
+        return step.complete(NOT_COMMITTED_DF, NoFigures(), universe.files, (listed, committed))
     rows = engine.without(
         universe.rows(),
         committed.rows(engine, "address"),
         count=universe.count + committed.count,
         least=universe.count - committed.count,
     )
-    return step.complete(UNHELD_DF, NoFigures(), step.write(UNHELD_DF, rows), (listed, committed))
+    return step.complete(NOT_COMMITTED_DF, NoFigures(), step.write(NOT_COMMITTED_DF, rows), (listed, committed))
 
 
 def subtract_live(
@@ -58,7 +58,7 @@ def subtract_live(
     """Listed objects that nothing references (LISTED), and in the column `kept` why each stays; null where it may go.
 
     Args:
-        unheld: those that no commit holds.
+        not_committed: those that no commit holds.
         earlier: first sightings of objects uploaded in parts.
     Raises:
         OrderViolation: what is provisional was stored again after `committed_df` was, which names it.

@@ -47,5 +47,5 @@ def made_step(
 
 def found_live(step: Step[Any], *ranges: RangeRecord) -> Committed:
     """Live commits with these ranges."""
-    own = Unread(step.repository, CommitSource.REFS_DUMP, (), RangeRecords.of(ranges), ())
+    own = Unread(step.repository, CommitSource.REFS_DUMP, (), RangeRecords.from_records(ranges), ())
     return Committed(LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {}), (own,), None)

@@ -21,10 +21,10 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
+    NOT_COMMITTED_DF,
     SIGHTINGS_DF,
     STORE_DF,
     UNCOMMITTED_DF,
-    UNHELD_DF,
     UNRECOGNISED_DF,
     CandidateFigures,
     CommittedFigures,
@@ -272,7 +272,9 @@ class TestDescribeCommitted:
         CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2, sealed={"token": "main"}
     )
     RECORD = RangeRecord("r", b"a", b"b", 5, 0)
-    UNREAD = Unread(cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), RangeRecords.of([RECORD]), ())
+    UNREAD = Unread(
+        cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), RangeRecords.from_records([RECORD]), ()
+    )
     FIGURES = CommittedFigures(
         commit_source="refs dump",
         commits=7,
@@ -291,7 +293,7 @@ class TestDescribeCommitted:
         assert run.describe_committed(found, 3, "0" * 64) == self.FIGURES
 
     def test_with_ranges_that_no_commit_names(self) -> None:
-        unnamed = replace(self.UNREAD, records=RangeRecords.of([self.RECORD] * 4))
+        unnamed = replace(self.UNREAD, records=RangeRecords.from_records([self.RECORD] * 4))
         found = Committed(self.LIVE, (self.UNREAD,), None, unnamed)
         figures = run.describe_committed(found, 3, "0" * 64)
         assert figures == replace(self.FIGURES, ranges_read=5, unnamed_ranges=4)
@@ -432,10 +434,10 @@ class TestWhatRunsTell:
             mock.patch.object(LocalEngine, "cached", keeping),
         ):
             assert scene.start(DRY, Faults()) is Ended.WELL
-            listed, unheld = step_of(scene).stored(STORE_DF), step_of(scene).stored(UNHELD_DF)
+            listed, not_committed = step_of(scene).stored(STORE_DF), step_of(scene).stored(NOT_COMMITTED_DF)
             heads = step_of(scene).stored(COMMITTED_DF).figures.heads
         ((etags, told_heads, columns),) = told
-        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, unheld.count)
+        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, not_committed.count)
         assert etags.column_names == ["address", "size", "etag"]
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 

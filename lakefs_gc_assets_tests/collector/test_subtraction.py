@@ -9,10 +9,10 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
+    NOT_COMMITTED_DF,
     PROVISIONAL_DF,
     STORE_DF,
     UNCOMMITTED_DF,
-    UNHELD_DF,
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.schemas import LIVE, SIGHTINGS
@@ -140,15 +140,18 @@ def test_what_is_neither_staged_nor_committed_is_left_with_the_reason_why_it_sta
     schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
 
     step = made_step(engine, opened_by(opener), plan)
-    unheld = subtract_committed(step, stored, committed)
+    not_committed = subtract_committed(step, stored, committed)
     unreferenced = subtract_live(
-        step, stored, unheld, committed, staged, engine.table(pa.Table.from_pylist(earlier, schema=schema))
+        step, stored, not_committed, committed, staged, engine.table(pa.Table.from_pylist(earlier, schema=schema))
     )
 
     found = engine.collect(unreferenced)
-    assert unheld.count == stored.count - 1 and set(unheld.manifest.inputs) == {"store_df", "committed_df"}
-    assert step.stored(UNHELD_DF).manifest == unheld.manifest and unheld.figures == NoFigures()
-    assert engine.counts == [stored.count + committed.count, unheld.count + staged.count]
+    assert not_committed.count == stored.count - 1 and set(not_committed.manifest.inputs) == {
+        "store_df",
+        "committed_df",
+    }
+    assert step.stored(NOT_COMMITTED_DF).manifest == not_committed.manifest and not_committed.figures == NoFigures()
+    assert engine.counts == [stored.count + committed.count, not_committed.count + staged.count]
     assert engine.least == [stored.count - committed.count, 0]
     assert dict(zip(found["address"].to_pylist(), found["kept"].to_pylist(), strict=True)) == {
         "may go": None,
@@ -175,11 +178,11 @@ def test_where_nothing_is_committed_the_files_of_the_listing_are_what_no_commit_
     stored = frame_of_rows(opener, STORE_DF, [listed("a"), listed("b")], LISTED_FIGURES)
     committed = frame_of_rows(opener, COMMITTED_DF, [], COMMITTED_FIGURES)
     step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
-    unheld = subtract_committed(step, stored, committed)
-    assert unheld.manifest.files == stored.manifest.files and unheld.manifest.files
-    assert unheld.manifest.inputs == {each.name: each.manifest.digest for each in (stored, committed)}
-    assert step.stored(UNHELD_DF).manifest == unheld.manifest and unheld.figures == NoFigures()
-    assert sorted(unheld.table()["address"].to_pylist()) == ["a", "b"] and engine.counts == []
+    not_committed = subtract_committed(step, stored, committed)
+    assert not_committed.manifest.files == stored.manifest.files and not_committed.manifest.files
+    assert not_committed.manifest.inputs == {each.name: each.manifest.digest for each in (stored, committed)}
+    assert step.stored(NOT_COMMITTED_DF).manifest == not_committed.manifest and not_committed.figures == NoFigures()
+    assert sorted(not_committed.table()["address"].to_pylist()) == ["a", "b"] and engine.counts == []
 
 
 def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
@@ -191,8 +194,8 @@ def test_where_everything_is_live_nothing_may_go(tmp_path: Path) -> None:
     committed = frame_of_rows(opener, COMMITTED_DF, [live("a"), live("b")], COMMITTED_FIGURES)
     schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
     step = made_step(engine, opened_by(opener), replace(PLAN, attempt="attempt"))
-    unheld = subtract_committed(step, stored, committed)
-    left = subtract_live(step, stored, unheld, committed, staged, engine.table(schema.empty_table()))
+    not_committed = subtract_committed(step, stored, committed)
+    left = subtract_live(step, stored, not_committed, committed, staged, engine.table(schema.empty_table()))
     reasons = count_reasons(engine, left)
     assert (reasons, reasons.unrecognised) == (Reasons(eligible=0, kept={}, multipart=0), 0)
 
@@ -207,16 +210,16 @@ def test_what_is_live_and_not_committed_for_good_is_subtracted_and_stays_pending
     provisional = step.complete(PROVISIONAL_DF, NoFigures(), step.write(PROVISIONAL_DF, engine.table(live_rows("a"))))
     figures = replace(COMMITTED_FIGURES, provisional_ranges=1)
     committed = step.complete(COMMITTED_DF, figures, (), (provisional,))
-    unheld = subtract_committed(step, stored, committed)
+    not_committed = subtract_committed(step, stored, committed)
     earlier = engine.table(SIGHTINGS.empty_table())
 
-    left = subtract_live(step, stored, unheld, committed, staged, earlier)
+    left = subtract_live(step, stored, not_committed, committed, staged, earlier)
 
     assert engine.collect(left).column("address").to_pylist() == ["b"]
-    assert sorted(unheld.table()["address"].to_pylist()) == ["a", "b"]
+    assert sorted(not_committed.table()["address"].to_pylist()) == ["a", "b"]
     step.complete(PROVISIONAL_DF, NoFigures(), step.write(PROVISIONAL_DF, engine.table(live_rows("b"))))
     with pytest.raises(OrderViolation, match="provisional was made again"):
-        subtract_live(step, stored, unheld, committed, staged, earlier)
+        subtract_live(step, stored, not_committed, committed, staged, earlier)
 
 
 def live_rows(*addresses: str) -> pa.Table:

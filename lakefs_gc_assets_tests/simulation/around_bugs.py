@@ -19,7 +19,7 @@ def _own_commits_alone(step: ArrowStep, repository: Any, live: Any, known: froze
     """Reads nothing of what other repositories have committed."""
     if repository is step.repository:
         return find_unread(step, repository, live, known)
-    return Unread(repository, live.source, (), RangeRecords.of([]), ())
+    return Unread(repository, live.source, (), RangeRecords.from_records([]), ())
 
 
 def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ Replacement = tuple[object, str, object]
 """A module or class of the product, the name of something in it, and what stands there instead."""
 ArrowStep = Step[ArrowRows]
 _PRODUCT = lakefs_gc_assets.__name__
-UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed((), RangeRecords.of([])))
+UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed((), RangeRecords.from_records([])))
 """Takes ranges that no commit names for orphans."""
 
 

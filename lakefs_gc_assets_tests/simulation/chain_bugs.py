@@ -24,10 +24,15 @@ from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT,
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.slices import folders
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_run, leaving, ranges_read
+from lakefs_gc_assets.collector.incremental import base_run, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.incremental.leaving import CheckpointCounts, leave, reason_for_none, select_pending
+from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
+    CheckpointCounts,
+    reason_for_none,
+    select_pending,
+    write_checkpoint,
+)
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, find_unread
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report
@@ -113,7 +118,7 @@ def _young_pending() -> Sequence[Replacement]:
 
     def leave_by_age(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
         steps[id(step.engine)] = step
-        return leave(step, outcomes)
+        return write_checkpoint(step, outcomes)
 
     def select(engine: LocalEngine, rows: ArrowRows, *more: Any, **named: Any) -> Any:
         step = steps[id(engine)]
@@ -126,7 +131,7 @@ def _young_pending() -> Sequence[Replacement]:
         left: ArrowRows = select_pending(engine, engine.union(rows, young), *more, **named)
         return left
 
-    return (run, "leave", leave_by_age), (leaving, "select_pending", select), _UNCHECKED
+    return (run, "write_checkpoint", leave_by_age), (checkpoint_writer, "select_pending", select), _UNCHECKED
 
 
 def _rechecked_as_read() -> Sequence[Replacement]:
@@ -139,14 +144,14 @@ def _rechecked_as_read() -> Sequence[Replacement]:
         return found
 
     def leave_more(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
-        left = leave(step, outcomes)
+        left = write_checkpoint(step, outcomes)
         ids = rechecked.get(step.plan.run_id)
         if not isinstance(left, Checkpoint) or ids is None:
             return left
         sha256 = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
         return replace(left, read=len(ids), read_sha256=sha256)
 
-    return (recheck, "ask_committed", ask), (run, "leave", leave_more)
+    return (recheck, "ask_committed", ask), (run, "write_checkpoint", leave_more)
 
 
 def _sealed_anew(step: ArrowStep) -> frozenset[str]:
@@ -158,7 +163,11 @@ def _sealed_anew(step: ArrowStep) -> frozenset[str]:
 
 def _dealt_with(*outcomes: Outcome) -> Replacement:
     """Does not ask again about what has one of these outcomes."""
-    return leaving, "receipts", SimpleNamespace(NOT_THERE=(*receipts.NOT_THERE, *(each.value for each in outcomes)))
+    return (
+        checkpoint_writer,
+        "receipts",
+        SimpleNamespace(NOT_THERE=(*receipts.NOT_THERE, *(each.value for each in outcomes))),
+    )
 
 
 def _as_if_swept(step: ArrowStep, outcomes: Frame) -> str | None:
@@ -181,7 +190,7 @@ def all_accepted(step: ArrowStep, candidates: Frame) -> Frame:
 
 def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
     """Leaves what the next run builds on before it deletes, as if all went well."""
-    left = vars(run)["leave"](step, all_accepted(step, candidates))
+    left = vars(run)["write_checkpoint"](step, all_accepted(step, candidates))
     early = report.failed(step.plan, step.repository.clock.now(), "it has not ended")
     source = step.stored(COMMITTED_DF).figures.commit_source
     checkpoint = left if isinstance(left, Checkpoint) else None
@@ -191,7 +200,7 @@ def _carry_before_sweep(step: ArrowStep, candidates: Frame) -> Iterator[Any]:
 
 def _first_row(step: ArrowStep, outcomes: Frame) -> Checkpoint | str:
     """Lets the next run list what is newer than some row's slice, which it takes for the newest one."""
-    left = leave(step, outcomes)
+    left = write_checkpoint(step, outcomes)
     if not isinstance(left, Checkpoint):
         return left
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
@@ -223,26 +232,28 @@ CHAIN_BUGS: dict[str, Bug] = {
     "new commits chosen by date": _new_by_date(_newest_commit),
     "new commits chosen by the last run's timestamp": _new_by_date(_start),
     "stop at the last read slice": replaced((run, "open_base_checkpoint", _open_at_last_slice)),
-    "pending without subtracting committed": replaced((leaving, "UNHELD_DF", STORE_DF), _UNCHECKED),
+    "pending without subtracting committed": replaced((checkpoint_writer, "NOT_COMMITTED_DF", STORE_DF), _UNCHECKED),
     "too young without subtracting committed": Bug(_young_pending),
     "ranges of the recheck marked as read": without_unnamed(Bug(_rechecked_as_read)),
-    "sealed recomputed and shrinking": replaced((leaving, "seal", _sealed_anew)),
+    "sealed recomputed and shrinking": replaced((checkpoint_writer, "seal", _sealed_anew)),
     "committed left out of the checkpoint": replaced(
         (BaseCheckpoint, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
     ),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
     "a dry run as base run": replaced(
         (base_run, "newest_sweep", _newest_of_all),
-        (leaving, "reason_for_none", _as_if_swept),
+        (checkpoint_writer, "reason_for_none", _as_if_swept),
         _dealt_with(Outcome.DRY_RUN),
         _UNCHECKED,
     ),
     "checkpoint without success": replaced(
         (run, "sweep_candidates", _carry_before_sweep), (make_step, "store_report", ignored)
     ),
-    "first slice from an unsorted frame": replaced((run, "leave", _first_row)),
+    "first slice from an unsorted frame": replaced((run, "write_checkpoint", _first_row)),
     "rows outside the run's windows dropped from the checkpoint": replaced(
-        (leaving, "OTHER_WINDOW", "none of them"), (leaving, "select_pending", _inside_alone), _UNCHECKED
+        (checkpoint_writer, "OTHER_WINDOW", "none of them"),
+        (checkpoint_writer, "select_pending", _inside_alone),
+        _UNCHECKED,
     ),
 }
 """By name; a sentence of the list for optimized runs each."""

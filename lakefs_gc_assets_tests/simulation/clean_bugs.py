@@ -87,14 +87,14 @@ def subtracting(
         sighted: which of them were seen before; by default as the product says.
     """
 
-    def subtract(step: ArrowStep, listed: Frame, unheld: Frame, *more: Any) -> ArrowRows:
+    def subtract(step: ArrowStep, listed: Frame, not_committed: Frame, *more: Any) -> ArrowRows:
         _, uncommitted, earlier = more
         engine = step.engine
 
         def changed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from map(change, batches)
 
-        unreferenced = engine.without(unheld.rows(engine), uncommitted.rows(engine, "address"), count=1)
+        unreferenced = engine.without(not_committed.rows(engine), uncommitted.rows(engine, "address"), count=1)
         rows = engine.map_batches(unreferenced, changed, LISTED)
         seen = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
         return engine.kept_because(rows, step.plan.cutoff, step.plan.windows, sighted(step, rows) if sighted else seen)

@@ -88,7 +88,9 @@ def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any
     """Stores the report, with its checkpoint, before it deletes."""
     claimed = all_accepted(step, candidates)
     outcomes = step.complete(DELETED_REPORT, claimed.figures, claimed.manifest.files, (candidates,))
-    ended = make_report(step, outcomes, vars(run)["leave"](step, outcomes), count_amounts(step, outcomes), 0, None)
+    ended = make_report(
+        step, outcomes, vars(run)["write_checkpoint"](step, outcomes), count_amounts(step, outcomes), 0, None
+    )
     report.write(step.repository.store, ended)
     yield from sweep_candidates(step, candidates)
 

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, leaving, planning
+from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, checkpoint_writer, planning
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
@@ -66,7 +66,7 @@ from lakefs_gc_assets_tests.simulation.quiet import Kind
 
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
-_reason, _approve = leaving.reason_for_none, passes.approve
+_reason, _approve = checkpoint_writer.reason_for_none, passes.approve
 _files_of, _track = facts.files_of, run.track
 
 
@@ -203,7 +203,7 @@ _UNLOCKED = tuple((owner, "verify", ignored) for owner in (deletion, deletion))
 
 
 def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCommits, *more: object) -> Unread:
-    return Unread(repository, live.source, (), RangeRecords.of([]), ())
+    return Unread(repository, live.source, (), RangeRecords.from_records([]), ())
 
 
 TESTED_BUGS: dict[str, TestedBug] = {
@@ -413,7 +413,8 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # What a run by retention rules builds on.
     "run without a listing built on": TestedBug(
-        replaced((leaving, "reason_for_none", _any_flow)), _FOLLOWING.test_a_run_without_a_listing_leaves_nothing
+        replaced((checkpoint_writer, "reason_for_none", _any_flow)),
+        _FOLLOWING.test_a_run_without_a_listing_leaves_nothing,
     ),
     "run by retention rules built on": TestedBug(
         replaced((base_run, "_require_alike", ignored)),

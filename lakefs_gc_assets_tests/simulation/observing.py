@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, PROVISIONAL_DF, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import leaving
+from lakefs_gc_assets.collector.incremental import checkpoint_writer
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
@@ -55,8 +55,8 @@ def observing() -> Iterator[None]:
         wrap(run, "mark", _marks)
         wrap(passes, "find_live_again", _rechecks)
         wrap(LiveCheck, "_look", _looks)
-        wrap(run, "leave", _leaves)
-        wrap(leaving, "select_late", _finds_late)
+        wrap(run, "write_checkpoint", _writes_checkpoint)
+        wrap(checkpoint_writer, "select_late", _finds_late)
         yield
 
 
@@ -249,9 +249,9 @@ def _looks(look: Callable[..., Any]) -> Callable[..., Any]:
     return watched
 
 
-def _leaves(leave: Callable[..., Any]) -> Callable[..., Any]:
+def _writes_checkpoint(write_checkpoint: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, outcomes: Any) -> Any:
-        left, exactness = leave(step, outcomes), _run_of(step).watch.exactness
+        left, exactness = write_checkpoint(step, outcomes), _run_of(step).watch.exactness
         if isinstance(left, Checkpoint):
             exactness.left(step.plan, checkpoints.read_sealed(exactness.store, step.plan.run_id, left))
         return left

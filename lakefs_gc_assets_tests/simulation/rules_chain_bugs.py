@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_checkpoint, leaving, ranges_read
+from lakefs_gc_assets.collector.incremental import base_checkpoint, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live import current, facts, facts_of_metaranges, facts_of_ranges, known_live, references
@@ -38,7 +38,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
 _join_runs, _look_up_part = facts_of_metaranges.join_runs, known_live._look_up_part
-_UNCHECKED: Replacement = (leaving.CheckpointCounts, "contradiction", None)
+_UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", None)
 
 
 def _read_once(self: BaseCheckpoint) -> IdSet:
@@ -64,8 +64,8 @@ def _only_new(step: ArrowStep, found: Committed) -> str | None:
     return base_checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, new)
 
 
-def _nothing_pending(engine: LocalEngine, unheld: ArrowRows, *more: Any) -> ArrowRows:
-    return engine.where(unheld, lambda rows: rows.column("address").is_null())
+def _nothing_pending(engine: LocalEngine, not_committed: ArrowRows, *more: Any) -> ArrowRows:
+    return engine.where(not_committed, lambda rows: rows.column("address").is_null())
 
 
 def _first_look() -> Sequence[Replacement]:
@@ -140,7 +140,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
         (BaseCheckpoint, "committed", _taken_over), (BaseCheckpoint, "add_read_ids", _written_whole)
     ),
     "only new ranges tracked": replaced((run, "track", _only_new)),
-    "nothing pending by rules": replaced((leaving, "select_pending", _nothing_pending), _UNCHECKED),
+    "nothing pending by rules": replaced((checkpoint_writer, "select_pending", _nothing_pending), _UNCHECKED),
     "expired as it was when the run began": Bug(_first_look),
     "notes of what expired taken for held": replaced(
         (facts_of_ranges, "look_up_hashes", _look_up_every_range),

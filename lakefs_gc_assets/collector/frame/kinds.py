@@ -232,7 +232,9 @@ PROVISIONAL_DF = Frame(
     LIVE_COLUMNS,
     NoFigures,
 )
-UNHELD_DF = Frame("unheld", "Objects of `store_df` and `expired` that no live commit holds.", LISTED_COLUMNS, NoFigures)
+NOT_COMMITTED_DF = Frame(
+    "unheld", "Objects of `store_df` and `expired` that no live commit holds.", LISTED_COLUMNS, NoFigures
+)
 UNRECOGNISED_DF = Frame(
     "unrecognised", "Unreferenced objects whose names lakeFS never makes.", UNRECOGNISED_COLUMNS, NoFigures
 )
@@ -268,7 +270,7 @@ FRAMES: Mapping[str, Frame[Any]] = {
         DELETED_REPORT,
         EXPIRED_DF,
         PROVISIONAL_DF,
-        UNHELD_DF,
+        NOT_COMMITTED_DF,
         UNRECOGNISED_DF,
         SIGHTINGS_DF,
         PENDING_DF,

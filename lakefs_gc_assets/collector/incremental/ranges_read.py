@@ -54,7 +54,7 @@ class _EarlierFile:
 
 def write(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> str:
     """Stores the ids that an attempt's commits step and the runs before it have read; returns the file's SHA-256."""
-    whole, stored = IdSet.of(ids), StoredIds(run_id, attempt)
+    whole, stored = IdSet.from_ids(ids), StoredIds(run_id, attempt)
     if len(whole) <= _SMALL:
         return _put(store, stored, whole)
     sha256 = stored_ids.write(store, stored.earlier_key, whole)
@@ -72,7 +72,7 @@ def add(
         CorruptFile: the file of that run is no longer what was read.
     """
     since, earlier = _read_own(store, known_from)
-    since |= IdSet.of(new) - known
+    since |= IdSet.from_ids(new) - known
     stored = StoredIds(run_id, attempt)
     few = max(_SMALL, earlier.ids // _SMALL_PART if earlier else 0)
     if len(since) <= few and (earlier is None or _copied(store, known_from.earlier_key, stored.earlier_key)):

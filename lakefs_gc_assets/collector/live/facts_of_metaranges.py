@@ -115,7 +115,7 @@ def look_up(store: ObjectStore, wanted: Set[str], files: Iterable[FactFile]) -> 
     def look_up_in(file: FactFile) -> Iterator[pa.RecordBatch]:
         rows = read(store, file)
         metaranges = rows.filter(pc.is_null(rows.column("min_key")))
-        is_wanted = _at_places(metaranges, ~IdSet.of(wanted).lacks(metaranges.column("id").combine_chunks()))
+        is_wanted = _at_places(metaranges, ~IdSet.from_ids(wanted).lacks(metaranges.column("id").combine_chunks()))
         found = rows.filter(pa.array(is_named(is_wanted, *_places(rows)))).select(RANGES.names)
         yield from found.append_column("damage", pa.nulls(found.num_rows, pa.string())).cast(LOOKED_UP).to_batches()
 

@@ -159,7 +159,7 @@ def look_up_hashes(
 
 def _select_usable(rows: pa.Table, wanted: Set[str], sealed: pa.StringArray) -> pa.Table:
     """The facts (RANGE_HASHES) about wanted ranges whose slices are all sealed."""
-    lacks = [IdSet.of(wanted).lacks(batch.column("range_id")) for batch in rows.to_batches()]
+    lacks = [IdSet.from_ids(wanted).lacks(batch.column("range_id")) for batch in rows.to_batches()]
     rows = rows.filter(pa.array(~np.concatenate([np.empty(0, np.bool_), *lacks]))).combine_chunks()
     return rows.filter(are_sealed(rows.column("slices").combine_chunks(), sealed)).combine_chunks()
 

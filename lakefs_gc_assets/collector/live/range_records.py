@@ -35,7 +35,7 @@ class RangeRecords:
     rows: pa.Table
 
     @classmethod
-    def of(cls, records: Iterable[RangeRecord]) -> "RangeRecords":
+    def from_records(cls, records: Iterable[RangeRecord]) -> "RangeRecords":
         """Records that this process has as objects."""
         values = [[getattr(record, name) for name in RANGES.names] for record in records]
         columns = zip(*values, strict=True) if values else [[] for _ in RANGES]
@@ -66,7 +66,7 @@ class RangeRecords:
 
     def without(self, known: Set[str]) -> "RangeRecords":
         """The ranges whose ids are not known."""
-        of = IdSet.of(known)
+        of = IdSet.from_ids(known)
         lacks = [of.lacks(batch.column("id")) for batch in self.rows.to_batches(max_chunksize=_AT_ONCE)]
         unknown = np.concatenate([np.empty(0, np.bool_), *lacks])
         return self if unknown.all() else RangeRecords(self.rows.filter(pa.array(unknown)))

@@ -98,7 +98,7 @@ class References(Generic[R]):
     ) -> RangeRecords:
         """The distinct ranges (RANGES) that a function finds in each task's share of files, which are neighbours."""
         if not names:
-            return RangeRecords.of([])
+            return RangeRecords.from_records([])
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
         def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -244,5 +244,5 @@ def find_unnamed(
     Raises:
         CorruptFile: a file is of no known kind, or damaged.
     """
-    ids = list_ids(store, IdSet.of(read) | expired, since)
+    ids = list_ids(store, IdSet.from_ids(read) | expired, since)
     return Unnamed(ids, references.unnamed_records(ids).without(read))

@@ -34,7 +34,7 @@ class IdSet(Set[str]):
         self._take(pa.array(some, pa.string()) for some in _parts(ids))
 
     @classmethod
-    def of(cls, ids: Iterable[str]) -> "IdSet":
+    def from_ids(cls, ids: Iterable[str]) -> "IdSet":
         """These ids, which may be in such a set already."""
         return ids if isinstance(ids, IdSet) else cls(ids)
 
@@ -69,7 +69,7 @@ class IdSet(Set[str]):
         return isinstance(name, str) and not self.lacking([name])
 
     def __or__(self, others: Set[str]) -> "IdSet":  # type: ignore[override]
-        more, joined = IdSet.of(others), IdSet()
+        more, joined = IdSet.from_ids(others), IdSet()
         new = more._digests[~self._has(more._digests)]
         joined._digests = np.insert(self._digests, np.searchsorted(self._digests, new), new)
         joined._others = self._others | more._others
@@ -78,7 +78,7 @@ class IdSet(Set[str]):
     __ror__ = __or__
 
     def __sub__(self, others: Set[Any]) -> "IdSet":
-        fewer, left = IdSet.of(others), IdSet()
+        fewer, left = IdSet.from_ids(others), IdSet()
         left._digests = self._digests[~fewer._has(self._digests)]
         left._others = self._others - fewer._others
         return left

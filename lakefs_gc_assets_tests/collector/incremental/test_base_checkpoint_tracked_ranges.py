@@ -20,15 +20,15 @@ RECORDS = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=20)
 @given(RECORDS)
 def test_are_read_as_they_were_written(local_store: ObjectStore, records: list[RangeRecord]) -> None:
-    sha256 = write(local_store, "run", "attempt", RangeRecords.of(records))
-    assert read(local_store, "run", "attempt", sha256) == RangeRecords.of(records)
+    sha256 = write(local_store, "run", "attempt", RangeRecords.from_records(records))
+    assert read(local_store, "run", "attempt", sha256) == RangeRecords.from_records(records)
     assert count(local_store, "run", "attempt", sha256) == len(records)
 
 
 def test_that_are_missing_damaged_or_others_end_the_run(local_store: ObjectStore) -> None:
     record = RangeRecord("a" * 64, b"a", b"b", 1, 2)
-    sha256 = write(local_store, "run", "attempt", RangeRecords.of([record]))
-    others = write(local_store, "run", "attempt", RangeRecords.of([record, record]))
+    sha256 = write(local_store, "run", "attempt", RangeRecords.from_records([record]))
+    others = write(local_store, "run", "attempt", RangeRecords.from_records([record, record]))
     for asked in (read, count):
         with pytest.raises(CorruptFile, match="checksum"):
             asked(local_store, "run", "attempt", sha256)

@@ -237,12 +237,12 @@ class TestByRules:
         newest = began(opened, DAY)
         report = ended(opened, newest)
         assert report.checkpoint is not None
-        sha256 = base_checkpoint.write(opened.store, newest.run_id, newest.attempt, RangeRecords.of([]))
+        sha256 = base_checkpoint.write(opened.store, newest.run_id, newest.attempt, RangeRecords.from_records([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
         assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
         assert not checkpoints.read_ids(opened.store, newest.run_id, left)
-        other = RangeRecords.of([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
+        other = RangeRecords.from_records([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
         base_checkpoint.write(opened.store, newest.run_id, newest.attempt, other)
         assert "tracked-attempt.parquet: checksum" in why_not(opened)
 

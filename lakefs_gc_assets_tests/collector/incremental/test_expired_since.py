@@ -41,7 +41,7 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
     left = ended(repository, before).checkpoint
     assert left is not None
-    sha256 = base_checkpoint.write(repository.store, before.run_id, before.attempt, RangeRecords.of(tracked))
+    sha256 = base_checkpoint.write(repository.store, before.run_id, before.attempt, RangeRecords.from_records(tracked))
     left = replace(left, tracked=len(tracked), tracked_sha256=sha256, full_run=before.run_id)
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)

@@ -84,7 +84,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
 
 FOLDER = CommitSource.METADATA_FOLDER
 NONE, ONE, TWO = (
-    RangeRecords.of(RangeRecord(name * 64, b"a", b"z", count, 0) for name, count in some)
+    RangeRecords.from_records(RangeRecord(name * 64, b"a", b"z", count, 0) for name, count in some)
     for some in ([], [("a", 3)], [("a", 3), ("b", 4)])
 )
 

@@ -65,7 +65,9 @@ class Repository:
     def record(self, *records: RangeRecord) -> None:
         """What the earlier run records when it reads ranges."""
         into = known_ranges.own_folder(self.earlier, HASHES)
-        self.earlier.engine.collect(References.from_step(self.earlier).committed(RangeRecords.of(records), None, into))
+        self.earlier.engine.collect(
+            References.from_step(self.earlier).committed(RangeRecords.from_records(records), None, into)
+        )
 
     def record_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
         """Records of a range what another one holds."""

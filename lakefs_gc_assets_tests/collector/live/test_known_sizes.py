@@ -53,7 +53,7 @@ class Repository:
     def read(self, *records: RangeRecord) -> None:
         """Reads ranges as a run does that learns what is committed."""
         into = known_ranges.own_folder(self.step, SIZES)
-        self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.of(records), into))
+        self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.from_records(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
         """The names of the ranges that are read for candidates of these sizes."""
@@ -165,7 +165,9 @@ def test_tasks_of_spark_record_sizes_and_look_at_them(
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
     step.engine.collect(
-        References.from_step(step).committed(RangeRecords.of(records.values()), known_ranges.own_folder(step, SIZES))
+        References.from_step(step).committed(
+            RangeRecords.from_records(records.values()), known_ranges.own_folder(step, SIZES)
+        )
     )
     every = [record.id for record in records.values()]
     for size, names in ((2, "ab"), (9, "")):
@@ -174,7 +176,7 @@ def test_tasks_of_spark_record_sizes_and_look_at_them(
 
 
 def test_an_address_is_read_as_it_is_without_facts(repository: Repository) -> None:
-    records = RangeRecords.of(repository.commit({"a": [1, 2], "b": [3]}).values())
+    records = RangeRecords.from_records(repository.commit({"a": [1, 2], "b": [3]}).values())
     references, engine = References.from_step(repository.step), repository.step.engine
     recording = references.committed(records, known_ranges.own_folder(repository.step, SIZES))
     assert engine.collect(recording).sort_by("address") == engine.collect(references.committed(records)).sort_by(

@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metar
 from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-NOTHING = Unnamed((), RangeRecords.of([]))
+NOTHING = Unnamed((), RangeRecords.from_records([]))
 
 
 @pytest.fixture

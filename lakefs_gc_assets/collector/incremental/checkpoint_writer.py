@@ -9,9 +9,9 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
+    NOT_COMMITTED_DF,
     PENDING_DF,
     STORE_DF,
-    UNHELD_DF,
     CandidateFigures,
     CommittedFigures,
     DeletedFigures,
@@ -31,7 +31,7 @@ from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
 
-def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | str:
+def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | str:
     """Stores the files and frames of a checkpoint and returns it, or returns why the next run must be a clean one.
 
     The checkpoint exists once a report names it.
@@ -39,22 +39,24 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
     if reason := reason_for_none(step, outcomes):
         return reason
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
-    unheld, there = step.stored(UNHELD_DF), universe_of(step, listed, committed)
+    not_committed, universe = step.stored(NOT_COMMITTED_DF), universe_of(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
     sealed = seal(step)
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.NOT_THERE)
     deleted = engine.select(ended, "address")
-    waiting_rows = select_pending(engine, unheld.rows(engine), sealed, deleted, unheld.count + outcomes.count)
+    waiting_rows = select_pending(
+        engine, not_committed.rows(engine), sealed, deleted, not_committed.count + outcomes.count
+    )
     with engine.in_background(partial(_store_committed, step, committed, sealed)) as stored_committed:
         waiting = _store(step, PENDING_DF, waiting_rows)
         pending = waiting.rows(engine, "address")
         kept, lost = count_sealed(
             engine,
-            select_sealed(engine, there.rows("address"), sealed),
-            select_sealed(engine, unheld.rows(engine, "address"), sealed),
+            select_sealed(engine, universe.rows("address"), sealed),
+            select_sealed(engine, not_committed.rows(engine, "address"), sealed),
             pending,
             deleted,
-            unheld.count + waiting.count + outcomes.count,
+            not_committed.count + waiting.count + outcomes.count,
         )
         held = committed.rows(engine, "address")
         both = engine.count(engine.among_exactly(held, pending, committed.count + waiting.count))
@@ -62,7 +64,7 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
         carried = stored_committed()
     if problem := checked.contradiction:
         return problem
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         attempt=attempt,
         sealed=len(sealed),
         # What expired was among the sealed objects that commits held, and is counted again where they still do.
@@ -77,36 +79,41 @@ def leave(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Checkpoint | 
         pending_windows=tuple(sorted(waiting.manifest.rows_by_window())),
         other_folders=listed.figures.other_folders,
     )
-    return _track(step, made, committed.figures) if carried is None else _carry(step, made, committed.figures, carried)
+    figures = committed.figures
+    return _track(step, checkpoint, figures) if carried is None else _carry(step, checkpoint, figures, carried)
 
 
 def _store_committed(
     step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str]
 ) -> StoredFrame[NoFigures] | None:
-    """Stores what is known for good of commits outside of sealed slices; None by retention rules, where nothing is."""
+    """Stores the committed objects outside of sealed slices; None by retention rules, because no commit lasts there."""
     if step.plan.flow.by_retention:
         return None
     return _store(step, CHECKPOINT_COMMITTED_DF, select_unsealed(step.engine, committed.rows(step.engine), sealed))
 
 
-def _carry(step: Step[R], made: Checkpoint, figures: CommittedFigures, carried: StoredFrame[NoFigures]) -> Checkpoint:
-    """A checkpoint that says what was read and is committed."""
+def _carry(
+    step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures, carried: StoredFrame[NoFigures]
+) -> Checkpoint:
+    """Adds to a checkpoint which ranges were read and which objects are committed."""
     return replace(
-        made,
-        read=ranges_read.count(step.repository.store, step.plan.run_id, made.attempt, figures.read_sha256),
+        checkpoint,
+        read=ranges_read.count(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.read_sha256),
         read_sha256=figures.read_sha256,
         committed=carried.count,
         committed_digest=carried.manifest.digest,
     )
 
 
-def _track(step: Step[R], made: Checkpoint, figures: CommittedFigures) -> Checkpoint:
-    """A checkpoint by retention rules, which says which ranges are tracked."""
+def _track(step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures) -> Checkpoint:
+    """Adds to a checkpoint by retention rules which ranges are tracked."""
     assert figures.tracked_sha256 is not None
     before = open_base_checkpoint(step)
     return replace(
-        made,
-        tracked=base_checkpoint.count(step.repository.store, step.plan.run_id, made.attempt, figures.tracked_sha256),
+        checkpoint,
+        tracked=base_checkpoint.count(
+            step.repository.store, step.plan.run_id, checkpoint.attempt, figures.tracked_sha256
+        ),
         tracked_sha256=figures.tracked_sha256,
         full_run=before.checkpoint.full_run if before else step.plan.run_id,
     )
@@ -118,7 +125,7 @@ def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFig
 
 
 def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str | None:
-    """Why the next run cannot build on this one; None where it can."""
+    """The reason why the next run cannot build on this one; None where it can."""
     listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
     if step.plan.flow is Flow.COMMITTED:
         return "its flow was committed, which lists nothing"
@@ -134,15 +141,15 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
         return f"it was limited to the windows {', '.join(step.plan.windows)}"
     if Folders((), listed.figures.other_folders).sharded:
         return "the repository has the sharded layout, where slices cannot be told apart by one listing"
-    if not _has_unheld(step):
+    if not _has_not_committed(step):
         return "its candidates were found by an earlier version of the collector"
     return None
 
 
-def _has_unheld(step: Step[R]) -> bool:
-    """Whether this attempt has stored what no commit holds; earlier versions did not."""
+def _has_not_committed(step: Step[R]) -> bool:
+    """True if this attempt has stored the frame `unheld`; earlier versions did not."""
     try:
-        return step.stored(UNHELD_DF).manifest.span.attempt == step.plan.attempt
+        return step.stored(NOT_COMMITTED_DF).manifest.span.attempt == step.plan.attempt
     except OrderViolation:
         return False
 
@@ -158,21 +165,23 @@ def seal(step: Step[R]) -> frozenset[str]:
     )
 
 
-def select_pending(engine: Engine[R], unheld: R, sealed: Iterable[str], deleted: R, count: int | None = None) -> R:
+def select_pending(
+    engine: Engine[R], not_committed: R, sealed: Iterable[str], deleted: R, count: int | None = None
+) -> R:
     """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted.
 
     Args:
-        unheld: objects that no commit holds.
+        not_committed: objects that no commit holds.
         deleted: addresses whose deletion the store accepted, in this run or meanwhile in another one, compared as
             strings.
-        count: how many objects and addresses there are together, about, where that is known.
+        count: number of objects and addresses together, about, where that is known.
     """
-    return engine.without_exactly(select_sealed(engine, unheld, sealed), deleted, count)
+    return engine.without_exactly(select_sealed(engine, not_committed, sealed), deleted, count)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCounts:
-    """Objects of sealed slices, or of no slice, by what became of them.
+    """Numbers of objects in sealed slices, or in no slice, by their fate.
 
     Attributes:
         committed: those that commits hold.
@@ -186,7 +195,7 @@ class CheckpointCounts:
 
     @property
     def contradiction(self) -> str | None:
-        """Why the next run cannot build on these frames; None where it can."""
+        """The reason why the next run cannot build on these frames; None where it can."""
         if self.both:
             return f"{self.both:,} objects would be pending although commits hold them"
         if self.lost:
@@ -194,36 +203,38 @@ class CheckpointCounts:
         return None
 
 
-def count_sealed(engine: Engine[R], there: R, unheld: R, waiting: R, deleted: R, count: int) -> tuple[int, int]:
-    """Counts objects of sealed slices by what became of them, to check the pending frame as it is stored.
+def count_sealed(
+    engine: Engine[R], universe: R, not_committed: R, waiting: R, deleted: R, count: int
+) -> tuple[int, int]:
+    """Counts objects of sealed slices by their fate, to check the pending frame as it is stored.
 
-    All operands have an address. Returns how many commits hold and how many are lost, see CheckpointCounts.
+    All operands have an address. Returns the numbers of committed and of lost objects, see CheckpointCounts.
 
     Args:
-        there, unheld: all objects, and those of them that no commit holds.
-        waiting: of the pending frame.
-        count: how many rows `unheld`, `waiting` and `deleted` have together, about.
+        universe, not_committed: all objects, and those of them that no commit holds.
+        waiting: objects of the pending frame.
+        count: number of rows of `not_committed`, `waiting` and `deleted` together, about.
     """
-    counts = engine.count_by_sets(unheld, waiting, deleted, count=count)
-    is_unheld = 1
-    held = engine.count(there) - sum(n for sets, n in counts.items() if sets & is_unheld)
-    return held, counts.get(is_unheld, 0)
+    counts = engine.count_by_sets(not_committed, waiting, deleted, count=count)
+    is_not_committed = 1
+    committed = engine.count(universe) - sum(n for sets, n in counts.items() if sets & is_not_committed)
+    return committed, counts.get(is_not_committed, 0)
 
 
 def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> int:
-    """How many candidates of a clean run came into a slice after an earlier run had sealed it.
+    """Counts the candidates of a clean run that came into a slice after an earlier run had sealed it.
 
-    An optimized run would not have found them. 0 for other flows, and where no earlier run can be built on.
+    An optimized run would not find them. 0 for other flows, and without an earlier run to build on.
     """
     if step.plan.flow is not Flow.CLEAN or not candidates.count:
         return 0
     try:
-        found = base_run.find_base_run(step.repository, step.plan.run_id)
-        base_run.require_files(step.repository.store, found)
+        base = base_run.find_base_run(step.repository, step.plan.run_id)
+        base_run.require_files(step.repository.store, base)
     except NoBaseRun:
         return 0
     return step.engine.count(
-        select_late(step, candidates, found.sealed, BaseCheckpoint(step.repository.store, found.run_id))
+        select_late(step, candidates, base.sealed, BaseCheckpoint(step.repository.store, base.run_id))
     )
 
 

@@ -18,9 +18,9 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
     DELETED_REPORT,
+    NOT_COMMITTED_DF,
     PENDING_DF,
     STORE_DF,
-    UNHELD_DF,
     CandidateFigures,
     DeletedFigures,
     F,
@@ -31,15 +31,15 @@ from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
 from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import leaving, ranges_read
-from lakefs_gc_assets.collector.incremental.leaving import (
+from lakefs_gc_assets.collector.incremental import checkpoint_writer, ranges_read
+from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     CheckpointCounts,
     count_late_arrivals,
     count_sealed,
-    leave,
     reason_for_none,
     seal,
     select_pending,
+    write_checkpoint,
 )
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import restoration
@@ -95,16 +95,16 @@ def test_rows_are_of_sealed_slices_or_of_others(addresses: set[str], sealed: set
 
 @given(ADDRESSES, SETTLED, ADDRESSES)
 def test_pending_is_what_is_sealed_unheld_and_not_deleted(
-    unheld: set[str], sealed: set[str], deleted: set[str]
+    not_committed: set[str], sealed: set[str], deleted: set[str]
 ) -> None:
     found = select_pending(
         ENGINE,
-        frame([listed(address) for address in sorted(unheld)], LISTED),
+        frame([listed(address) for address in sorted(not_committed)], LISTED),
         sealed,
         frame([live(address) for address in sorted(deleted)], LIVE),
     )
 
-    there = {address for address in unheld if folder_of(address) is None or folder_of(address) in sealed}
+    there = {address for address in not_committed if folder_of(address) is None or folder_of(address) in sealed}
     assert addresses_of(found) == Counter(there - deleted)
     assert found.schema.names == LISTED.names
 
@@ -113,12 +113,12 @@ def test_pending_is_what_is_sealed_unheld_and_not_deleted(
 def test_what_is_pending_is_counted_against_what_there_was(
     there: set[str], waiting: set[str], committed: set[str], deleted: set[str]
 ) -> None:
-    unheld = there - committed
-    rows = [frame([live(each) for each in sorted(names)], LIVE) for names in (there, unheld, waiting, deleted)]
+    not_committed = there - committed
+    rows = [frame([live(each) for each in sorted(names)], LIVE) for names in (there, not_committed, waiting, deleted)]
 
     held, lost = count_sealed(ENGINE, rows[0], rows[1], rows[2], rows[3], 9)
 
-    assert lost == len(unheld - waiting - deleted)
+    assert lost == len(not_committed - waiting - deleted)
     assert held == len(there & committed)
 
 
@@ -192,8 +192,8 @@ class TestLeave:
         rows = [listed(address, slice_window=window) for address in self.LISTED]
         told = replace(LISTED_FIGURES, sealed_objects=5, other_folders=("old",), **figures)
         put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), told)
-        unheld = [row for row in rows if row["address"] not in self.HELD]
-        put(step, UNHELD_DF, pa.Table.from_pylist(unheld, LISTED), NoFigures())
+        not_committed = [row for row in rows if row["address"] not in self.HELD]
+        put(step, NOT_COMMITTED_DF, pa.Table.from_pylist(not_committed, LISTED), NoFigures())
         read = ranges_read.write(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
         held = pa.Table.from_pylist([live(address) for address in self.HELD], LIVE)
         put(step, COMMITTED_DF, held, replace(COMMITTED_FIGURES, read_sha256=read))
@@ -204,7 +204,7 @@ class TestLeave:
 
     def test_what_a_sweep_leaves(self, repository: OpenRepository) -> None:
         step, outcomes = self.swept(repository)
-        left = leave(step, outcomes)
+        left = write_checkpoint(step, outcomes)
         pending, committed = step.stored(PENDING_DF), step.stored(CHECKPOINT_COMMITTED_DF)
         assert isinstance(left, Checkpoint)
         assert left == Checkpoint(
@@ -235,7 +235,7 @@ class TestLeave:
     def test_frames_that_are_left_began_when_they_were_made(self, repository: OpenRepository) -> None:
         step, outcomes = self.swept(repository)
         repository.clock.sleep(60)
-        leave(step, outcomes)
+        write_checkpoint(step, outcomes)
         for frame in (PENDING_DF, CHECKPOINT_COMMITTED_DF):
             span = step.stored(frame).manifest.span
             assert span.started_at == span.ended_at == step.started_at + timedelta(seconds=60)
@@ -253,8 +253,8 @@ class TestLeave:
 
     def test_a_contradiction_leaves_nothing(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         step, outcomes = self.swept(repository)
-        monkeypatch.setattr(leaving, "UNHELD_DF", STORE_DF)
-        assert leave(step, outcomes) == "1 objects would be pending although commits hold them"
+        monkeypatch.setattr(checkpoint_writer, "NOT_COMMITTED_DF", STORE_DF)
+        assert write_checkpoint(step, outcomes) == "1 objects would be pending although commits hold them"
 
     @pytest.mark.parametrize(
         ("plan", "window", "reason"),
@@ -274,17 +274,17 @@ class TestLeave:
     def test_why_nothing_is_left(self, repository: OpenRepository, plan: Plan, window: str, reason: str | None) -> None:
         step, outcomes = self.swept(repository, plan, window=window)
         assert reason_for_none(step, outcomes) == reason
-        left = leave(step, outcomes)
+        left = write_checkpoint(step, outcomes)
         assert left == reason if reason else isinstance(left, Checkpoint)
 
     def test_nothing_is_left_where_an_earlier_version_found_the_candidates(self, repository: OpenRepository) -> None:
         step, outcomes = self.swept(repository)
-        unheld = step.stored(UNHELD_DF)
+        not_committed = step.stored(NOT_COMMITTED_DF)
         earlier = replace(step, plan=replace(SWEEP, attempt="another"))
-        earlier.complete(UNHELD_DF, NoFigures(), unheld.manifest.files)
+        earlier.complete(NOT_COMMITTED_DF, NoFigures(), not_committed.manifest.files)
         assert reason_for_none(step, outcomes) == "its candidates were found by an earlier version of the collector"
-        repository.store.delete([run_folder.manifest(SWEEP.run_id, UNHELD_DF.name)])
-        assert leave(step, outcomes) == "its candidates were found by an earlier version of the collector"
+        repository.store.delete([run_folder.manifest(SWEEP.run_id, NOT_COMMITTED_DF.name)])
+        assert write_checkpoint(step, outcomes) == "its candidates were found by an earlier version of the collector"
 
     def test_nothing_is_left_where_slices_cannot_be_told_apart(self, repository: OpenRepository) -> None:
         step, outcomes = self.swept(repository)
