@@ -1,1 +1,1 @@
-"""The run: what is asked when, what is compared with what, and which guard stands where. No Dagster and no Spark."""
+"""The run: the order of its questions, comparisons and guards. No Dagster and no Spark."""

@@ -43,7 +43,7 @@ class Moment:
 
     Attributes:
         at: UTC.
-        counter: what `monotonic` gave then.
+        counter: value of `monotonic` then.
     """
 
     at: datetime
@@ -96,12 +96,12 @@ class Clocks:
 
     @property
     def earliest(self) -> datetime:
-        """For the cutoff: what is young by any clock is young."""
+        """Time for the cutoff: an object that is young by any clock is young."""
         return min(self.own, self.server_earliest, self.store)
 
     @property
     def latest(self) -> datetime:
-        """For expiries: what is too old by any clock is too old."""
+        """Time for expiries: a thing that is too old by any clock is too old."""
         return max(self.own, self.server_latest, self.store)
 
     def cutoff(self, min_age: timedelta, grace_period: timedelta, skew: timedelta) -> datetime:

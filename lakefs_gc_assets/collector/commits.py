@@ -1,4 +1,4 @@
-"""Which commits are live: all that the server's refs dump names, proved complete, or every range file as a fallback.
+"""Live commits: all that the server's refs dump names, proved complete, or every range file as a fallback.
 
 A refs dump is no snapshot: branches are dumped after commits, so heads made in between are missing from its commits. It
 counts only when every branch head, tag and parent is known; what a busy server left out is fetched one by one.
@@ -36,13 +36,13 @@ NOT_LISTED = np.iinfo(np.int64).min
 """In place of the time of a file that the listing does not have."""
 _ID = r"^[0-9a-f]{64}$"
 _BEHIND_ALL_IDS = f"{METADATA_PREFIX}g"
-"""Where the listing ends: every id sorts before this, and the folder `retention/` after it."""
+"""End of the listing: every id sorts before this, and the folder `retention/` after it."""
 _AT_ONCE = 100_000
 """Files that are looked up at one time."""
 
 
 class CommitSource(StrEnum):
-    """Where the live commits were learnt from."""
+    """Source of the live commits."""
 
     REFS_DUMP = "refs dump"
     METADATA_FOLDER = "metadata folder"
@@ -56,12 +56,12 @@ class LiveCommits:
         metarange_ids: distinct metaranges of all commits, about by their dates; empty with the fallback.
         files: names of all metadata files, of whatever kind, with the fallback; empty with a refs dump.
         heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
-        commits: how many commits are live; 0 with the fallback, which does not know.
-        fetched: how many of them the dump lacked, so that they were fetched by the API.
+        commits: number of live commits; 0 with the fallback, which does not know.
+        fetched: number of those that the dump lacked and the API gave.
         sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
         waited: seconds of waiting before them that protect and are no work.
-        at_once: whether refs were dumped without that wait.
+        at_once: true if refs were dumped without that wait.
         compacted: the branch of each compacted base: a metarange that holds what is staged there, and no commit names.
             Empty with the fallback, which counts every file.
     """
@@ -87,7 +87,7 @@ class Dump:
 
     Attributes:
         branches, tags: the commit of each, hidden branches included.
-        fetched: how many commits the dump lacked and the API gave.
+        fetched: number of commits that the dump lacked and the API gave.
         sealed: the branch of each sealed staging token.
         tables: ids of its files.
         waited, at_once, compacted: as in LiveCommits.
@@ -175,7 +175,7 @@ def complete_dump(
     *,
     at_once: bool = False,
 ) -> Dump:
-    """A refs dump that lacks nothing; what a busy server left out is fetched, or another dump is asked for.
+    """A complete refs dump: commits that a busy server left out are fetched, or another dump is requested.
 
     It starts a set time after uncommitted data was prepared. By then a commit that was under way has ended, or shows
     its sealed token, and a server whose database answers scans with what it knew some seconds ago knows both.
@@ -375,7 +375,7 @@ def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime 
 
 
 def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int64]:
-    """When each of these files was written last: LastModified in microseconds since 1970 by the store's clock.
+    """Last write of each file: LastModified in microseconds since 1970 by the store's clock.
 
     Lists the folder once, as `list_ids` does. Raises StorageError.
 

@@ -1,7 +1,7 @@
-"""Trying out, before any run, what runs will ask of the server and of the store.
+"""Checks, before any run, of the rights and features that runs need of the server and of the store.
 
-Every right and every feature is tried by the very calls of a run, as far as that deletes nothing of anybody's: what is
-written are two small files of its own, what is deleted are these and what the server prepared because it was asked.
+Every right and feature is tried by the same calls as in a run, as far as that deletes nobody's objects. It
+writes two small files, and deletes these and the data that the server prepared for it.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -76,8 +76,8 @@ class Finding:
     """One right or feature.
 
     Attributes:
-        purposes: what needs it.
-        detail: what was seen, or what went wrong.
+        purposes: uses that need it.
+        detail: result, or what went wrong.
         given_by: the right, and the document that has it; empty where no right gives it.
     """
 
@@ -105,7 +105,7 @@ class Diagnosis:
         return all(finding.state is not State.MISSING for finding in self.findings)
 
     def missing_for(self, purpose: Purpose) -> tuple[str, ...]:
-        """Names of what is missing for something that is wanted."""
+        """Names of missing rights and features that a wanted purpose needs."""
         missing = (finding for finding in self.findings if finding.state is State.MISSING)
         return tuple(finding.name for finding in missing if purpose in finding.purposes)
 
@@ -277,7 +277,7 @@ class _Examination:
 
     @property
     def _storage(self) -> str:
-        """Where the repository lies, of a server with several storages."""
+        """Storage of the repository, on a server with several storages."""
         return f" on storage {self._known.storage_id}" if self._known.storage_id else ""
 
     @property

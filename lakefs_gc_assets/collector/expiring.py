@@ -33,7 +33,7 @@ FOLDERS = (
     *(name for name in kinds.FRAMES if name != kinds.DELETED_REPORT.name),
     *_FOLDERS_BEFORE_FACTS,
 )
-"""What an expired run loses: folders of these names and nothing else."""
+"""Names of the folders that an expired run loses; it loses nothing else."""
 
 _UNDER_WAY = timedelta(days=1)
 """A forecast takes less, and so does a question."""
@@ -56,7 +56,7 @@ class PastRun:
 
     @property
     def may_have_prepared(self) -> bool:
-        """Whether the server's preparations for it may still be there."""
+        """True if the server's preparations for it may still be there."""
         return bool(self.frames) or preparations.notes(self.run_id) in self.entries
 
 
@@ -78,7 +78,7 @@ class PastForecast:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What becomes of the runs and forecasts, newest first.
+    """The decision about all runs and forecasts, newest first.
 
     Attributes:
         expired: runs beyond those that are kept; some lost their frames earlier.

@@ -1,7 +1,7 @@
 """Why one object stays or goes: who holds it, by which rule, where it is staged, and which run deleted it.
 
-What is live is asked by the functions of a run, and nothing is stored but a note of what the server prepared for the
-question. Where the newest run looked at the object and found no live commit that holds it, the ranges that this run
+Live addresses come from the same functions as in a run. Nothing is stored but the id of the data that the server
+prepared for the question. Where the newest run looked at the object and found no live commit that holds it, the ranges that this run
 read are not read again; else every range is.
 """
 
@@ -86,7 +86,7 @@ class StagedAt:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a run of ours decided about the object."""
+    """A run's decision about the object."""
 
     run_id: str
     decided_at: datetime
@@ -101,7 +101,7 @@ class Explanation:
     Attributes:
         stored: None where there is no such object.
         holders: active commits first.
-        uncommitted: whether the server's uncommitted data names it, or a branch shows it.
+        uncommitted: true if the server's uncommitted data names it, or a branch shows it.
         staged: where, as far as branches show it.
         decisions: by runs, newest first.
         unnamed: ranges that count by the settings though no active commit has them; none where one holds the object.
@@ -398,7 +398,7 @@ def _is_uncommitted(repository: OpenRepository, key: str, note: LogLine) -> bool
 
 
 def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> Iterator[StagedAt]:
-    """Where branches show the address."""
+    """Branches and paths that show the address."""
     for branch in repository.api.branches():
         for change in repository.api.changes(branch.id):
             stats = None if change.type == "removed" else repository.api.stat(branch.id, change.path)

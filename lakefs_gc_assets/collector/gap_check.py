@@ -180,7 +180,7 @@ _COLUMNS = ("address", "slice")
 _LISTED = 1
 """In what `count_by_sets` tells: that an address is listed."""
 _ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/")
-"""Where the id begins in the name of an object that has a slice."""
+"""Position of the id in the name of an object that has a slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Gap:
 
     Attributes:
         missing: those that no run of ours deleted.
-        expected: how many it should have.
+        expected: number of addresses that it should have.
         examples: a few of the missing ones.
         lost: those that earlier runs of ours deleted, and a branch head or staging holds all the same.
         lost_examples: a few of them.

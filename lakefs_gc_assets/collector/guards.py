@@ -20,11 +20,11 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings
 
 _FEW_CANDIDATES = 10
-"""So many objects may go whatever their share: in a repository of twenty, one table written anew is half of it."""
+"""Up to this many objects may go whatever their share: in a repository of twenty, one rewritten table is half."""
 _FEW_UNCOMMITTED = 10
-"""So many uncommitted addresses may go between mark and recheck whatever their share: somebody tidied up."""
+"""Up to this many uncommitted addresses may go between mark and recheck, whatever their share: somebody tidied up."""
 _FEW_BRANCHES = 5
-"""So many branches may go whatever their share, as long as one is left: they were merged. Each may stand for many
+"""Up to this many branches may go whatever their share, if one remains: they were merged. Each may stand for many
 staged objects, so the number is lower than those of objects."""
 _ADDRESS_FORM = "address form"
 _MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
@@ -32,7 +32,7 @@ _MARKED_ONLY = "This repository can be marked, not swept: its staged objects can
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What marking found. Sizes in bytes.
+    """Figures of a mark. Sizes in bytes.
 
     Attributes:
         listed: objects that the run looked at.
@@ -43,12 +43,12 @@ class Mark:
         kept: unreferenced objects that are kept, by reason.
         missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
         missing_examples: a few of the missing addresses.
-        branches: how many branches have a head that holds an object.
+        branches: number of branches whose head holds an object.
         branches_before: the most such branches that a run counted since the newest successful sweep, see
             `earlier_runs.branch_baseline`; None where no earlier run counted them.
         retention: guards that the retention rules trip.
         nested: repositories whose namespace lies inside of this one, or around it.
-        repositories_unknown: what the server said where it does not list repositories; None where it does.
+        repositories_unknown: the server's answer if it does not list repositories; None if it does.
     """
 
     listed: int
@@ -112,7 +112,7 @@ class Gauge:
 
 
 def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
-    """How near the figures of a mark are to the limits of the guards of amount.
+    """Figures of a mark beside the limits of the guards of amount.
 
     These are four gauges, of candidates and of the gap in the listing, by share and by number, and the one of branches
     where an earlier run counted them.
@@ -146,9 +146,9 @@ def require_committed(found: bool, promised: int | None, going: int) -> None:
     """Raises GuardTripped where objects are to be deleted, commits promise entries, and no committed address was found.
 
     Args:
-        found: whether any committed address was found.
+        found: true if any committed address was found.
         promised: entries that the metaranges of live commits say there are; None where none was read.
-        going: how many objects are to be deleted.
+        going: number of objects to be deleted.
     """
     if going and promised and not found:
         raise GuardTripped(

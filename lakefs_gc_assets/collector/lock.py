@@ -49,7 +49,7 @@ NO_LOCK = (
 
 @dataclass(frozen=True, slots=True)
 class LockToken:
-    """What another process needs to check that a lock is still held; may be pickled."""
+    """Facts by which another process checks that a lock is still held; may be pickled."""
 
     nonce: str
 
@@ -82,7 +82,7 @@ class _Record:
             ) from None
 
     def expires_at(self, written_at: datetime) -> datetime:
-        """When others may take the lock over: the expiry counts from `renewed_at` or `written_at`, the later."""
+        """Time from which others may take the lock over, counted from the later of `renewed_at` and `written_at`."""
         return max(self.renewed_at, written_at) + timedelta(minutes=self.expires_minutes)
 
 
@@ -221,7 +221,7 @@ def verify(store: ObjectStore, token: LockToken) -> None:
 
 
 def holder(store: ObjectStore) -> str | None:
-    """Who holds the lock, since when, for a person to read; None where nobody does."""
+    """Holder of the lock and the time since when, for a person to read; None if nobody holds it."""
     try:
         facts, current = _read(store)
     except ObjectNotFound:
@@ -235,7 +235,7 @@ def holder(store: ObjectStore) -> str | None:
 
 
 def is_held_by(store: ObjectStore, owner: str) -> bool:
-    """Whether this owner has the lock and has not released it."""
+    """True if this owner has the lock and has not released it."""
     try:
         _, current = _read(store)
     except ObjectNotFound:
@@ -263,7 +263,7 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
     Args:
         work: the run's id, or a name for other work that needs the lock.
         owner: who takes the lock; a lock of the same owner is taken over at once.
-        deletes: whether that work deletes or moves objects. Where it does not, it needs no lock that holds.
+        deletes: true if that work deletes or moves objects. Otherwise it needs no lock that holds.
     Raises:
         LockHeld: another owner holds the lock.
         NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
@@ -349,7 +349,7 @@ def renewed(lock: Lock, repository: OpenRepository, warn: LogLine) -> Iterator[N
 
 
 class _Asked(TypedDict):
-    """What both ways of taking the lock are asked for."""
+    """Arguments of both ways of taking the lock."""
 
     run_id: str
     owner: str

@@ -102,9 +102,9 @@ def make_report(
     """The report of a run that came to its end.
 
     Args:
-        left: what the next run can build on, or why it cannot.
+        left: checkpoint for the next run, or why there is none.
         late_arrivals: candidates that came into a slice after an earlier run had sealed it.
-        failures: what failed deletions mean; None for a dry run.
+        failures: judgement of failed deletions; None for a dry run.
     """
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
@@ -189,7 +189,7 @@ def list_warnings(
     settings: CollectionSettings,
     swept: bool,
 ) -> tuple[str, ...]:
-    """What a person must know before anything else; the guards that a sweep would trip are among it in a dry run."""
+    """Warnings for a person to read first, in a dry run also the guards that a sweep would trip."""
     unasked = describe_unasked(candidates, settings)
     compacted = describe_compacted(committed.figures, settings)
     return (
@@ -223,7 +223,7 @@ def describe_gone(figures: CandidateFigures) -> tuple[str, ...]:
 
 
 def describe_losses(figures: CandidateFigures) -> str | None:
-    """What is referenced although earlier runs deleted it: the most important figure of all. None where nothing is."""
+    """Referenced objects that earlier runs deleted: the most important figure. None if there are none."""
     if not figures.lost:
         return None
     return (
@@ -233,7 +233,7 @@ def describe_losses(figures: CandidateFigures) -> str | None:
 
 
 def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) -> str | None:
-    """What a server that compacts staging means for the settings of unnamed ranges; None where they suit it."""
+    """Advice on the settings of unnamed ranges for a server that compacts staging; None if they suit it."""
     if not figures.compacted_bases:
         return None
     seen = f"the server compacts staging: {figures.compacted_bases:,} compacted bases are on branches"
@@ -253,7 +253,7 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
 
 
 def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> str | None:
-    """What is kept because there was too much to ask, and the setting that changes it. None where all was asked."""
+    """Objects kept because too many paths had to be checked, and the setting for it. None if all were checked."""
     kept, unasked = candidates.figures.kept.get(Kept.UNCERTAIN.value, 0), candidates.figures.paths_unasked
     if not kept:
         return None

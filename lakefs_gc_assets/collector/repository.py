@@ -20,7 +20,7 @@ class OpenRepository:
         opener: opens the same store again in another process.
         others: repositories whose references into this one's namespace count as well.
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
-        opened: whether the run was opened; otherwise somebody materializes assets under an id of his own choice.
+        opened: true if the run was opened; otherwise somebody materializes assets under an id of their own choice.
     """
 
     facts: Repository

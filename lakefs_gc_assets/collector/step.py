@@ -48,7 +48,7 @@ class Step(Generic[R]):
 
     @property
     def lock_token(self) -> LockToken:
-        """What batches prove by that the lock is held.
+        """Proof for batches that the lock is held.
 
         Raises LockLost where this step has none, or NotOffered where it has one that anybody can take unnoticed and
         nobody said why that is enough: it deletes nothing.
@@ -60,7 +60,7 @@ class Step(Generic[R]):
         return self.lock.token
 
     def tasks(self, setting: int) -> int:
-        """How many tasks a setting asks for; 0 stands for the engine's own number."""
+        """Number of tasks by a setting; 0 stands for the engine's own number."""
         return setting or self.engine.tasks
 
     def stored(self, frame: Frame[F]) -> StoredFrame[F]:
@@ -98,7 +98,7 @@ class Step(Generic[R]):
         """Writes the rows of several tables as `write` does, one row for each address.
 
         Args:
-            count: how many rows the tables have together, about.
+            count: rows of the tables together, about.
         """
         written = self.engine.map_distinct(rows, self._writer(frame, self._place), files.WRITTEN, count)
         return _files(self.engine.collect(written))

@@ -86,7 +86,7 @@ def subtract(step: Step[R], rows: R, live: Sequence[R], sighted: R, count: int) 
 
 
 def _provisional(step: Step[R], committed: StoredFrame[CommittedFigures]) -> tuple[StoredFrame[NoFigures], ...]:
-    """What is live and not committed for good, where there is any."""
+    """Live addresses that are not committed for good, if there are any."""
     if not committed.figures.provisional_ranges:
         return ()
     frame = step.stored(PROVISIONAL_DF)
@@ -113,7 +113,7 @@ class Reasons:
 
     @property
     def unrecognised(self) -> int:
-        """Those whose names lakeFS never makes."""
+        """Objects whose names lakeFS never makes."""
         return self.kept.get(Kept.UNRECOGNISED.value, 0)
 
 
@@ -152,7 +152,7 @@ def choose_candidates(
 
     Args:
         unreferenced: rows of `subtract`.
-        at_most: how many rows these can be.
+        at_most: maximum number of these rows.
         columns: of the candidates.
         clear: leaves out of candidates what `clear_hidden` does; not called where there are none.
     """

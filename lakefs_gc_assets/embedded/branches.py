@@ -1,4 +1,4 @@
-"""Branches and what is staged on them; tags.
+"""Branches, the objects staged on them, and tags.
 
 Each branch has a staging token, under which its uncommitted entries lie, and tombstones for deleted committed paths. A
 branch may rest on a compacted base in place of its commit's metarange: what was staged, folded into a metarange that
@@ -18,7 +18,7 @@ from lakefs_gc_assets.embedded.formats import Entry
 from lakefs_gc_assets.embedded.repositories import Repository
 
 _StagedRow = tuple[bytes, bytes | None, bytes | None]
-"""Path, identity, data of what is staged; identity and data None for a tombstone."""
+"""Path, identity and data of a staged entry; identity and data are None for a tombstone."""
 
 
 def encode_path(path: str) -> bytes:
@@ -71,12 +71,12 @@ def drop_staged(database: sqlite3.Connection, token: str) -> None:
 
 
 def drop_staged_path(database: sqlite3.Connection, token: str, path: str) -> None:
-    """Forgets what is staged at one path."""
+    """Drops the staged entry of one path."""
     database.execute("DELETE FROM staged WHERE token = ? AND path = ?", (token, encode_path(path)))
 
 
 def drop_staged_prefix(database: sqlite3.Connection, token: str, prefix: str) -> None:
-    """Forgets what is staged below a prefix."""
+    """Drops the staged entries below a prefix."""
     key = encode_path(prefix)
     database.execute(
         "DELETE FROM staged WHERE token = ? AND path >= ? AND substr(path, 1, ?) = ?", (token, key, len(key), key)
@@ -92,7 +92,7 @@ def find_staged(database: sqlite3.Connection, token: str, path: str) -> tuple[bo
 
 
 def scan_staged(database: sqlite3.Connection, token: str, start: bytes = b"") -> Iterator[_StagedRow]:
-    """Path, identity, data of what is staged, in order; identity and data None for a tombstone."""
+    """Path, identity and data of staged entries, in order; identity and data are None for a tombstone."""
     yield from database.execute(
         "SELECT path, identity, data FROM staged WHERE token = ? AND path >= ? ORDER BY path", (token, start)
     )
@@ -229,7 +229,7 @@ def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
 
 
 def delete(core: Core, repository: Repository, branch_id: str) -> None:
-    """Removes a branch and what is staged on it; its commits stay, perhaps dangling."""
+    """Removes a branch and its staged entries; its commits stay, perhaps dangling."""
     if branch_id == repository.default_branch:
         raise bad_request("cannot delete repository default branch")
     with core.database.transaction() as database:
@@ -258,7 +258,7 @@ def require_clean(core: Core, repository: Repository, branch: Branch, doing: str
 
 
 def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: str) -> None:
-    """Drops what is staged: everything, one object, or all below a prefix."""
+    """Drops staged entries: all, one object, or those below a prefix."""
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
         token = branch.staging_token

@@ -227,7 +227,7 @@ _ROWS_READ_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Where the next page begins; `key` is always empty."""
+    """Start of the next page; `key` is always empty."""
 
     branch: str
     path: str

@@ -1,4 +1,4 @@
-"""Making commits: of what is staged, by merges and reverts, by imports; and what differs between them.
+"""Commits of staged entries, merges, reverts and imports; and differences between commits.
 
 Merges and reverts are one three-way comparison of entries by identity. An import makes objects outside the storage
 namespace entries with full addresses, in a commit of their own.
@@ -20,7 +20,7 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Who makes a commit, and what they say of it; `date` in seconds since 1970 UTC, now unless given."""
+    """Committer, message and metadata of a commit; `date` in seconds since 1970 UTC, by default now."""
 
     committer: str
     message: str
@@ -114,7 +114,7 @@ def _identity(record: Record | None) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """Who wins where both changed a path, whether the commit has one parent only, and may have no changes."""
+    """Options of a merge: who wins a conflict, one parent only, and no changes allowed."""
 
     strategy: str = ""
     squash: bool = False

@@ -141,7 +141,7 @@ RuleSet = Literal["oss", "seed"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the server behaves; defaults are those of lakeFS.
+    """Behaviour of the server; defaults are those of lakeFS.
 
     Attributes:
         rules: `oss` as recorded servers behave; `seed` as the design of uncommitted collection asks: addresses to link
@@ -209,7 +209,7 @@ class Tasks:
 
 @dataclass(slots=True)
 class TaskState:
-    """How far a task is; `result` or `error` once it is done."""
+    """Progress of a task; `result` or `error` once it is done."""
 
     updated_at: datetime
     result: dict[str, Any] | None = None
@@ -230,9 +230,9 @@ class Core:
     signing_key: bytes
     public_url: str = ""
     lost_pages: int = 0
-    """How many of the next pages of prepare_uncommited come without location and file (a recorded server's hole)."""
+    """Number of next pages of prepare_uncommited without location and file (a fault of a recorded server)."""
     interrupted_writes: int = 0
-    """How many of the next uploads and full copies end between the writing of the object and its staging."""
+    """Number of next uploads and full copies that end between writing the object and staging it."""
 
 
 def timestamp(moment: datetime) -> str:

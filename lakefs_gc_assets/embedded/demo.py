@@ -51,7 +51,7 @@ from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSS
 from lakefs_gc_assets.storage.opening import open_store
 
 BUCKET_GRACE = timedelta(seconds=5)
-"""How long an issued address may be linked: objects in a bucket cannot be made to look old, so old comes soon."""
+"""Lifetime of an issued address. It is short, since objects in a bucket cannot be made to look old."""
 BUCKET_SKEW = timedelta(seconds=12)
 """Allowance for clocks that differ, small for the same reason; they must agree within half of it."""
 BUCKET_AGING = BUCKET_GRACE + BUCKET_SKEW + timedelta(seconds=2)
@@ -326,7 +326,7 @@ _SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"  # noqa: S105
 _SECRET = "embedded-playground-secret"  # noqa: S105
 _CONFIGURATION_FILE = "lakefs-gc.yaml"
 _SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
-"""Who turns the sensor on sees an optimized run minutes later."""
+"""With the sensor on, an optimized run starts minutes later."""
 
 
 @contextmanager

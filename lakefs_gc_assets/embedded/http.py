@@ -1,4 +1,4 @@
-"""Requests, responses and routes, independent of what is served; ranges, conditions, and faults to switch on.
+"""Requests, responses and routes of any service; ranges, conditions, and faults to switch on.
 
 The header Range says which bytes of an object are asked for (RFC 9110, section 14); several ranges at once are not
 served. If-None-Match and If-Match (section 13) write only where nothing is, or what is known. Faults slow, throttle,
@@ -100,7 +100,7 @@ class Request:
             raise bad_request(f'parameter "{name}" in query has an error: value is not an integer') from None
 
     def amount(self) -> int:
-        """How many items a page may have: 100 unless asked; at most, and where less than one is asked for, 1000."""
+        """Items of a page: 100 by default; 1000 at most, and if less than one is requested."""
         amount = self.number("amount", 100)
         return amount if 0 < amount <= _MAX_PER_PAGE else _MAX_PER_PAGE
 
@@ -275,7 +275,7 @@ class Condition:
         return self.absent or bool(self.etags)
 
     def check(self, etag: str | None) -> None:
-        """Takes the ETag of what is there, None for nothing. Raises ApiFailure 412."""
+        """Checks conditions against the current ETag; None if there is nothing. Raises ApiFailure 412."""
         if self.absent and etag is not None:
             raise ApiFailure(412, "path already exists")
         if self.etags and (etag is None or not _among(etag, self.etags)):
@@ -338,9 +338,9 @@ class Fault:
         kind: `slow` waits `seconds` and then answers; `throttled` answers 429; `failing` answers `status`;
             `truncated` breaks the connection halfway through the answer's body.
         path: regular expression that the request's path must contain.
-        times: how many requests it strikes; None for all.
-        after: how many matching requests it lets pass first.
-        acts: whether a throttled or failing request is carried out all the same.
+        times: number of requests that it affects; None for all.
+        after: number of matching requests that it lets pass first.
+        acts: true if a throttled or failing request is carried out all the same.
     """
 
     kind: FaultKind
@@ -359,7 +359,7 @@ class Fault:
 
 
 class Faults:
-    """Those that are switched on. Safe to use from several threads."""
+    """Faults that are switched on. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
@@ -371,7 +371,7 @@ class Faults:
             self._faults.append(fault)
 
     def switched_on(self) -> list[dict[str, Any]]:
-        """Those that may still strike, as JSON objects, with what is left of `times` and `after`."""
+        """Faults that may still strike, as JSON objects, with the rest of `times` and `after`."""
         with self._lock:
             return [asdict(fault) for fault in self._faults if fault.times != 0]
 

@@ -163,7 +163,7 @@ def presigned_url(
 
 
 def link_expiry(core: Core) -> int:
-    """When a link made now ends, in seconds since 1970 UTC."""
+    """Expiry of a link made now, in seconds since 1970 UTC."""
     return core.clock.seconds() + LINK_LIFETIME_SECONDS
 
 

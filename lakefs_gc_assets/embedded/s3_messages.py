@@ -152,7 +152,7 @@ def _quoted(text: str) -> str:
 
 
 def _token(key: str) -> str:
-    """Where the next page begins: clients do not decode it, and XML could not carry every key as it is."""
+    """Start of the next page: clients do not decode it, and XML could not carry every key as it is."""
     return quote(key, safe="", errors="surrogateescape")
 
 

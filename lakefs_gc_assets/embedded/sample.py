@@ -131,7 +131,7 @@ _SHARES = {
     "reset": 0.06,
     "deleted branch": 0.12,
 }
-"""How the objects above the least of each kind are spread."""
+"""Shares of the objects above the minimum of each kind."""
 
 
 @dataclass(frozen=True, slots=True)

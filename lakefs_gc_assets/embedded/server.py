@@ -76,7 +76,7 @@ class Listener(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Endpoint of the server."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}"
 
     def finish_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:

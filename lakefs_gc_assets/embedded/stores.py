@@ -1,4 +1,4 @@
-"""Where objects and metadata lie, and the clock that dates them.
+"""Stores of objects and metadata, and the clock that dates them.
 
 Objects lie in a local folder or any store of `storage/`, one `ObjectStore` for each storage namespace. Metadata lie in
 SQLite: repositories, branches, tags, commits, staged entries, and the records of every range. Range records are kept
@@ -78,7 +78,7 @@ class Blockstore(Protocol):
 
     Attributes:
         type: `blockstore_type` in the server's configuration.
-        scheme: what storage namespaces begin with, such as `s3://` or `s3://bucket/prefix/`.
+        scheme: prefix of storage namespaces, such as `s3://` or `s3://bucket/prefix/`.
     """
 
     type: str
@@ -161,7 +161,7 @@ class RemoteBlockstore:
     """Stores that something else opens, such as buckets behind the S3 API; times of objects are the service's own."""
 
     def __init__(self, blockstore_type: str, open_store: Callable[[str], ObjectStore], scheme: str = "") -> None:
-        """Takes a function that opens the store whose root is a full address, and what addresses must begin with."""
+        """Takes a function that opens the store at a full address, and the prefix of all addresses."""
         self.type = blockstore_type
         self.scheme = scheme or f"{blockstore_type}://"
         self._open = open_store

@@ -49,7 +49,7 @@ class DagsterUI:
     """The webserver and daemon that `dagster dev` has started.
 
     Attributes:
-        log: what they write.
+        log: their output.
     """
 
     url: str

@@ -1,4 +1,4 @@
-"""What a run needs to know of earlier ones, in one place: an index of runs beside the lock.
+"""An index of earlier runs beside the lock, with the facts that later runs need.
 
 Without it, a run looks for a plan in every folder beside its own, the server's and those of other programs included,
 and reads plans and reports of many runs. With it, it lists the folders, reads the index, and looks only into folders
@@ -44,7 +44,7 @@ _ABSENT = ""
 
 @dataclass(frozen=True, slots=True)
 class SettledRun:
-    """What later runs need to know of a run that changes no more, except by an approval.
+    """Facts that later runs need about a run that changes no more, except by an approval.
 
     Attributes:
         base: whether it listed and was to delete, so that no run builds on an older one.
@@ -94,7 +94,7 @@ class EarlierRuns:
         return (name for name in self._names if name in self._settled or self._is_ours(name))
 
     def settled(self, run_id: str) -> SettledRun | None:
-        """What the index says of a run; None where it says nothing, so that the run's own files are to be asked."""
+        """The index's entry of a run; None if it has none, so that the run's own files must be read."""
         return self._settled.get(run_id)
 
     def is_of(self, run_id: str, repository: str) -> bool:
@@ -108,7 +108,7 @@ class EarlierRuns:
             return False
 
     def is_stored(self, run_id: str) -> bool:
-        """Whether the plan of a run that the index names is still stored."""
+        """True if the plan of a run that the index names is still stored."""
         return run_folder.has_plan(self._store, run_id)
 
     def _is_ours(self, name: str) -> bool:
@@ -172,7 +172,7 @@ def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: 
 
 
 def _look_at(store: ObjectStore, run_id: str, *, overtaken: bool) -> SettledRun | None:
-    """What is to be known of another run; None as for `_settle`, or where its files cannot be read."""
+    """The index entry of another run; None as for `_settle`, or if its files cannot be read."""
     try:
         return _settle(store, plans.read(store, run_id), reports.read(store, run_id), overtaken=overtaken)
     except CorruptFile:
@@ -180,10 +180,10 @@ def _look_at(store: ObjectStore, run_id: str, *, overtaken: bool) -> SettledRun 
 
 
 def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken: bool) -> SettledRun | None:
-    """What is to be known of a run; None where something may still become of it.
+    """The index entry of a run; None if the run may still change.
 
     Args:
-        overtaken: whether a newer run has swept, so that this one deletes nothing more.
+        overtaken: true if a newer run has swept, so that this one deletes nothing more.
     """
     run_id, ended_well = plan.run_id, report is not None and report.is_complete
     swept = report is not None and report.is_complete and not report.dry_run
@@ -205,7 +205,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
 
 
 def _has_sightings(store: ObjectStore, run_id: str) -> bool:
-    """Whether a run stored sightings. What cannot be read may be some: later runs say what is wrong with it."""
+    """True if a run stored sightings, or if they cannot be read: later runs then say what is wrong with them."""
     try:
         return manifests.read(store, run_id, SIGHTINGS_DF).rows > 0
     except OrderViolation:
@@ -273,9 +273,9 @@ def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: LogL
 def count_branches(
     store: ObjectStore, run_id: str, settled: SettledRun | None, warn: LogLine
 ) -> tuple[int | None, bool]:
-    """How many branches a run counted, None where it did not or nobody knows, and whether it swept and succeeded.
+    """Number of branches that a run counted (None if unknown), and whether it swept and succeeded.
 
-    The index of runs tells it, else the run's report. Where the report cannot be read or is gone, the manifests of its
+    The index of runs says so, else the run's report. Where the report cannot be read or is gone, the manifests of its
     frames do, as far as the run came to its end.
 
     Args:

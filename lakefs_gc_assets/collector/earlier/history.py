@@ -1,4 +1,4 @@
-"""What earlier runs did: the objects that they deleted or brought back, and the frames that they left."""
+"""Objects that earlier runs deleted or brought back, and the frames that these runs stored."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,9 +39,9 @@ def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str
 
 
 def deletions(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
-    """What earlier runs deleted or moved to quarantine, and nobody restored (DELETIONS).
+    """Objects that earlier runs deleted or moved to quarantine, and nobody restored (DELETIONS).
 
-    Of a run whose sweep came to its end its report says so, in few files; of others their receipts do. Receipts also
+    A finished sweep lists them in its report, in few files; an unfinished one in its receipts. Receipts also
     replace a file of the report that cannot be read. Receipts that cannot be read are left out with a warning: their
     objects may become candidates again, and everything that is live still stays.
 

@@ -67,15 +67,15 @@ def added_up(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def is_one_of(column: str, values: Sequence[str | None], rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether the text of each row in a column is among some values; None stands for null."""
+    """True for each row whose text in a column is among some values; None stands for null."""
     return pc.is_in(rows.column(column), value_set=pa.array(values, pa.string()))
 
 
 def is_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether the address of each row is among some addresses, which null never is."""
+    """True for each row whose address is among some addresses; null never is."""
     return pc.is_in(rows.column("address"), value_set=addresses)
 
 
 def is_not_among(addresses: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether it is not."""
+    """True for each row whose address is not among some addresses."""
     return pc.invert(is_among(addresses, rows))

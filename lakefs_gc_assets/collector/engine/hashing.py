@@ -21,9 +21,9 @@ _Array = npt.NDArray[Any]
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
 SEED = 42
-"""What Spark's function begins with."""
+"""Seed of Spark's function."""
 OTHER_SEED = 1
-"""Of further 64 bits, where 64 are not enough to tell addresses apart."""
+"""Seed of 64 further bits, where 64 are not enough to distinguish addresses."""
 
 _PRIME_1 = np.uint64(0x9E3779B185EBCA87)
 _PRIME_2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -46,12 +46,12 @@ def hashes(addresses: pa.StringArray, seed: int = SEED) -> Hashes:
 
 
 def parts(hashed: Hashes, count: int) -> npt.NDArray[np.int64]:
-    """Which of so many parts each hash belongs to; by its upper bits, which a table of hashes does not look at."""
+    """Number of the part that each hash belongs to, by its upper bits, which a table of hashes does not use."""
     return ((hashed >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)).astype(np.int64)
 
 
 def among(wanted: Hashes, others: Hashes) -> Flags:
-    """Whether each hash is among the others, which are looked up in once."""
+    """True for each hash that is among the others; for a set that is used once."""
     size = _slots(len(others))
     flags = np.empty(len(wanted), np.bool_)
     _find(np.empty(size, np.uint64), np.zeros(size, np.bool_), others, wanted, flags)
@@ -59,7 +59,7 @@ def among(wanted: Hashes, others: Hashes) -> Flags:
 
 
 def first_of_each(addresses: pa.StringArray, hashed: Hashes) -> Flags:
-    """Whether each address is the first of its like, compared as strings.
+    """True for each address that has no equal before it, compared as strings.
 
     Args:
         hashed: their hashes.
@@ -100,7 +100,7 @@ class HashSet:
         return cls(ordered, starts, shift)
 
     def has(self, hashed: Hashes) -> Flags:
-        """Whether each hash is among them."""
+        """True for each hash that is among them."""
         has: Flags = self._places(hashed) >= 0
         return has
 
@@ -108,13 +108,13 @@ class HashSet:
         """Notes which of them are among some hashes.
 
         Args:
-            met: whether each was met, in the order of `ordered`; this one adds to it.
+            met: true for each hash found so far, in the order of `ordered`; this call adds to it.
         """
         places = self._places(hashed)
         met[places[places >= 0]] = True
 
     def _places(self, hashed: Hashes) -> npt.NDArray[np.int32]:
-        """Where each hash is among them, -1 where it is not."""
+        """Position of each hash among them; -1 if it is not there."""
         places = np.full(len(hashed), -1, np.int32)
         if len(self.ordered):
             _find_in_spans(self.ordered, self.starts, self.shift, hashed, places)
@@ -122,7 +122,7 @@ class HashSet:
 
 
 def has_hash_among(others: HashSet, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Whether the hash of each row's address is among some hashes."""
+    """True for each row whose address has a hash among the others."""
     return pa.array(others.has(hashes(rows.column("address"))))
 
 
@@ -150,7 +150,7 @@ class AddressSet:
         return cls(addresses, hashed, slots)
 
     def has(self, addresses: pa.StringArray) -> pa.BooleanArray:
-        """Whether each address is among them, which null never is."""
+        """True for each address that is among them; null never is."""
         some = addresses.fill_null("") if addresses.null_count else addresses
         flags = np.zeros(len(some), np.bool_)
         if len(some) and len(self.hashed):
@@ -160,7 +160,7 @@ class AddressSet:
 
 
 def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """How many addresses are in the same sets: the place in the answer is the union of an address's bits.
+    """Number of addresses by the sets that hold them: the index in the result is the union of an address's bits.
 
     Args:
         one: 64 bits of each address.

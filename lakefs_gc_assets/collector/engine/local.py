@@ -1,7 +1,7 @@
 """The engine on plain Arrow tables in one process, for up to some hundred thousand rows.
 
-Spark's engine leaves to it what the driver holds, and simulations run on it alone. Addresses are compared by compiled
-code: an object of Python for each would take several times the memory of the tables.
+Spark's engine uses it for rows that the driver holds, and simulations run on it alone. Compiled code compares the addresses:
+a Python object for each would take several times the memory of the tables.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -61,7 +61,7 @@ class LocalEngine:
 
     @property
     def tasks(self) -> int:
-        """How many tasks read or write files where no setting says otherwise."""
+        """Number of tasks that read or write files, unless a setting says otherwise."""
         return self._tasks
 
     def table(self, table: pa.Table) -> ArrowRows:
@@ -93,7 +93,7 @@ class LocalEngine:
         return _each_batch(rows, lambda batch: batch.select(names), schema)
 
     def where(self, rows: ArrowRows, holds: Holds) -> ArrowRows:
-        """The rows of which something holds."""
+        """The rows for which a condition holds."""
         return _filtered(rows, lambda: holds)
 
     def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
@@ -101,7 +101,7 @@ class LocalEngine:
         return self.where(rows, partial(batches.is_one_of, column, values))
 
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
-        """What a function makes of the rows of each task; the function begins when the task before has ended."""
+        """The result of a function for the rows of each task; the tasks run one after the other."""
         declared = nullable(schema)
 
         def changed(batches: Batches) -> Batches:
@@ -112,12 +112,12 @@ class LocalEngine:
     def map_distinct(
         self, frames: Sequence[ArrowRows], change: ChangeBatches, schema: pa.Schema, count: int
     ) -> ArrowRows:
-        """What a function makes of one row for each address, the first. Raises ValueError where an address is null."""
+        """The result of a function for the first row of each address. Raises ValueError if an address is null."""
         firsts = _of_whole(frames, frames[0].schema, lambda whole: whole.filter(_is_first(whole.column("address"))))
         return self.map_batches(firsts, change, schema)
 
     def map_by_address(self, rows: ArrowRows, change: ChangePart, schema: pa.Schema, count: int) -> ArrowRows:
-        """What a function makes of the rows, in two parts. Raises ValueError where one has no address."""
+        """The result of a function for the rows, in two parts. Raises ValueError if a row has no address."""
         declared = nullable(schema)
 
         def changed(whole: pa.RecordBatch, part: pa.BooleanArray) -> Batches:
@@ -244,7 +244,7 @@ class LocalEngine:
         return _of_whole([rows], schema, sightings)
 
     def count(self, rows: ArrowRows) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return sum(batch.num_rows for batch in batches_of([rows]))
 
     def collect(self, rows: ArrowRows, limit: int | None = None) -> pa.Table:
@@ -259,7 +259,7 @@ class LocalEngine:
         return pa.Table.from_batches(collected, rows.schema)
 
     def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
-        """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's."""
+        """Distinct addresses by the frames that hold them, at most eight frames: bit k of a key is frame k's."""
         if len(frames) > 8:
             raise ValueError(f"{len(frames)} frames, at most eight can be told apart")
         columns = [self.named(frame) for frame in frames]
@@ -366,7 +366,7 @@ def _of_whole(
 def _each_batch(
     rows: ArrowRows, change: Callable[[pa.RecordBatch], pa.RecordBatch], schema: pa.Schema | None = None
 ) -> ArrowRows:
-    """What a function makes of each batch."""
+    """The result of a function for each batch."""
     return ArrowRows(rows.schema if schema is None else schema, lambda: (map(change, task) for task in rows.tasks()))
 
 
@@ -376,7 +376,7 @@ def _each_with(
     change: Callable[[pa.RecordBatch, Value], pa.RecordBatch],
     schema: pa.Schema | None = None,
 ) -> ArrowRows:
-    """What a function makes of each batch with something that is prepared once for each use of the rows."""
+    """The result of a function for each batch and a value that is prepared once for each use of the rows."""
 
     def tasks() -> Iterator[Batches]:
         known = prepare()
@@ -387,7 +387,7 @@ def _each_with(
 
 
 def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
-    """The rows of which something holds that is prepared once for each use of the rows."""
+    """The rows for which a condition holds that is prepared once for each use of the rows."""
     return _each_with(rows, prepare, lambda batch, holds: batch.filter(holds(batch)))
 
 

@@ -13,10 +13,10 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 
 LOCAL_ROWS = 400_000
-"""So few rows of a frame are read and kept by the process that makes a run, some 100 MB: tasks take longer to begin."""
+"""Maximum rows of a frame that the driver reads and keeps itself, about 100 MB: starting tasks takes longer."""
 KEPT_COUNTS = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
 OUTCOME_COUNTS = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
-"""What is counted of rows, by its first column."""
+"""Counts of rows, by the first column."""
 
 R = TypeVar("R")
 """The rows of one engine."""
@@ -24,10 +24,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 ChangeBatches = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What becomes of all batches that one task has. It runs in a worker: it must capture nothing that cannot travel."""
+"""Changes all batches of one task. It runs in a worker, so everything that it captures must be picklable."""
 
 ChangePart = Callable[[pa.Table], pa.Table]
-"""What becomes of a part of the rows. It runs in a worker: it must capture nothing that cannot travel."""
+"""Changes a part of the rows. It runs in a worker, so everything that it captures must be picklable."""
 
 ReadItem = Callable[[Item], Iterable[pa.RecordBatch]]
 """Reads one piece of work in a worker, as batches of rows."""
@@ -55,7 +55,7 @@ class Engine(Protocol[R]):
 
     @property
     def tasks(self) -> int:
-        """How many tasks read or write files where no setting says otherwise."""
+        """Number of tasks that read or write files, unless a setting says otherwise."""
         ...
 
     def table(self, table: pa.Table) -> R:
@@ -75,7 +75,7 @@ class Engine(Protocol[R]):
         ...
 
     def where(self, rows: R, holds: Holds) -> R:
-        """The rows of which something holds."""
+        """The rows for which a condition holds."""
         ...
 
     def where_among(self, rows: R, column: str, values: Sequence[str | None]) -> R:
@@ -83,18 +83,18 @@ class Engine(Protocol[R]):
         ...
 
     def map_batches(self, rows: R, change: ChangeBatches, schema: pa.Schema) -> R:
-        """What a function makes of the rows of each task, in columns of the schema."""
+        """The result of a function for the rows of each task, in columns of the schema."""
         ...
 
     def map_distinct(self, frames: Sequence[R], change: ChangeBatches, schema: pa.Schema, count: int) -> R:
-        """What a function makes of the rows of all frames, one row for each address; addresses compare as strings.
+        """The result of a function for one row of each address of all frames; addresses compare as strings.
 
         A row without an address is an error.
         """
         ...
 
     def map_by_address(self, rows: R, change: ChangePart, schema: pa.Schema, count: int) -> R:
-        """What a function makes of the rows, which it gets in parts: all of one address are in one part, and no part
+        """The result of a function for parts of the rows: all rows of an address are in one part, and no part
         is empty.
 
         A row without an address is an error.
@@ -113,8 +113,8 @@ class Engine(Protocol[R]):
         without an address is an error.
 
         Args:
-            count: how many rows all frames have together, about.
-            least: how many of the rows are left at the least, where that is known.
+            count: rows of all frames together, about.
+            least: minimum rows that remain, if known.
         """
         ...
 
@@ -122,7 +122,7 @@ class Engine(Protocol[R]):
         """The rows whose address is not among the addresses, compared as strings.
 
         Args:
-            count: how many rows both have together, about, where that is known.
+            count: rows of both together, about, if known.
         """
         ...
 
@@ -130,7 +130,7 @@ class Engine(Protocol[R]):
         """The rows whose address is among the addresses, compared as strings.
 
         Args:
-            count: how many rows both have together, about, where that is known.
+            count: rows of both together, about, if known.
         """
         ...
 
@@ -175,7 +175,7 @@ class Engine(Protocol[R]):
         ...
 
     def count(self, rows: R) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         ...
 
     def collect(self, rows: R, limit: int | None = None) -> pa.Table:
@@ -183,7 +183,7 @@ class Engine(Protocol[R]):
         ...
 
     def count_by_sets(self, *frames: R, count: int) -> dict[int, int]:
-        """How many distinct addresses are in the same frames, of at most eight: bit k of a key is frame k's.
+        """Distinct addresses by the frames that hold them, at most eight frames: bit k of a key is frame k's.
 
         Compared by 128 bits or more: that two of a billion addresses have the same is less likely than one in 10^20.
         """
@@ -204,7 +204,7 @@ class Engine(Protocol[R]):
         """The same rows, made at once and held by this process where they are few: what follows costs less then.
 
         Args:
-            count: how many rows there are.
+            count: number of rows.
         """
         ...
 
@@ -216,7 +216,7 @@ class Engine(Protocol[R]):
         """Rows for several uses, which are made once; their memory is released at the exit.
 
         Args:
-            at_most: how many rows there can be.
+            at_most: maximum number of rows.
         """
         ...
 

@@ -27,7 +27,7 @@ def runs_by_weight(items: Sequence[Item], partitions: int, weight: Callable[[Ite
 
 
 def cut_by_weight(weights: npt.NDArray[np.int64], partitions: int) -> list[tuple[int, int]]:
-    """Where `runs_by_weight` begins and ends each run of items that have these weights; none is empty."""
+    """Start and end of each run that `runs_by_weight` makes of items with these weights; none is empty."""
     middles = np.cumsum(weights) - weights / 2
     runs = np.minimum(partitions - 1, (middles * partitions / max(1, weights.sum())).astype(np.int64))
     bounds = np.searchsorted(runs, np.arange(partitions + 1)).tolist()
@@ -58,13 +58,13 @@ def gather(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBa
 
 
 def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], rows: int) -> pa.Table:
-    """What a function makes of the rows of all tables, of which there is one at least.
+    """The result of a function for the rows of all tables. There must be at least one table.
 
-    What it made of the first of them it gets again, with those that follow.
+    It runs on the first tables, and then on its own result together with the tables that follow.
 
     Args:
         change: gives fewer rows, or as many.
-        rows: of so many at least together it makes something before all are there.
+        rows: minimum rows for which it is called before all tables are there.
     """
     waiting: list[pa.Table] = []
     count, enough = 0, rows
@@ -79,10 +79,10 @@ def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], ro
 
 
 def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:
-    """What comes of each item, in order; threads work at the next ones while the caller deals with one.
+    """The result for each item, in order; threads work at the next ones while the caller deals with one.
 
     Args:
-        at_once: how many items are worked at, or wait for the caller with what came of them.
+        at_once: maximum items in work, or done and waiting for the caller.
     """
     with ThreadPoolExecutor(at_once) as threads:
         waiting: deque[Future[Result]] = deque()

@@ -31,7 +31,7 @@ class Column:
         description: a sentence that says what it means.
         allowed: the only values that it may have; none for any.
         least: the smallest value that it may have; None for any.
-        added: whether files of earlier versions lack it; it is null there.
+        added: true if files of earlier versions lack it; it is null there.
     """
 
     name: str

@@ -31,7 +31,7 @@ WRITTEN = pa.schema(
         pa.field("object_bytes", pa.int64(), nullable=False),
     ]
 )
-"""What a task reports of each file it wrote; a FrameFile as a row."""
+"""A task's report of each file it wrote; a FrameFile as a row."""
 
 
 class FileWriter:
@@ -180,7 +180,7 @@ def reader(
     added: Sequence[str] = (),
     damaged: Callable[[CorruptFile], None] | None = None,
 ) -> Callable[[Sequence[FrameFile]], Iterator[pa.RecordBatch]]:
-    """What reads a task's share of files, of which the next ones are fetched ahead.
+    """A function that reads a task's share of files, and fetches the next ones ahead.
 
     Args:
         columns, added: as for `read_file`.

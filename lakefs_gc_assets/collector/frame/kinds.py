@@ -31,7 +31,7 @@ class Frame(Generic[F]):
     Attributes:
         name: of the asset, of the frame's folder in the store, and in its manifest.
         description: a sentence that says what its rows are.
-        figures: what its manifest says beside files and times.
+        figures: facts in its manifest beside files and times.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Frame(Generic[F]):
 
 @dataclass(frozen=True)
 class NoFigures:
-    """A frame of which nothing is said but its rows."""
+    """A frame without figures of its own."""
 
 
 @dataclass(frozen=True)
 class StoredFigures:
-    """What was listed.
+    """Figures of the listing.
 
     Attributes:
         flow: kind of run, a value of Flow.
@@ -90,7 +90,7 @@ class StoredFigures:
 
 @dataclass(frozen=True)
 class UncommittedFigures:
-    """How the server wrote its uncommitted data.
+    """Figures of the uncommitted data that the server wrote.
 
     Attributes:
         server_run_ids: ids under which the server wrote, of this repository alone.
@@ -105,7 +105,7 @@ class UncommittedFigures:
 
 @dataclass(frozen=True)
 class CommittedFigures:
-    """Which commits are live, and what of them was read.
+    """Live commits, and the files of them that were read.
 
     Attributes:
         commit_source: where commits were learnt from.
@@ -132,7 +132,7 @@ class CommittedFigures:
             be told which these are.
         expired, expired_bytes: objects that are looked at because ranges expired that the base run tracked.
         ranges_noted, addresses_noted: ranges that are live and were not read, and how many addresses they hold, each
-            range for itself: what is asked for was looked up in notes of them, and only that is in the frame.
+            range for itself: only the addresses that the run looked up among their facts are in the frame.
     """
 
     commit_source: str
@@ -163,7 +163,7 @@ class CommittedFigures:
 
 @dataclass(frozen=True)
 class CandidateFigures:
-    """What the subtraction left.
+    """Figures of the subtraction.
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
@@ -194,10 +194,10 @@ class CandidateFigures:
 
 @dataclass(frozen=True)
 class DeletedFigures:
-    """What became of the candidates.
+    """Outcomes of the candidates.
 
     Attributes:
-        swept: whether they were to be deleted; otherwise it was a dry run.
+        swept: true if they were to be deleted; otherwise it was a dry run.
     """
 
     swept: bool

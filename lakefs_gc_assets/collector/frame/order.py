@@ -12,7 +12,7 @@ from lakefs_gc_assets.errors import OrderViolation
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a frame was made, UTC, and in which attempt of which run.
+    """Time span in which a frame was made, UTC, with its run and attempt.
 
     Attributes:
         waited_seconds: for how long of that time its step waited because that protects; 0 in manifests from before.
@@ -27,7 +27,7 @@ class Span:
 
     @property
     def worked_seconds(self) -> float:
-        """How long it took without waits."""
+        """Seconds that it took, without waits."""
         return max((self.ended_at - self.started_at).total_seconds() - self.waited_seconds, 0.0)
 
 

@@ -22,7 +22,7 @@ _ADDED = ("attempt", "version_id")
 _AT_ONCE = 16
 """Files that a process reads at once: it waits for the store, not for them."""
 _READ_HERE = 100
-"""So few files are read by the process that makes a run: tasks would take longer to begin."""
+"""Maximum files that the driver reads itself: starting tasks would take longer."""
 
 DamagedFile = Callable[[CorruptFile], None]
 """Handles a file that cannot be read and is left out. It may be called in a thread or a worker."""

@@ -47,7 +47,7 @@ namespace or not certain.
 """
 
 RECEIPTS = arrow_schema(RECEIPT_COLUMNS)
-"""What became of each candidate. `version_id` is that of the delete marker that a bucket with versions made."""
+"""Outcome of each candidate. `version_id` is that of the delete marker that a bucket with versions made."""
 
 COPIES = pa.schema(
     [

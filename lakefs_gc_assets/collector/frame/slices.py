@@ -21,14 +21,14 @@ _SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """What lies directly below `data/`: slices of the usual layout, newest first, and the names of everything else."""
+    """Folders directly below `data/`: slices of the usual layout, newest first, and the names of all others."""
 
     slices: tuple[str, ...]
     others: tuple[str, ...]
 
     @property
     def sharded(self) -> bool:
-        """Whether some folder belongs to the sharded layout, whose slices lie deeper and cannot be told apart here."""
+        """True if some folder belongs to the sharded layout, whose slices lie deeper and are not seen here."""
         return any(_SHARD.fullmatch(name) for name in self.others)
 
 

@@ -37,17 +37,17 @@ class StoredFrame(Generic[F]):
 
     @property
     def figures(self) -> F:
-        """What the step that made it counted."""
+        """Figures that the step counted."""
         return self.manifest.figures
 
     @property
     def count(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
         return self.manifest.rows
 
     @property
     def uri(self) -> str:
-        """Where the frame lies in the object store."""
+        """Address of the frame in the object store."""
         return self.opener.namespace_uri + run_folder.frame(self.manifest.span.run_id, self.name)
 
     def rows(self, engine: Engine[R], *columns: str, damaged_files: Callable[[CorruptFile], None] | None = None) -> R:

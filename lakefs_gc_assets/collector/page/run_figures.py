@@ -14,7 +14,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What one run took, found and did.
+    """Duration, figures and outcome of one run.
 
     Attributes:
         seconds: how long each step worked, by the name of its frame; steps that the run did not reach are left out.

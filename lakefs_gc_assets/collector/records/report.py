@@ -2,7 +2,7 @@
 
 Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds.
 
-What a person wants to know of a run that came to its end.
+Lines that describe a finished run to a person.
 """
 
 import json
