@@ -1,8 +1,8 @@
 """Why one object stays or goes: who holds it, by which rule, where it is staged, and which run deleted it.
 
 Live addresses come from the same functions as in a run. Nothing is stored but the id of the data that the server
-prepared for the question. Where the newest run looked at the object and found no live commit that holds it, the ranges that this run
-read are not read again; else every range is.
+prepared for the question. Where the newest run looked at the object and found no live commit that holds it, the ranges
+that this run read are not read again; else every range is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
