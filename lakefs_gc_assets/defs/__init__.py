@@ -1,1 +1,1 @@
-"""What Dagster loads: assets, checks, partitions, resources, jobs, sensors and schedules."""
+"""Dagster definitions: assets, checks, partitions, resources, jobs, sensors and schedules."""

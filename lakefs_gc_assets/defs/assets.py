@@ -1,4 +1,4 @@
-"""The five assets of a repository: each makes one step of `collector.run` under the repository's lock."""
+"""The five assets of a repository. Each runs one step of `collector.run` under the repository's lock."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.metadata import bars, column_lineage, column_schema
-from lakefs_gc_assets.defs.partitions import Names, asked_flow, chosen, selected
+from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -32,27 +32,27 @@ from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _FRAME = dg.PythonObjectDagsterType(StoredFrame)
-"""Dagster takes no generic types out of annotations."""
+"""Dagster cannot read generic types from annotations."""
 
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
     """Lists what is stored."""
-    with run_step(context, collector, begins=asked_flow(context.run)) as this:
-        return run.list_stored(this)
+    with run_step(context, collector, begins=requested_flow(context.run)) as current:
+        return run.list_stored(current)
 
 
 def uncommitted_df(context: dg.AssetExecutionContext, collector: Collector, store_df: Stored) -> UncommittedData:
     """Reads what is staged or tracked as copied."""
-    with run_step(context, collector) as this:
-        return run.read_uncommitted(this, store_df)
+    with run_step(context, collector) as current:
+        return run.read_uncommitted(current, store_df)
 
 
 def committed_df(
     context: dg.AssetExecutionContext, collector: Collector, uncommitted_df: UncommittedData
 ) -> CommittedData:
     """Reads what live commits hold."""
-    with run_step(context, collector) as this:
-        return run.read_committed(this, uncommitted_df)
+    with run_step(context, collector) as current:
+        return run.read_committed(current, uncommitted_df)
 
 
 def candidates(
@@ -63,28 +63,28 @@ def candidates(
     committed_df: CommittedData,
 ) -> Candidates:
     """Subtracts what is live from what is stored."""
-    with run_step(context, collector) as this:
-        found = run.mark(this, store_df, uncommitted_df, committed_df)
-        # Pictures that nobody will see are not drawn: this instance is gone with its process.
+    with run_step(context, collector) as current:
+        marked = run.mark(current, store_df, uncommitted_df, committed_df)
+        # An ephemeral instance ends with its process, so nobody would see the charts.
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
-            garbage = pages.keep_counted(collector, this.repository, found, now, context.log.warning)
-            context.add_output_metadata(pages.garbage_charts(found, garbage, this.plan.slice_window, now))
-        return found
+            garbage = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
+            context.add_output_metadata(pages.garbage_charts(marked, garbage, current.plan.slice_window, now))
+        return marked
 
 
 def deleted_report(context: dg.AssetExecutionContext, collector: Collector, candidates: Candidates) -> Outcomes:
-    """Deletes the candidates where that was asked for, and reports what became of each."""
-    with run_step(context, collector) as this:
-        outcomes, report = run.sweep(this, candidates)
-    Historian.from_context(context, collector_names(context, collector)).ended(this.repository.store, report)
-    page = pages.keep(collector, this.repository, report.run_id, context.log.warning)
+    """Deletes the candidates if the run sweeps, and reports the outcome of each."""
+    with run_step(context, collector) as current:
+        outcomes, report = run.sweep(current, candidates)
+    Historian.from_context(context, collector_names(context, collector)).ended(current.repository.store, report)
+    page = pages.keep(collector, current.repository, report.run_id, context.log.warning)
     context.add_output_metadata({**report_figures(report), **page})
     return outcomes
 
 
 def define(names: Names) -> list[dg.AssetsDefinition]:
-    """The assets of one repository, each with the frames that it takes."""
+    """The assets of one repository, each with its input frames."""
     return [
         _define(names, store_df),
         _define(names, uncommitted_df, "store_df"),
@@ -95,7 +95,7 @@ def define(names: Names) -> list[dg.AssetsDefinition]:
 
 
 def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str) -> dg.AssetsDefinition:
-    """The asset that has the name of its function.
+    """An asset named after its function.
 
     Args:
         compute: takes the context, the collector, and the input frames by their names.
@@ -131,12 +131,12 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 def run_step(
     context: dg.AssetExecutionContext, collector: Collector, begins: Flow | None = None
 ) -> Iterator[Step[Rows]]:
-    """Makes one step of the run that the context's partitions name.
+    """Runs one step of the run that the context's partitions name.
 
     Args:
-        begins: the flow that is asked for, for the first step.
+        begins: the requested flow, for the first step only.
     Raises:
-        dagster.Failure: with the one line that says what happened; the failed run's report is stored before.
+        dagster.Failure: with a message of one line; the failed run's report is stored before.
     """
     historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
     try:
@@ -147,16 +147,16 @@ def run_step(
             windows,
             owner=context.run.root_run_id or context.run.run_id,
             begins=begins,
-            continues=any(chosen(context.run, STEPS[:at])),
-            goes_on=any(chosen(context.run, STEPS[at + 1 :])),
+            continues=any(assets_to_make(context.run, STEPS[:at])),
+            goes_on=any(assets_to_make(context.run, STEPS[at + 1 :])),
         )
         permit = launching.read(context.instance, collector.name, run_id)
         if begins is not None:
             launching.require_flow(permit, begins)
-        with step(request, SparkHost(collector, permit, context.log.info, context.log.warning)) as this:
+        with step(request, SparkHost(collector, permit, context.log.info, context.log.warning)) as current:
             if not request.continues:
-                historian.begins(this.repository.store, this.plan, this.repository.settings)
-            yield this
+                historian.begins(current.repository.store, current.plan, current.repository.settings)
+            yield current
     except BaseException as error:
         historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))
         if run_id is not None and not was_interrupted(error):
@@ -177,7 +177,7 @@ class SparkHost:
     """Runs a step with the repository's resource and on Spark (collector.make_step.StepHost).
 
     Attributes:
-        permit: the actions that the run was opened for; None where somebody materializes assets without opening a run.
+        permit: the run's permit; None if somebody materializes assets without opening a run.
     """
 
     collector: Collector
@@ -207,7 +207,7 @@ class SparkHost:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Tells the UI what each cell has; its numbers alone are plotted."""
+    """Adds metadata of each cell for the UI, which plots its numbers only."""
     for cell in context.partition_keys:
         assert isinstance(cell, dg.MultiPartitionKey)
         shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
@@ -215,17 +215,17 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
 
 
 def report_figures(report: Report) -> dict[str, object]:
-    """What the UI shows of a report beside the frame; bytes that moved to quarantine are not freed."""
+    """Metadata of a report for the UI; bytes that moved to quarantine do not count as freed."""
     rows: dict[str, object] = {}
     for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
         rows[name] = described(report.counts[name], report.object_bytes.get(name))
-    if elsewhere := report.counts.get("deleted_by_another_run"):
-        rows["deleted by another run"] = described(elsewhere, None)
+    if by_another_run := report.counts.get("deleted_by_another_run"):
+        rows["deleted by another run"] = described(by_another_run, None)
     return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}
 
 
 def funnel(report: Report) -> dg.MarkdownMetadataValue:
-    """A picture of what was listed, what of it is held, what is garbage and what of that is gone."""
+    """A bar chart of objects that were listed, are held, are garbage, and are gone."""
     counts = report.counts
     gone = counts.get("deleted", 0) + counts.get("quarantined", 0)
     steps = {

@@ -1,11 +1,10 @@
 """Blocking checks of the stored frames: their shape, by pandera models, and rules that no run may break.
 
-A check that fails ends the run before a later step begins, stores the report of the failed run and gives the lock back.
+A failed check ends the run before a later step begins, stores the report of the failed run and releases the lock.
 
-Checks have no partitions, although their assets have: Dagster notes the partition of an evaluation only where a step
-has a single one, so that a check with partitions which a run over several windows passed would be shown as skipped.
-A check reads the frames of the run that its own Dagster run is about. Executed alone, it looks at the run that made its
-asset last, and ends nothing.
+Checks have no partitions, although their assets have. Dagster records the partition of an evaluation only if the step
+has a single one, so a passed check of a run over several windows would be shown as skipped. A check reads the frames of
+the run that its Dagster run belongs to. Executed alone, it checks the run that made its asset last, and ends nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,7 +44,7 @@ from lakefs_gc_assets.collector.reporting import (
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
 from lakefs_gc_assets.defs.history import Historian
-from lakefs_gc_assets.defs.partitions import Names, chosen, made_last, run_id_of
+from lakefs_gc_assets.defs.partitions import Names, assets_to_make, last_run_id, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
@@ -55,13 +54,13 @@ class FrameModel(DataFrameModel):  # type: ignore[type-arg]
     """Base of the pandera models of all frames."""
 
     class Config:
-        """Columns that are not described are an error."""
+        """Columns that are not declared are an error."""
 
         strict = True
 
 
 def make_model(frame: Frame[Any]) -> type[FrameModel]:
-    """The pandera model of a frame, made of its declared columns: names, types, nullability, values, descriptions."""
+    """The pandera model of a frame, from its declared columns: names, types, nullability, values, descriptions."""
     members = {
         "__doc__": frame.description,
         "__module__": __name__,
@@ -89,7 +88,7 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
     "isin": lambda column, allowed_values: pc.invert(pc.is_in(column.drop_null(), pa.array(allowed_values))),
     "greater_than_or_equal_to": lambda column, min_value: pc.less(column, min_value),
 }
-"""Which values break a rule of pandera's, by the rule's name; null breaks none."""
+"""Tests for values that break a pandera rule, by the rule's name; null breaks none."""
 
 
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
@@ -99,14 +98,14 @@ def define(names: Names) -> list[dg.AssetChecksDefinition]:
 
 
 def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -> list[Violation]:
-    """What is wrong with a frame's columns and values, in pandera's words; a sound frame is read once.
+    """Finds errors in a frame's columns and values, in pandera's words; a valid frame is read once.
 
-    pandera asks Spark once for each rule. So it is asked about names and types, which needs no reading; then those that
-    read the frame, tasks or for few rows the driver, count the rows that break any rule of its schema, and only where
-    there are some does pandera look itself.
+    pandera would run one Spark job per rule. So it first checks names and types only, which reads nothing. Then
+    tasks (for few rows, the driver) count the rows that break any rule of the schema in one pass. pandera validates the
+    frame itself only if there are such rows.
     """
     schema = model.to_schema()
-    # No environment variable may turn this off.
+    # No environment variable may turn validation off.
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         misshapen = _errors(_names_and_types(schema), columns_of(rows))
         broken = {} if misshapen else broken_rules(engine, rows, schema)
@@ -117,7 +116,7 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
 
 
 def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
-    """How many rows break each rule about values of a schema; rules that hold are left out."""
+    """Number of rows that break each rule about values of a schema, without rules that hold."""
     rules: dict[str, tuple[str, Callable[[pa.Array], pa.BooleanArray]]] = {}
     for name, column in schema.columns.items():
         if not column.nullable:
@@ -145,10 +144,10 @@ def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
 
 def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:
     validated: Any = schema.validate(frame)
-    found = validated.pandera.errors or {}
+    errors_by_kind = validated.pandera.errors or {}
     return [
         Violation(f"{kind}: {reason}", str(error.get("error", error)))
-        for kind, reasons in found.items()
+        for kind, reasons in errors_by_kind.items()
         for reason, errors in reasons.items()
         for error in errors
     ]
@@ -156,12 +155,12 @@ def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:
 
 @dataclass(frozen=True)
 class Checked:
-    """The run that a check looks at.
+    """The run that a check examines.
 
     Attributes:
-        frame_name: of the asset's frame, which the check is about.
-        ends_run: whether the Dagster run makes assets of the run, so that a check that fails ends it. A check that is
-            executed alone has no lock to give back and nothing to report.
+        frame_name: name of the asset's frame.
+        ends_run: True if the Dagster run makes assets of the run, so that a failed check ends it. A check that is
+            executed alone has no lock to release and nothing to report.
     """
 
     collector: Collector
@@ -171,17 +170,17 @@ class Checked:
 
     @cached_property
     def repository(self) -> OpenRepository:
-        """The repository, opened when it is first asked for. Raises CollectionError."""
+        """The repository, opened on first use. Raises CollectionError."""
         return self.collector.open()
 
     def note_end(self, historian: Historian, why: str) -> None:
-        """Tells the history that the check ended the run."""
+        """Records in the history that the check ended the run."""
         if self.ends_run:
             now = self.collector.clock.now()
             historian.failed(self.collector.last_opened(), self.run_id, now, why)
 
     def stored(self, frame: Frame[Figures]) -> StoredFrame[Figures]:
-        """A frame of the run. Raises OrderViolation where it was not made, or CorruptFile."""
+        """A frame of the run. Raises OrderViolation if it was not made, or CorruptFile."""
         return StoredFrame.from_run(self.repository.store, self.repository.opener, self.run_id, frame)
 
     @property
@@ -191,12 +190,12 @@ class Checked:
 
 
 def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
-    """The run that the Dagster run is about, else the one that made the asset last. Raises dagster.Failure."""
+    """The run that the Dagster run belongs to, else the one that made the asset last. Raises dagster.Failure."""
     collector: Collector = names.resource(context.resources, "collector")
-    run_id = run_id_of(context.run) or made_last(context.instance, names.asset(asset))
+    run_id = run_id_of(context.run) or last_run_id(context.instance, names.asset(asset))
     if run_id is None:
         raise dg.Failure(description=f"nothing has made {asset} yet: make a run first", allow_retries=False)
-    return Checked(collector, run_id, asset, ends_run=any(chosen(context.run, STEPS)))
+    return Checked(collector, run_id, asset, ends_run=any(assets_to_make(context.run, STEPS)))
 
 
 def _check(
@@ -211,9 +210,9 @@ def _check(
     """A check of an asset.
 
     Args:
-        find: says what is wrong.
+        find: returns the violations.
         others: further assets whose frames it reads.
-        blocking: whether violations end the run.
+        blocking: True if violations end the run.
     """
 
     @dg.asset_check(
@@ -236,13 +235,13 @@ def _check(
         if violations and blocking and checked.ends_run:
             end_run(checked.collector, checked.run_id, _in_words(frame, violations))
             checked.note_end(Historian.from_context(context, names), _in_words(frame, violations))
-        return _told(frame, violations)
+        return _result(frame, violations)
 
     return check
 
 
 def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
-    """What no run may get wrong about its candidates."""
+    """Checks of the candidates of a run."""
     check = partial(_check, names, "candidates")
     return [
         check("disjoint", "No candidate is committed or uncommitted.", _disjoint, ("uncommitted_df", "committed_df")),
@@ -283,10 +282,10 @@ def _live_set(checked: Checked) -> list[Violation]:
 
 
 def _in_words(frame: StoredFrame[Any], violations: Sequence[Violation]) -> str:
-    return f"check of {frame.name}: " + "; ".join(f"{found.rule}: {found.detail}" for found in violations)
+    return f"check of {frame.name}: " + "; ".join(f"{violation.rule}: {violation.detail}" for violation in violations)
 
 
-def _told(frame: StoredFrame[Any], violations: Sequence[Violation]) -> dg.AssetCheckResult:
+def _result(frame: StoredFrame[Any], violations: Sequence[Violation]) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=not violations,
         description=_in_words(frame, violations) if violations else None,

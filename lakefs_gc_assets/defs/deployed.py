@@ -1,4 +1,4 @@
-"""Settings of the store and of Spark that come from resources which a Dagster deployment has already.
+"""Settings of the store and of Spark from existing resources of a Dagster deployment.
 
 `store.resource` and `spark.resource` name these resources by their keys. Settings beside these names take precedence.
 """
@@ -12,13 +12,13 @@ from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 
 _DEFAULT = SparkSettings()
 _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
-"""Spark properties that have a setting of their own; the setting decides more than the property does."""
+"""Spark properties that have a setting of their own, which does more than the property."""
 
 
 def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
-    """The settings, with what an S3Resource says where they say nothing; credentials are taken as a whole.
+    """The settings, completed by an S3Resource; credentials are taken as a whole.
 
-    Raises ConfigurationError for another resource, and for one that asks for what a collector does not do.
+    Raises ConfigurationError for another resource, and for options that a collector does not support.
     """
     if not isinstance(resource, S3Resource):
         raise ConfigurationError(_other("store", settings.resource, resource, "an S3Resource of dagster-aws"))
@@ -31,25 +31,25 @@ def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
         )
     if not resource.use_ssl and not endpoint:
         raise ConfigurationError(_refused(settings, "use_ssl: false", "give an endpoint_url that begins with http://"))
-    found: dict[str, object] = {"endpoint_url": endpoint, "region": settings.region or resource.region_name or ""}
+    changes: dict[str, object] = {"endpoint_url": endpoint, "region": settings.region or resource.region_name or ""}
     if not settings.endpoint_url and resource.endpoint_url:
-        found["path_style"] = True  # As its own client does.
-    given = (settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)
-    if not any((*given, settings.from_environment)):
-        found |= {
+        changes["path_style"] = True  # As the resource's own client does.
+    own_credentials = (settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)
+    if not any((*own_credentials, settings.from_environment)):
+        changes |= {
             "profile": resource.profile_name or "",
             "access_key_id": resource.aws_access_key_id or "",
             "secret_access_key": resource.aws_secret_access_key or "",
             "session_token": resource.aws_session_token or "",
         }
-    return settings.model_copy(update=found)
+    return settings.model_copy(update=changes)
 
 
 def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
-    """The settings, with the properties of a resource of dagster-pyspark where they say nothing else.
+    """The settings, completed by the properties of a resource of dagster-pyspark.
 
-    A LazyPySparkResource is not asked for its session: ours is made of its properties and our own. A PySparkResource
-    has begun its session when this is called, which then is taken as it is.
+    A LazyPySparkResource does not start its session: ours uses its properties and our own. A PySparkResource has
+    already started its session, which is used as it is.
 
     Raises ConfigurationError for another resource.
     """
@@ -60,12 +60,12 @@ def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in flatten_dict(resource.spark_config)  # type: ignore[no-untyped-call]
     }
-    found: dict[str, object] = {}
+    changes: dict[str, object] = {}
     for name, setting in _SETTING_OF_PROPERTY.items():
         value = config.pop(name, None)
         if value is not None and getattr(settings, setting) == getattr(_DEFAULT, setting):
-            found[setting] = value
-    return settings.model_copy(update={**found, "config": {**config, **settings.config}})
+            changes[setting] = value
+    return settings.model_copy(update={**changes, "config": {**config, **settings.config}})
 
 
 def _other(section: str, key: str, resource: object, expected: str) -> str:

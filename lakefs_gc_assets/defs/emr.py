@@ -1,7 +1,7 @@
-"""The job that makes a run on EMR Serverless instead of in a process of Dagster's.
+"""The job that makes a run on EMR Serverless instead of in a Dagster process.
 
-EMR's own Spark does the work; frames, report and receipts lie in the repository's store as always, so that the lineage
-shows them afterwards.
+EMR's own Spark does the work. Frames, report and receipts are stored in the repository's store as always, so the
+lineage shows them afterwards.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ class EmrRunConfig(dg.Config):
 
 
 def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
-    """One op, which starts a job run of EMR Serverless, waits for its end, and shows its frames as materialized."""
+    """A job of one op, which starts a job run of EMR Serverless, waits for its end, and materializes its frames."""
     settings = loaded.configuration.emr_serverless
 
     @dg.op(
@@ -69,12 +69,12 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             start_job_run_params=start_parameters(settings, loaded),
             extras=extras(loaded, config.flow, settled.sweep),
         )
-        told = ended.get_custom_messages()
+        replies = ended.get_custom_messages()
         with readable():
-            if not told:
+            if not replies:
                 raise CollectionError("the job on EMR Serverless ended without a word: see its log")
             repository = collector.open()
-            report = _shown(context, names, repository, told[-1]["run_id"])
+            report = _materialize(context, names, repository, replies[-1]["run_id"])
             historian = Historian.from_context(context, names)
             plan = plans.read(repository.store, report.run_id)
             historian.begins(repository.store, plan, repository.settings)
@@ -98,8 +98,8 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:
     """The request that starts a job run; it names secrets of AWS Secrets Manager and holds none.
 
-    Raises ConfigurationError for a Spark property that comes from the environment: requests are kept and shown; and for
-    a resource of this deployment, which the job does not have.
+    Raises ConfigurationError for a Spark property from the environment, since AWS keeps and shows requests, and for a
+    resource of this deployment, which the job does not have.
     """
     for section, key in loaded.configuration.resource_keys.items():
         raise ConfigurationError(
@@ -135,11 +135,11 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
 
 
 def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
-    """What the job on EMR is told through Pipes: the configuration without what the environment has, and what to do."""
+    """Input of the job on EMR through Pipes: the configuration without values of the environment, flow and sweep."""
     content = loaded.configuration.model_dump(mode="json")
     for section, name in loaded.text_variables:
         content[section][name] = ""
-    # The session's properties are the job run's own, given when it is started.
+    # The job run's start request sets the session's properties.
     spark = {"master": "", "remote": "", "config": {}, "config_from_environment": {}}
     variables = {**loaded.text_variables, **loaded.secret_variables}
     return {
@@ -150,8 +150,8 @@ def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
     }
 
 
-def _shown(context: dg.OpExecutionContext, names: Names, repository: OpenRepository, run_id: str) -> Report:
-    """Adds the run's partitions, and materializes each frame that it left; returns its report."""
+def _materialize(context: dg.OpExecutionContext, names: Names, repository: OpenRepository, run_id: str) -> Report:
+    """Adds the run's partitions, and materializes each of its stored frames; returns its report."""
     plan = plans.read(repository.store, run_id)
     names.partitions.add(context.instance, run_id, plan.windows)
     for name in STEPS:

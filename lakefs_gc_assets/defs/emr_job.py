@@ -1,7 +1,7 @@
-"""What runs on EMR Serverless: one run from its beginning to its end, told to Dagster through Pipes.
+"""The program on EMR Serverless: it makes one whole run, and reports to Dagster through Pipes.
 
-The job `collect_on_emr_serverless` starts it, with everything that it needs but secrets in Pipes' own context. The
-Spark session is the one that EMR made.
+The job `collect_on_emr_serverless` starts it. Pipes' context holds all of its input except secrets. The Spark session
+is the one that EMR made.
 """
 
 import boto3
@@ -16,18 +16,18 @@ from lakefs_gc_assets.settings import Configuration
 
 
 def main() -> None:
-    """Makes the run that Pipes' context asks for. Raises CollectionError where it fails."""
+    """Makes the run that Pipes' context requests. Raises CollectionError if it fails."""
     with open_dagster_pipes(message_writer=PipesS3MessageWriter(client=boto3.client("s3"))) as pipes:
         _run(pipes)
 
 
 def _run(pipes: PipesContext) -> None:
-    asked = pipes.extras
-    variables = {(section, name): variable for section, name, variable in asked["secret_variables"]}
-    loaded = Loaded(Configuration.model_validate(asked["configuration"]), variables)
+    extras = pipes.extras
+    variables = {(section, name): variable for section, name, variable in extras["secret_variables"]}
+    loaded = Loaded(Configuration.model_validate(extras["configuration"]), variables)
     with running.instance() as home:
         succeeded, run_id, error = running.execute(
-            loaded, asked["sweep"], pipes.log.info, SystemClock(), home, Flow(asked["flow"])
+            loaded, extras["sweep"], pipes.log.info, SystemClock(), home, Flow(extras["flow"])
         )
     pipes.report_custom_message({"run_id": run_id})
     if not succeeded:

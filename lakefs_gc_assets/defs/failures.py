@@ -1,4 +1,4 @@
-"""Failures as Dagster shows them: one line that says what happened."""
+"""Failures in Dagster: messages of one line."""
 
 import logging
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ from lakefs_gc_assets.spark.tasks import from_worker
 _log = logging.getLogger(__name__)
 
 KIND = "error"
-"""In a failure's metadata, the class of our own error."""
+"""Name in a failure's metadata for the class of our own error."""
 
 
 def explained(error: BaseException) -> dg.Failure | None:
-    """The failure with our own message and class, wherever it was raised; None for what nobody foresaw."""
+    """The failure with our own message and class, from this process or a worker; None for unexpected errors."""
     ours = error if isinstance(error, CollectionError) else from_worker(error)
     if ours is None:
         return None
@@ -30,14 +30,14 @@ def explained(error: BaseException) -> dg.Failure | None:
 
 
 def kind_of(failure: UserFailureData) -> type[CollectionError]:
-    """The class of the error that a failure stands for; CollectionError where it is not told."""
-    told = failure.metadata.get(KIND)
-    kind = getattr(errors, str(told.value), CollectionError) if told else CollectionError
+    """The error class of a failure; CollectionError if its metadata names none."""
+    noted_kind = failure.metadata.get(KIND)
+    kind = getattr(errors, str(noted_kind.value), CollectionError) if noted_kind else CollectionError
     return kind if isinstance(kind, type) and issubclass(kind, CollectionError) else CollectionError
 
 
 def summary(error: BaseException) -> str:
-    """What a report says of an error."""
+    """The text of an error for a report."""
     if was_interrupted(error):
         return "interrupted"
     failure = explained(error)
@@ -45,7 +45,7 @@ def summary(error: BaseException) -> str:
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Whether an error is an interrupt, or is what went wrong while something that was interrupted gave up."""
+    """True if an error is an interrupt, or happened while interrupted work was ending."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt | dg.DagsterExecutionInterruptedError):
             return True
@@ -55,10 +55,10 @@ def was_interrupted(error: BaseException | None) -> bool:
 
 @contextmanager
 def between_steps(collector: Collector, run_id: str, holds_lock: bool = True) -> Iterator[None]:
-    """Work on a run outside of its steps, such as checks: what fails ends the run in the store as well.
+    """Runs work on a run outside of its steps, such as checks: a failure ends the run in the store as well.
 
     Args:
-        holds_lock: whether an earlier step of the same Dagster run handed the lock on; otherwise nothing is ended.
+        holds_lock: True if an earlier step of the same Dagster run handed the lock on; otherwise nothing is ended.
     Raises:
         dagster.Failure: with our own message.
     """
@@ -74,10 +74,10 @@ def between_steps(collector: Collector, run_id: str, holds_lock: bool = True) ->
 
 
 def end_run(collector: Collector, run_id: str, why: str, leaves_page: bool = True) -> None:
-    """Ends a run between its steps: its report says why, and its lock is given back. Asks no server.
+    """Ends a run between its steps: writes the reason to its report and releases its lock. Asks no server.
 
     Args:
-        leaves_page: whether there is time to make its page.
+        leaves_page: True if there is time to make its page.
     """
     store = collector.last_opened()
     if store is not None:
@@ -89,7 +89,7 @@ def end_run(collector: Collector, run_id: str, why: str, leaves_page: bool = Tru
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Work of a job that is no collection. Raises dagster.Failure with our own message, where it is ours."""
+    """Runs work of a job that is no collection. Raises dagster.Failure with our own message for our own errors."""
     try:
         yield
     except CollectionError as error:

@@ -1,7 +1,7 @@
-"""The asset `retention_forecast`: what other rules of retention would free, and what each branch and tag holds.
+"""The asset `retention_forecast`: bytes that other retention rules would free, and bytes of each branch and tag.
 
-It has no partitions, so that its numbers are plotted over time. It is no part of a run: it takes no lock, deletes
-nothing, and need not wait for one.
+It has no partitions, so Dagster plots its numbers over time. It is no part of a run: it takes no lock, deletes nothing,
+and need not wait for a run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from lakefs_gc_assets.spark.tasks import from_worker
 
 JOB = "forecast"
 _UNLIMITED = -1
-# Each is a scenario of its own; a launch may ask for no more.
+# Maximum scenarios of one launch; each entry is a scenario.
 _MOST_SCENARIOS = 100
 _BARS = 6
 _ROWS = 200
@@ -65,30 +65,30 @@ def forecast_now(
     policies: Mapping[str, Policy] | None = None,
     depth: int = 0,
 ) -> tuple[str, Forecast]:
-    """Makes a forecast on Spark, and its page; nothing is waited for, as nothing is going to be deleted.
+    """Makes a forecast on Spark, and its page; without waits, since nothing will be deleted.
 
     Args:
-        note: is told what happens.
+        note: called with each line for the log.
         ages, policies, depth: as for `forecast.make`.
     Returns:
-        The URI of the storage namespace as well.
+        The URI of the storage namespace, and the forecast.
     Raises:
-        CollectionError: as `forecast.make`, also where a worker of Spark raised it.
+        CollectionError: as `forecast.make`, also if a worker of Spark raised it.
     """
     opened = collector.open()
     opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
     try:
-        found = forecast.make(opened, collector.engine(opened.settings), note, ages, policies, depth)
+        result = forecast.make(opened, collector.engine(opened.settings), note, ages, policies, depth)
     except Exception as error:
         ours = None if isinstance(error, CollectionError) else from_worker(error)
         if ours is None:
             raise
         raise ours from error
     try:
-        page.write(opened.store, found)
+        page.write(opened.store, result)
     except StorageError as error:
         note(f"the page of the forecast could not be stored: {error}")
-    return opened.namespace.uri, found
+    return opened.namespace.uri, result
 
 
 def define(names: Names) -> dg.AssetsDefinition:
@@ -99,7 +99,7 @@ def define(names: Names) -> dg.AssetsDefinition:
         description=f"What other rules of retention would free in {names.repository}, exactly: what a run of flow "
         "committed with them would mark at that moment. And what each branch and tag holds, and what would go without "
         "it. It deletes nothing, takes no lock, and may be made beside a run.",
-        # Of its own, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
+        # A separate group, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
         group_name=names.qualified("retention"),
         kinds={"pyspark", "parquet"},
         required_resource_keys={names.qualified("collector")},
@@ -109,9 +109,9 @@ def define(names: Names) -> dg.AssetsDefinition:
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
             policies = {name: policy.parse(text, name) for name, text in config.policies.items()}
-            namespace, found = forecast_now(collector, context.log.info, ages, policies, config.by_path)
-        shown = stored_page(namespace + forecast.page_key(found.forecast_id), collector.store.endpoint_url)
-        return dg.MaterializeResult(metadata={**described(found), "page": shown})
+            namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
+        shown = stored_page(namespace + forecast.page_key(result.forecast_id), collector.store.endpoint_url)
+        return dg.MaterializeResult(metadata={**described(result), "page": shown})
 
     return retention_forecast
 
@@ -128,43 +128,43 @@ def forecast_job(names: Names) -> UnresolvedAssetJobDefinition:
     )
 
 
-def described(found: Forecast) -> dict[str, Any]:
-    """What the UI shows of a forecast: numbers, which are plotted, both tables, and their pictures."""
-    in_force = found.in_force
-    notes = [f"{each.scenario.name}: {note}" for each in found.rules for note in each.scenario.notes]
+def described(result: Forecast) -> dict[str, Any]:
+    """Metadata of a forecast for the UI: numbers, which are plotted, both tables, and charts of them."""
+    in_force = result.in_force
+    notes = [f"{freed.scenario.name}: {note}" for freed in result.rules for note in freed.scenario.notes]
     return {
-        "forecast_id": found.forecast_id,
-        "commits": found.commits,
-        "ranges": found.ranges,
-        "stored_objects": found.stored.objects,
-        "stored_bytes": found.stored.bytes,
+        "forecast_id": result.forecast_id,
+        "commits": result.commits,
+        "ranges": result.ranges,
+        "stored_objects": result.stored.objects,
+        "stored_bytes": result.stored.bytes,
         "freed_objects_by_rules_in_force": in_force.amount.objects,
         "freed_bytes_by_rules_in_force": in_force.amount.bytes,
-        "freed_by_days": _curve(found),
-        "rules": _rules(found),
-        "held_alone": _holders(found.holdings),
-        "branches_and_tags": _holdings(found),
-        **({"folders": _folders(found)} if found.by_folder and found.by_folder.largest else {}),
+        "freed_by_days": _curve(result),
+        "rules": _rules(result),
+        "held_alone": _holders(result.holdings),
+        "branches_and_tags": _holdings(result),
+        **({"folders": _folders(result)} if result.by_folder and result.by_folder.largest else {}),
         **({"notes": dg.MetadataValue.md("\n".join(f"- {plain(note)}" for note in notes))} if notes else {}),
     }
 
 
-def _curve(found: Forecast) -> dg.MarkdownMetadataValue:
-    """The bytes that go by some ages, and by the rules in force."""
-    by_days = {each.scenario.days: each for each in found.rules if each.scenario.days is not None}
-    chosen = [days for days in _SHOWN_AGES if days in by_days] or sorted(by_days)[: _BARS - 1]
-    shown = [found.in_force, *(by_days[days] for days in chosen)]
+def _curve(result: Forecast) -> dg.MarkdownMetadataValue:
+    """A bar chart of the bytes freed by some ages, and by the rules in force."""
+    by_days = {freed.scenario.days: freed for freed in result.rules if freed.scenario.days is not None}
+    days_shown = [days for days in _SHOWN_AGES if days in by_days] or sorted(by_days)[: _BARS - 1]
+    shown = [result.in_force, *(by_days[days] for days in days_shown)]
     return bars(
-        "bytes freed", [(f"{each.scenario.name}: {size(each.amount.bytes)}", each.amount.bytes) for each in shown]
+        "bytes freed", [(f"{freed.scenario.name}: {size(freed.amount.bytes)}", freed.amount.bytes) for freed in shown]
     )
 
 
 def _holders(holdings: Sequence[Holding]) -> dg.MarkdownMetadataValue:
-    """Who holds most alone."""
-    most = sorted(holdings, key=lambda each: -each.alone.bytes)[:_BARS]
+    """A bar chart of the branches and tags that hold most bytes alone."""
+    most = sorted(holdings, key=lambda holding: -holding.alone.bytes)[:_BARS]
     return bars(
         "bytes held alone",
-        [(f"{_shortened(each.holder.name)}: {size(each.alone.bytes)}", each.alone.bytes) for each in most],
+        [(f"{_shortened(holding.holder.name)}: {size(holding.alone.bytes)}", holding.alone.bytes) for holding in most],
     )
 
 
@@ -172,33 +172,33 @@ def _shortened(name: str) -> str:
     return name if len(name) <= _NAME else f"{name[: _NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _rules(found: Forecast) -> dg.TableMetadataValue:
+def _rules(result: Forecast) -> dg.TableMetadataValue:
     records = [
         {
-            "retention": each.scenario.name,
-            "expired_commits": each.scenario.commits_expired,
-            "objects_freed": each.amount.objects,
-            "bytes_freed": each.amount.bytes,
-            "in_words": size(each.amount.bytes),
+            "retention": freed.scenario.name,
+            "expired_commits": freed.scenario.commits_expired,
+            "objects_freed": freed.amount.objects,
+            "bytes_freed": freed.amount.bytes,
+            "in_words": size(freed.amount.bytes),
         }
-        for each in found.rules
+        for freed in result.rules
     ]
     return _table(records)
 
 
-def _holdings(found: Forecast) -> dg.TableMetadataValue:
-    """Branches and tags, those that hold most alone first: a page shows only so many."""
+def _holdings(result: Forecast) -> dg.TableMetadataValue:
+    """A table of branches and tags, most bytes held alone first, cut to the rows of a page."""
     records = []
-    for each in sorted(found.holdings, key=lambda each: -each.alone.bytes)[:_ROWS]:
-        holder, more = each.holder, found.more_if_deleted(each)
+    for holding in sorted(result.holdings, key=lambda holding: -holding.alone.bytes)[:_ROWS]:
+        holder, more = holding.holder, result.more_if_deleted(holding)
         records.append(
             {
                 "kind": "rest" if holder.kind is None else holder.kind.value,
                 "name": holder.name,
-                "objects_held": each.in_all.objects,
-                "bytes_held": each.in_all.bytes,
-                "bytes_held_alone": each.alone.bytes,
-                "bytes_shared": each.shared.bytes,
+                "objects_held": holding.in_all.objects,
+                "bytes_held": holding.in_all.bytes,
+                "bytes_held_alone": holding.alone.bytes,
+                "bytes_shared": holding.shared.bytes,
                 "bytes_more_if_deleted": "" if more is None else str(more.bytes),
                 "head": f"{holder.head_made_at:%F}" if holder.head_made_at else "",
                 "stale": holder.stale,
@@ -207,17 +207,17 @@ def _holdings(found: Forecast) -> dg.TableMetadataValue:
     return _table(records)
 
 
-def _folders(found: Forecast) -> dg.TableMetadataValue:
-    """The largest folders, and who has most of each."""
-    assert found.by_folder is not None
+def _folders(result: Forecast) -> dg.TableMetadataValue:
+    """A table of the largest folders, and the branch or tag that holds most of each."""
+    assert result.by_folder is not None
     records = []
-    for each in found.by_folder.largest:
-        holders = forecast.portions(found, each)
+    for folder in result.by_folder.largest:
+        holders = forecast.portions(result, folder)
         records.append(
             {
-                "folder": each.folder or "(top level)",
-                "objects_held": each.stored.objects,
-                "bytes_held": each.stored.bytes,
+                "folder": folder.folder or "(top level)",
+                "objects_held": folder.stored.objects,
+                "bytes_held": folder.stored.bytes,
                 "held_most_by": holders[0][0].holder.name if holders else "",
                 "bytes_that_it_holds": holders[0][1].in_all.bytes if holders else 0,
             }

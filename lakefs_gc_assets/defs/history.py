@@ -1,8 +1,7 @@
-"""What Dagster keeps of a run that ended: an event of the asset `collection_history`, tags, and which partitions stay.
+"""Records of ended runs in Dagster: events of the asset `collection_history`, tags, and removal of old partitions.
 
-`collection_history` has no partitions, so that its numbers are plotted over time: one event for each run that ended,
-also for those that failed or were refused. The cells of the five assets are about a window of a run, this is about
-whole runs.
+`collection_history` has no partitions, so Dagster plots its numbers over time: one event for each run that ended, also
+if it failed or was refused. A cell of the five assets describes a window of a run; an event here describes a whole run.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ HISTORY = "collection_history"
 SWEEPS = "sweeps"
 MODE_TAG = "lakefs/mode"
 RUN_TAG = "lakefs/run_id"
-"""Its value is what the jobs approve and restore ask for; Dagster shows an id of its own beside it."""
+"""Tag with the id that the jobs approve and restore need; Dagster shows an id of its own beside it."""
 ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
@@ -45,7 +44,7 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
     """The assets without partitions that runs report to when they end; nothing materializes them.
 
     Args:
-        sweep_within: how long there may be no sweep that succeeds; zero for an installation that need not sweep.
+        sweep_within: maximum time between successful sweeps; zero for an installation that need not sweep.
     """
     history = dg.AssetSpec(
         key=names.asset(HISTORY),
@@ -70,7 +69,7 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
 
 
 def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
-    """What a run does, in a word or two."""
+    """The mode of a run, in a word or two."""
     if not plan.sweep:
         return "approved sweep" if approved else "dry run"
     return "quarantine" if settings.quarantines else "sweep"
@@ -78,10 +77,10 @@ def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
 
 @dataclass(frozen=True)
 class Historian:
-    """Tells Dagster of the end of one Dagster run.
+    """Records the end of one Dagster run in Dagster.
 
     Attributes:
-        warn: is told what could not be noted; a run does not fail for that.
+        warn: called with records that failed; a run does not fail for that.
     """
 
     instance: dg.DagsterInstance
@@ -97,7 +96,7 @@ class Historian:
         return cls(context.instance, names, context.run, context.log.warning)
 
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
-        """Notes on the Dagster run which run it makes, and what that does."""
+        """Tags the Dagster run with the id and the mode of the run that it makes."""
 
         def note() -> None:
             approved = settings.approve_run == plan.run_id or approval.read(store, plan.run_id) is not None
@@ -107,25 +106,25 @@ class Historian:
         self._try(note)
 
     def ended(self, store: ObjectStore, report: Report) -> None:
-        """Notes a run that came to its end. A successful sweep also removes overtaken runs from the partitions."""
+        """Records a finished run. A successful sweep also removes overtaken runs from the partitions."""
         self._try(lambda: self._note(figures_of(store, report), store))
         if not report.dry_run and report.is_complete:
             self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))
             self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
 
     def failed(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
-        """Notes a run that failed or was refused.
+        """Records a run that failed or was refused.
 
         Args:
-            store: the repository's store where this process has opened it.
-            run_id: None where the selection names no run.
+            store: the repository's store if this process has opened it.
+            run_id: None if the selection names no run.
             now: UTC.
         """
         self._try(lambda: self._note_failure(store, run_id, now, error))
 
     def _note_failure(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
         if ENDING_TAG in self._tags():
-            return  # Of several checks that fail, the first one ended the run.
+            return  # If several checks fail, the first one ended the run.
         plan = None
         if store is not None and run_id is not None:
             try:
@@ -165,18 +164,18 @@ class Historian:
 
     def _report(self, shown: Mapping[str, Any], asset: str = HISTORY) -> None:
         if self.instance.is_ephemeral:
-            return  # It is gone with this process, and so would be its history.
+            return  # The instance ends with this process, and with it the history.
         metadata = {**shown, "dagster_run": dg.MetadataValue.dagster_run(self.run.run_id)}
         event = dg.AssetMaterialization(self.names.asset(asset), metadata=metadata)
         self.instance.report_runless_asset_event(event)
 
     def _tags(self) -> Mapping[str, str]:
-        """The tags that the Dagster run has by now."""
+        """The current tags of the Dagster run."""
         run = self.instance.get_run_by_id(self.run.run_id)
         return run.tags if run else {}
 
     def _freed_before(self) -> int | None:
-        """The total of the last event that has one; None where there is none, or nobody keeps it."""
+        """The total of the last event that has one; None if no recent event has one, 0 on an ephemeral instance."""
         if self.instance.is_ephemeral:
             return 0
         for record in self.instance.fetch_materializations(self.names.asset(HISTORY), limit=20).records:
@@ -186,16 +185,16 @@ class Historian:
         return None
 
     def _oldest_garbage(self, run_id: str) -> float | None:
-        """What the asset `candidates` said of its own run."""
+        """Age in days of the oldest garbage, from the event of the asset `candidates` of this run; None if unknown."""
         latest = self.instance.get_latest_materialization_event(self.names.asset("candidates"))
         event = latest.asset_materialization if latest else None
         if event is None or not (event.partition or "").startswith(f"{run_id}|"):
             return None
-        found = event.metadata.get(OLDEST_GARBAGE)
-        return float(str(found.value)) if found else None
+        value = event.metadata.get(OLDEST_GARBAGE)
+        return float(str(value.value)) if value else None
 
     def _try(self, note: Callable[[], object]) -> None:
-        """Notes something; what a run has done counts, not whether Dagster's storage could be told of it."""
+        """Records something; a failure of Dagster's storage is a warning, and does not fail the run."""
         try:
             note()
         except Exception as error:
@@ -203,7 +202,7 @@ class Historian:
 
 
 def run_metadata(figures: RunFigures) -> dict[str, Any]:
-    """What the history says of a run; numbers are plotted, and figures of bytes have words beside them."""
+    """Metadata of a run for the history; numbers are plotted, and figures in bytes have words beside them."""
     report = figures.report
     counts, sizes = report.counts, report.object_bytes
     numbers: dict[str, float | None] = {
@@ -248,11 +247,10 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
 
 
 def forget_overtaken(instance: dg.DagsterInstance, names: Names, swept: str) -> list[str]:
-    """Takes failed runs out of the partitions that a run which swept has overtaken; returns their ids.
+    """Removes failed runs that a sweep has overtaken from the partitions; returns their ids.
 
-    Such a run cannot be finished any more: its mark is from before that sweep. Its cells would be shown as failed for
-    ever. Its plan and report stay in the store, and it stays in the history. Runs that are under way or wait for their
-    turn stay, as do those that came to their end.
+    Such a run cannot be finished any more: its mark is older than that sweep. Its cells would be shown as failed for
+    ever. Its plan and report stay in the store, and it stays in the history. Running, waiting and finished runs stay.
 
     Args:
         swept: id of the run that swept.
@@ -269,11 +267,11 @@ def forget_overtaken(instance: dg.DagsterInstance, names: Names, swept: str) -> 
 
 
 def _failed(instance: dg.DagsterInstance, names: Names, run_ids: set[str]) -> set[str]:
-    """Those of the runs of which some cell is shown as failed."""
+    """The runs with a cell that is shown as failed."""
     windows = instance.get_dynamic_partitions(names.partitions.windows.name or "")
     cells = {f"{run_id}|{window}": run_id for run_id in run_ids for window in windows}
-    found = set()
+    failed = set()
     for step in STEPS if cells else ():
         statuses = instance.get_status_by_partition(names.asset(step), list(cells), names.partitions.definition) or {}
-        found |= {cells[cell] for cell, status in statuses.items() if status is AssetPartitionStatus.FAILED}
-    return found
+        failed |= {cells[cell] for cell, status in statuses.items() if status is AssetPartitionStatus.FAILED}
+    return failed

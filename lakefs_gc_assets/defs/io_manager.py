@@ -1,4 +1,4 @@
-"""How frames pass between assets: as what is stored, with what the UI shows of it."""
+"""IO manager of frames: assets pass stored frames, with metadata for the UI."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.metadata import column_lineage, plain
-from lakefs_gc_assets.defs.partitions import Names, asset_of, chosen, selected
+from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, selected
 from lakefs_gc_assets.defs.resources import Collector
 
 PREVIEW_ROWS = 20
@@ -21,31 +21,31 @@ PREVIEW_ROWS = 20
 
 @dataclass(frozen=True)
 class FrameIOManager(dg.IOManager):
-    """Hands stored frames from asset to asset and to checks; assets store them themselves, as their last act."""
+    """Passes stored frames to assets and checks. Assets store their own frames as their last act."""
 
     collector: Collector
 
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
-        """Tells the UI about a frame: rows, bytes, windows, path, and a preview."""
+        """Adds metadata of a frame for the UI: rows, bytes, windows, path, and a preview."""
         with between_steps(self.collector, obj.manifest.span.run_id):
             context.add_output_metadata(metadata(obj, context.asset_key.path[:-1]))
 
     def load_input(self, context: dg.InputContext) -> StoredFrame[Any]:
-        """The frame of the one run that the partitions name; always whole, whichever windows are asked for.
+        """The frame of the one run that the partitions name; always the whole frame, for any selection of windows.
 
-        Raises dagster.Failure where it was not made or its manifest cannot be read.
+        Raises dagster.Failure if it was not made or its manifest cannot be read.
         """
         run_id, _ = selected(context.asset_partition_keys)
         frame = context.asset_key.path[-1]
         step = context.step_context
-        first = next(chosen(step.dagster_run, STEPS))
+        first = next(assets_to_make(step.dagster_run, STEPS))
         with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
             repository = self.collector.open()
             return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])
 
 
 def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
-    """The IO manager of a repository's assets; a launch sets nothing of it."""
+    """The IO manager of a repository's assets; a launch cannot configure it."""
 
     @dg.io_manager(
         config_schema={}, required_resource_keys={names.qualified("collector")}, description=FrameIOManager.__doc__
@@ -57,9 +57,9 @@ def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
 
 
 def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
-    """What the UI shows of one cell: numbers of the window alone, which it plots from cell to cell.
+    """Metadata of one cell for the UI: numbers of its window, which the UI plots from cell to cell.
 
-    They name the window, since the page of an asset shows those of one cell below the figures of the whole run.
+    Texts name the window, since an asset's page shows them below the figures of the whole run.
     """
     files = [file for file in manifest.files if file.slice_window == window]
     objects = sum(file.object_bytes for file in files)
@@ -72,12 +72,12 @@ def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
 
 
 def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
-    """What the UI shows of a whole frame; small, because Dagster copies it to every cell.
+    """Metadata of a whole frame for the UI; small, because Dagster copies it to every cell.
 
-    It has no numbers: each would be plotted once for every cell, always the same. They are in a table.
+    Its numbers are in a table: as numbers, the same value would be plotted for every cell.
 
     Args:
-        prefix: of the keys of the repository's assets.
+        prefix: prefix of the keys of the repository's assets.
     """
     manifest = frame.manifest
     return {
@@ -104,18 +104,18 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
 
 
 def described(count: int, size_in_bytes: int | None = None) -> str:
-    """A count as a person reads it, with its bytes where it has any."""
+    """A count in words, with its bytes if given."""
     return f"{count:,}" if size_in_bytes is None else f"{count:,}, {size(size_in_bytes)}"
 
 
 def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
-    """Names and values, which are shown and not plotted."""
+    """A table of names and values, which the UI shows and does not plot."""
     lines = [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
     return dg.MetadataValue.md("\n".join(["| figure | value |", "|---|---:|", *lines]))
 
 
 def _counts(what: str, counts: dict[str, int]) -> str:
-    # Counts come first: a long name would push them out of sight.
+    # Counts come first, since a long name would push them out of sight.
     lines = [f"| {count:,} | {plain(name)} |" for name, count in sorted(counts.items())]
     return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
@@ -133,7 +133,7 @@ def _cell(value: object) -> str:
 
 
 def _numbers(figures: Any) -> dict[str, str]:
-    """Counts and words that a step noted."""
+    """Counts and texts among a step's figures."""
     values = {field.name: getattr(figures, field.name) for field in fields(figures)}
     return {
         name: f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -143,7 +143,7 @@ def _numbers(figures: Any) -> dict[str, str]:
 
 
 def _figures(figures: Any) -> dict[str, Any]:
-    """Counts by reason; lists and maps of names stay in the manifest."""
+    """Counts by reason among a step's figures; lists and maps of names stay in the manifest."""
     values = {field.name: getattr(figures, field.name) for field in fields(figures)}
     return {
         name: dg.MetadataValue.md(_counts(name, value))

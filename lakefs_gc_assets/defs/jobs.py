@@ -1,7 +1,7 @@
 """Opening a run, and the jobs that collect: open_run, approve and collect.
 
-Opening a run adds its id and the slice windows that it needs as partitions. The jobs open_run and approve leave tags on
-their own Dagster runs; the sensor launch_opened_runs reads them and launches the job collect.
+Opening a run adds its id and its slice windows as partitions. The jobs open_run and approve set tags on their own
+Dagster runs; the sensor launch_opened_runs reads these tags and launches the job collect.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
 OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
-"""Of tags on a Dagster run of open_run or approve, with which the sensor launches the run that collects."""
+"""Prefix of tags on a Dagster run of open_run or approve; the sensor launches a run of collect with these tags."""
 _OPENING_OP, _APPROVING_OP = "open_new_run", "approve_dry_run"
 _TAG_LENGTH = 500
 _RELAX = "Settings of collection for this run alone, of those that launch.may_relax lists in the configuration file."
@@ -41,8 +41,8 @@ class OpenedRun:
     """A run that is ready to be launched: its id, its windows in order, and the tags of the Dagster run.
 
     Attributes:
-        why_clean: why an optimized run was asked for and a clean one is to be expected; None where it is what was asked
-            for. The run decides again once it holds the lock.
+        why_clean: reason why the run will be clean although an optimized one was requested; None if it will be as
+            requested. The run decides again once it holds the lock.
     """
 
     run_id: str
@@ -57,10 +57,10 @@ def open_run(
     """Adds the partitions of a new run over every window that it needs.
 
     Args:
-        permit: what the run may do; None where its process decides that, as the command line's does.
+        permit: the run's permit; None if its own process decides, as on the command line.
     Raises:
-        ConfigurationError, LakeFSError or StorageError: the repository cannot be looked at, or the file does not allow
-            what a launch asks for.
+        ConfigurationError, LakeFSError or StorageError: the repository cannot be read, or the configuration file does
+            not allow the launch.
     """
     repository = collector.open() if permit is None else collector.open_for(permit)
     needed, why_clean = planning.windows_to_collect(repository, flow)
@@ -77,9 +77,9 @@ def open_run(
 
 
 def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
-    """Run configuration of the job open_run that chooses the flow and, unless None, whether to delete."""
-    chosen = {"flow": flow} if sweep is None else {"flow": flow, "sweep": sweep}
-    return {"ops": {names.qualified(_OPENING_OP): {"config": chosen}}}
+    """Run configuration of the job open_run with this flow and, unless None, this value of `sweep`."""
+    config = {"flow": flow} if sweep is None else {"flow": flow, "sweep": sweep}
+    return {"ops": {names.qualified(_OPENING_OP): {"config": config}}}
 
 
 class OpenRunConfig(dg.Config):
@@ -112,7 +112,7 @@ class ApproveConfig(dg.Config):
 
 
 def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
-    """All five assets and their checks, in one process and one Spark session."""
+    """The job collect: all five assets and their checks, in one process and one Spark session."""
     return dg.define_asset_job(
         names.qualified("collect"),
         selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
@@ -125,7 +125,7 @@ def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
 
 
 def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
-    """One op, which leaves what the new run needs as tags of its own run, where the sensor finds it."""
+    """The job open_run: one op, which sets the tags of the new run on its own Dagster run for the sensor."""
 
     @dg.op(
         name=names.qualified(_OPENING_OP),
@@ -184,7 +184,7 @@ def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
 
 
 def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
-    """One op, which stores the approval of a dry run, and leaves what the sensor needs to make its last step again."""
+    """The job approve: one op, which stores the approval, and sets tags for the sensor to run the last step again."""
 
     @dg.op(
         name=names.qualified(_APPROVING_OP),
@@ -206,20 +206,20 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             relaxed = launching.relaxed_by(config.relax, policy)
             permit = Permit(names.qualified("approve"), relaxed=relaxed)
             repository = collector.open_for(permit)
-            found = passes.require_dry_run(repository.store, run_id)
-            objects = f"{found.rows:,} objects, {size(found.object_bytes)}"
+            manifest = passes.require_dry_run(repository.store, run_id)
+            objects = f"{manifest.rows:,} objects, {size(manifest.object_bytes)}"
             goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
             context.log.info(
-                f"dry run {run_id} of {found.span.ended_at:%F %T}Z found {objects}: they are {goes} after a look "
-                "whether they are live by now"
+                f"dry run {run_id} of {manifest.span.ended_at:%F %T}Z found {objects}: they will be {goes} after "
+                "checking again that nothing uses them"
             )
             plan = plans.read(repository.store, run_id)
             launching.require_opened(plan)
             launching.write(context.instance, collector.name, run_id, permit)
-            passes.give(repository.store, found, repository.clock.now())
+            passes.give(repository.store, manifest, repository.clock.now())
             earlier_runs.forget(repository.store, run_id)
             windows = names.partitions.add(context.instance, run_id, plan.windows)
-        context.add_output_metadata({"run_id": run_id, "objects": found.rows, "bytes": found.object_bytes})
+        context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
         _hand_on(context, {**names.partitions.tags(run_id, windows, plan.flow.value), **permit.tags})
 
     @dg.job(
@@ -238,7 +238,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 
 def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
-    """What the launchpad shows of a configuration, with the settings that a launch may change."""
+    """Schema of a configuration for the launchpad, with the settings that a launch may change."""
     kind = overrides_of(policy)
     shown = create_model(
         config.__name__,
@@ -250,5 +250,5 @@ def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
 
 
 def _hand_on(context: dg.OpExecutionContext, tags: Mapping[str, str]) -> None:
-    """Leaves tags for the run that the sensor is to launch."""
+    """Sets tags for the run that the sensor launches."""
     context.instance.add_run_tags(context.run_id, {OPENED_TAG_PREFIX + name: value for name, value in tags.items()})

@@ -1,8 +1,8 @@
-"""What a launch through Dagster may decide, and how a run learns what it was opened to do.
+"""Launches through Dagster: the decisions that they may make, and the permits of runs.
 
-Whoever reaches the UI can launch any job with any tags and any configuration, so neither says who asked for a run. What
-a run may do is decided by the configuration file, and by a permit that the job open_run, the job approve, a schedule or
-the sensor has left for it in Dagster's database, in a table that no GraphQL mutation writes.
+Anybody with access to the UI can launch any job with any tags and any configuration, so neither proves who requested a
+run. The configuration file decides what a run may do, together with a permit. The job open_run, the job approve, a
+schedule or the sensor writes the permit to Dagster's database, into a table that no GraphQL mutation writes.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, Configuration, FlowName, LaunchSettings, Settings
 
 Relaxed: TypeAlias = dict[str, bool | int | float]
-"""Settings of `collection` that a launch changed, and `sweep` where it asked for that, by name."""
+"""Settings of `collection` that a launch changed, and `sweep` if it requested that, by name."""
 
 LOOSENED_TAG = "lakefs/loosened"
 TICKET_TAG = "lakefs/ticket"
@@ -39,17 +39,17 @@ def overrides_of(policy: LaunchSettings) -> type[Overrides]:
         setting = CollectionSettings.model_fields[name]
         kind = setting.annotation or float
         fields[name] = (kind | None, Field(default=None, description=setting.description))
-    made: type[Overrides] = create_model(  # type: ignore[call-overload]
+    model: type[Overrides] = create_model(  # type: ignore[call-overload]
         Overrides.__name__, __base__=Overrides, __module__=__name__, __doc__=Overrides.__doc__, **fields
     )
-    return made
+    return model
 
 
 def relaxed_by(config: Overrides, policy: LaunchSettings) -> Relaxed:
-    """What a launch changes. Raises ConfigurationError for a setting that the file does not let it change."""
-    found: Relaxed = {name: value for name, value in config.model_dump().items() if value is not None}
-    require_relaxable(found, policy)
-    return found
+    """Settings that a launch changes. Raises ConfigurationError for one that the file does not let it change."""
+    relaxed: Relaxed = {name: value for name, value in config.model_dump().items() if value is not None}
+    require_relaxable(relaxed, policy)
+    return relaxed
 
 
 def require_relaxable(relaxed: Mapping[str, object], policy: LaunchSettings) -> None:
@@ -60,17 +60,17 @@ def require_relaxable(relaxed: Mapping[str, object], policy: LaunchSettings) -> 
 
 
 def require_closed(run_config: Mapping[str, object], policy: LaunchSettings) -> None:
-    """Refuses whatever a launch sets of a resource, and would have read from the environment.
+    """Refuses a launch that configures a resource, or reads the environment.
 
-    Raises ConfigurationError with the first setting of the launch, and where it belongs.
+    Raises ConfigurationError with the first such setting, and the place where it belongs.
     """
     for place, variable in _from_environment(run_config):
         raise ConfigurationError(
             f"a launch cannot read the environment, such as the variable {variable} for {place}: write the value itself"
         )
     resources = run_config.get("resources")
-    for resource, given in resources.items() if isinstance(resources, Mapping) else ():
-        config = given.get("config") if isinstance(given, Mapping) else None
+    for resource, resource_config in resources.items() if isinstance(resources, Mapping) else ():
+        config = resource_config.get("config") if isinstance(resource_config, Mapping) else None
         if not isinstance(config, Mapping) or not config:
             continue
         name = next(iter(config))
@@ -82,28 +82,28 @@ def require_closed(run_config: Mapping[str, object], policy: LaunchSettings) -> 
         raise ConfigurationError(f"{_refused(f'{resource}.{name}')}: it follows from what is {_FILE}")
 
 
-def _from_environment(given: object, place: str = "") -> Iterator[tuple[str, str]]:
-    """Where a configuration names a variable, and which: Dagster takes `{env: NAME}` in place of any text or number.
+def _from_environment(config: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Finds variables in a configuration: Dagster takes `{env: NAME}` in place of any text or number.
 
-    What a run says of a text that it cannot use would tell a secret to whoever launched it.
+    Yields the place and the name of each. A run's error message about a text would show a secret to its launcher.
     """
-    match given:
+    match config:
         case {"env": str(variable), **rest} if not rest:
             yield place, variable
         case Mapping():
-            for name, value in given.items():
+            for name, value in config.items():
                 yield from _from_environment(value, f"{place}.{name}".lstrip("."))
         case list():
-            for number, value in enumerate(given):
+            for number, value in enumerate(config):
                 yield from _from_environment(value, f"{place}.{number}")
 
 
 def _section(resource: str) -> str | None:
-    """The section of the file that a resource shows; resources of several repositories end with their names."""
+    """The section of the file that a resource shows; with several repositories, resources end with their names."""
     sections = (
         name
-        for name, described in Configuration.model_fields.items()
-        if isinstance(described.annotation, type) and issubclass(described.annotation, Settings)
+        for name, field_info in Configuration.model_fields.items()
+        if isinstance(field_info.annotation, type) and issubclass(field_info.annotation, Settings)
     )
     return next((name for name in sections if resource == name or resource.startswith(f"{name}_")), None)
 
@@ -113,7 +113,7 @@ def _refused(setting: str) -> str:
 
 
 def _where(name: str, policy: LaunchSettings) -> str:
-    """Where a setting of `collection` belongs."""
+    """Remedy for a refused setting of `collection`: the place where it belongs."""
     if name == "sweep":
         if policy.sweep == "any":
             return "launch the job open_run with `sweep`"
@@ -128,7 +128,7 @@ def _where(name: str, policy: LaunchSettings) -> str:
 
 
 def how_to_sweep(policy: LaunchSettings) -> str:
-    """What else there is for somebody whose launch may not delete at once."""
+    """Alternatives for a launch that may not delete at once."""
     others = f"run `lakefs-gc run --sweep`, or set launch.sweep to any {_FILE}"
     if policy.sweep == "approved":
         return f"launch a dry run and then the job approve with its id, {others}"
@@ -137,15 +137,15 @@ def how_to_sweep(policy: LaunchSettings) -> str:
 
 @dataclass(frozen=True)
 class Permit:
-    """What a run was opened to do.
+    """Permission of a run, from the time when it was opened.
 
     Attributes:
         opened_by: the job, schedule or sensor that opened it.
-        automatic: whether it was no person's launch: then the file alone decides.
-        sweep: whether a launch asked for deletions; None where it did not say.
+        automatic: True if a schedule or sensor opened it: then the file alone decides.
+        sweep: the launch's request to delete or not; None without such a request.
         relaxed: settings of `collection` that a launch changed.
-        flow: of a run that was opened automatically; it is no permit for another one. None by earlier versions, by
-            which only clean and optimized runs were opened so.
+        flow: the only permitted flow of a run that was opened automatically. None in permits of earlier versions,
+            which opened only clean and optimized runs automatically.
     """
 
     opened_by: str
@@ -156,43 +156,43 @@ class Permit:
 
     @property
     def loosened(self) -> Relaxed:
-        """Everything in which a launch asked for more than a dry run by the file."""
+        """Settings by which a launch requested more than a dry run by the file."""
         return {**({"sweep": True} if self.sweep and not self.automatic else {}), **self.relaxed}
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags that show it; none where nothing was loosened."""
+        """Tags that show `loosened`; none if it is empty."""
         return {LOOSENED_TAG: describe_loosened(self.loosened)} if self.loosened else {}
 
 
 def write(instance: dg.DagsterInstance, repository: str, run_id: str, permit: Permit) -> None:
-    """Leaves a permit for a run, in place of an earlier one.
+    """Stores a permit for a run, in place of an earlier one.
 
     Args:
-        repository: what Dagster calls it.
+        repository: its name in Dagster.
     """
     _put(instance, _run_key(repository, run_id), permit)
 
 
 def read(instance: dg.DagsterInstance, repository: str, run_id: str) -> Permit | None:
-    """The permit of a run; None for one that nobody opened here."""
+    """The permit of a run; None for a run that was not opened here."""
     return _get(instance, _run_key(repository, run_id))
 
 
 def issue_ticket(instance: dg.DagsterInstance, repository: str, permit: Permit) -> dict[str, str]:
-    """Tags by which the jobs open_run and purge find a permit, once."""
+    """Stores a permit, and returns tags by which the jobs open_run and purge find it, once."""
     ticket = secrets.token_urlsafe(16)
     _put(instance, _ticket_key(repository, ticket), permit)
     return {TICKET_TAG: ticket}
 
 
 def find_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> Permit | None:
-    """The permit that the tags of a Dagster run lead to; None where they name none, or one that was used."""
+    """The permit for the ticket in a Dagster run's tags; None without a ticket, or if it was used."""
     return _get(instance, _ticket_key(repository, tags[TICKET_TAG])) if tags.get(TICKET_TAG) else None
 
 
 def use_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> None:
-    """Makes a ticket worthless: its tag can be read by whoever reaches the UI."""
+    """Invalidates a ticket, since anybody with access to the UI can read its tag."""
     if tags.get(TICKET_TAG):
         instance.daemon_cursor_storage.set_cursor_values({_ticket_key(repository, tags[TICKET_TAG]): ""})
 
@@ -200,15 +200,15 @@ def use_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str,
 def settle(
     settings: CollectionSettings, policy: LaunchSettings, permit: Permit | None
 ) -> tuple[CollectionSettings, Relaxed]:
-    """The settings that a run is made with, and in what a launch loosened them.
+    """The settings of a run, and those that its launch loosened.
 
-    The file is asked again here: what it no longer allows is refused although the run was opened before.
+    The file is checked again here: a change that it no longer allows is refused although the run was opened before.
 
     Args:
-        settings: of the file.
-        permit: of the run; None where somebody materializes assets without opening a run.
+        settings: settings of the file.
+        permit: the run's permit; None if somebody materializes assets without opening a run.
     Raises:
-        ConfigurationError: the launch asked for what the file does not allow, or for a value that makes no sense.
+        ConfigurationError: the launch requested something that the file does not allow, or an invalid value.
     """
     if permit is not None and permit.automatic:
         return settings, {}
@@ -216,18 +216,18 @@ def settle(
     require_relaxable(permit.relaxed, policy)
     if permit.sweep and policy.sweep != "any":
         raise ConfigurationError(f"a launch may not delete at once: {how_to_sweep(policy)}")
-    asked = settings.sweep if permit.sweep is None else permit.sweep
-    sweep = asked and policy.sweep == "any"
+    requested = settings.sweep if permit.sweep is None else permit.sweep
+    sweep = requested and policy.sweep == "any"
     try:
         settled = CollectionSettings.model_validate({**settings.model_dump(), **permit.relaxed, "sweep": sweep})
     except ValidationError as error:
-        problems = "; ".join(f"collection.{each['loc'][0]}: {each['msg'].lower()}" for each in error.errors())
+        problems = "; ".join(f"collection.{problem['loc'][0]}: {problem['msg'].lower()}" for problem in error.errors())
         raise ConfigurationError(f"what the launch relaxes makes no sense: {problems}") from None
     return settled, permit.loosened
 
 
 def require_flow(permit: Permit | None, flow: Flow) -> None:
-    """Raises ConfigurationError where a launch gives what was opened automatically another flow."""
+    """Raises ConfigurationError if a launch gives another flow to a run that was opened automatically."""
     if permit is None or not permit.automatic:
         return
     opened: tuple[str, ...] = (permit.flow,) if permit.flow else (Flow.CLEAN.value, Flow.OPTIMIZED.value)
@@ -239,9 +239,9 @@ def require_flow(permit: Permit | None, flow: Flow) -> None:
 
 
 def require_opened(plan: Plan) -> None:
-    """Raises ConfigurationError where a dry run cannot be approved by a launch, since somebody chose its id.
+    """Raises ConfigurationError if a launch may not approve a dry run, since its launcher chose its id.
 
-    A page of another site, which sees no answer, could launch both.
+    Otherwise a page of another site, which sees no answers, could launch the dry run and its approval.
     """
     if not plan.opened:
         raise ConfigurationError(
@@ -251,10 +251,10 @@ def require_opened(plan: Plan) -> None:
 
 
 def require_purging(policy: LaunchSettings, ticket: Permit | None, schedule: str) -> None:
-    """Raises ConfigurationError where no launch may delete, and this purge was not asked for by its schedule.
+    """Raises ConfigurationError if no launch may delete, and the schedule did not launch this purge.
 
     Args:
-        ticket: the permit that the tags of the Dagster run lead to.
+        ticket: the permit for the ticket in the Dagster run's tags.
     """
     if policy.sweep == "never" and (ticket is None or ticket.opened_by != schedule):
         raise ConfigurationError(
@@ -272,7 +272,7 @@ def _ticket_key(repository: str, ticket: str) -> str:
 
 
 def _key(*parts: str) -> str:
-    # MySQL tells keys apart by their first 64 letters.
+    # MySQL distinguishes keys by their first 64 letters.
     return f"lakefs-gc/{hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest()}"
 
 

@@ -71,7 +71,7 @@ class PurgePlan:
             )
 
     def due_at(self, moved: Moved) -> datetime:
-        """When the objects of a run may be purged, UTC."""
+        """Time from which the objects of a run may be purged, UTC."""
         return moved.since + self.after
 
     def described(self) -> list[dict[str, object]]:
@@ -91,7 +91,7 @@ class PurgePlan:
 
 
 def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
-    """Finds what `purge` would look at.
+    """Finds the objects that `purge` would check.
 
     Args:
         run_id: the only run to look at; None for all.
@@ -115,7 +115,7 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
 
 
 def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
-    """Yields what runs of this repository have in quarantine; notes in `unreadable` why others are left out."""
+    """Yields runs of this repository with objects in quarantine; adds excluded ones to `unreadable`."""
 
     def exclude(excluded: str, error: CollectionError) -> None:
         unreadable[excluded] = str(error)
@@ -130,10 +130,10 @@ def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str
 
 
 def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, warn: LogLine) -> Iterator[Purged]:
-    """Purges what has been in quarantine for long enough, under the lock, as somebody iterates.
+    """Purges objects that have been in quarantine for long enough, under the lock, during iteration.
 
-    Yields what became of each copy. Objects that are live by then are restored. Nothing is deleted where it cannot be
-    found out what is live.
+    Yields the outcome of each copy. Objects that are live by then are restored. Nothing is deleted if that cannot be
+    checked.
 
     Args:
         run_id: as for `plan_purge`.
@@ -156,25 +156,25 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, w
 def purge_by(
     repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: LogLine
 ) -> Iterator[Purged]:
-    """Purges what has been in quarantine for long enough, by any check of what is live, as somebody iterates.
+    """Purges objects that have been in quarantine for long enough, with any liveness check, during iteration.
 
     Args:
-        check: makes a check of what counts as live in a run of this plan.
+        check: makes the liveness check for runs of this plan.
     Raises:
-        CollectionError: the quarantine of the run that is asked for may not be purged yet; or see `purge`.
+        CollectionError: the quarantine of the requested run may not be purged yet; or see `purge`.
     """
     with locked(repository, "purge", owner, warn) as lock:
-        found = plan_purge(repository, run_id, lock)
-        if run_id and not found.due:
-            (waiting,) = found.waiting
+        plan = plan_purge(repository, run_id, lock)
+        if run_id and not plan.due:
+            (waiting,) = plan.waiting
             raise CollectionError(
-                f"what run {run_id} moved to quarantine may go at {found.due_at(waiting):%F %T}Z: lower "
+                f"what run {run_id} moved to quarantine may go at {plan.due_at(waiting):%F %T}Z: lower "
                 "collection.quarantine_days for an earlier time"
             )
-        for excluded, why in found.unreadable.items():
+        for excluded, why in plan.unreadable.items():
             yield quarantine_purge.left_out(excluded, why)
         for by_retention in (False, True):
-            group = [each for each in found.due if each.plan.flow.by_retention is by_retention]
+            group = [moved for moved in plan.due if moved.plan.flow.by_retention is by_retention]
             if not group:
                 continue
             # Retention counts ages back from the moment of the newest of these runs.
@@ -195,9 +195,9 @@ class Totals:
         """True if everything that was due is purged or restored."""
         return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
 
-    def counted(self, each: Iterable[Purged]) -> Iterator[Purged]:
-        """Counts copies, and yields those that were not purged: each is worth a line."""
-        for purged in each:
+    def counted(self, copies: Iterable[Purged]) -> Iterator[Purged]:
+        """Counts copies, and yields those that were not purged, for the log."""
+        for purged in copies:
             self.counts[purged.fate] += 1
             if purged.fate is Fate.PURGED:
                 self.freed += purged.size
@@ -248,14 +248,14 @@ def restore_job(names: Names) -> dg.JobDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             repository = collector.open()
-            found = restore.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
-            shown = {"run_id": config.run_id, "confirmed": config.confirm, **_describe_objects(found)}
+            planned = restore.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
+            shown = {"run_id": config.run_id, "confirmed": config.confirm, **_describe_objects(planned)}
             if not config.confirm:
                 context.add_output_metadata({**shown, "next": _SET})
-                context.log.info(f"{found.num_rows:,} objects would be brought back. {_SET}")
+                context.log.info(f"{planned.num_rows:,} objects would be brought back. {_SET}")
                 return
-            given = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
-            context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*given))})
+            arguments = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
+            context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*arguments))})
 
     @dg.job(
         name=names.qualified("restore"),
@@ -284,9 +284,9 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         with readable():
             if not config.confirm:
-                found = plan_purge(collector.open(), config.run_id or None)
-                context.add_output_metadata({"confirmed": False, **_describe_purge(found), "next": _SET})
-                due = sum(each.copies.num_rows for each in found.due)
+                plan = plan_purge(collector.open(), config.run_id or None)
+                context.add_output_metadata({"confirmed": False, **_describe_purge(plan), "next": _SET})
+                due = sum(moved.copies.num_rows for moved in plan.due)
                 context.log.info(f"{due:,} objects would go, unless they are live again. {_SET}")
                 return
             ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
@@ -294,8 +294,8 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             launching.use_ticket(context.instance, collector.name, context.run_tags)
             totals = Totals()
             purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
-            for each in totals.counted(purged):
-                context.log.warning(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+            for copy in totals.counted(purged):
+                context.log.warning(f"{copy.address}: {copy.fate.value}{f': {copy.why}' if copy.why else ''}")
             context.log.info(str(totals))
             counts = {fate.value: count for fate, count in totals.counts.items()}
             context.add_output_metadata({"confirmed": True, "bytes_freed": totals.freed, **counts})
@@ -317,14 +317,14 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 
 def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
-    """Counts and logs what became of each object. Raises dagster.Failure if some are not there again."""
+    """Counts and logs the outcome of each object. Raises dagster.Failure if some were not restored."""
     counts: dict[str, int] = {}
     missing = 0
-    for each in restored:
-        counts[each.fate.value] = counts.get(each.fate.value, 0) + 1
-        missing += not each.fate.is_well
-        log = context.log.info if each.fate.is_well and each.why is None else context.log.warning
-        log(f"{each.address}: {each.fate.value}{f': {each.why}' if each.why else ''}")
+    for outcome in restored:
+        counts[outcome.fate.value] = counts.get(outcome.fate.value, 0) + 1
+        missing += not outcome.fate.is_well
+        log = context.log.info if outcome.fate.is_well and outcome.why is None else context.log.warning
+        log(f"{outcome.address}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}")
     if missing:
         raise dg.Failure(
             description=f"{missing:,} objects are not there again: {counts}. The log says why", allow_retries=False
@@ -332,32 +332,32 @@ def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]
     return counts
 
 
-def _describe_objects(found: pa.Table) -> dict[str, Any]:
+def _describe_objects(objects: pa.Table) -> dict[str, Any]:
     """Number and bytes of objects, with a few examples, for the page of a Dagster run."""
-    lines = [f"- {plain(row['address'])}, {row['size']:,} bytes" for row in islice(found.to_pylist(), _SHOWN)]
+    lines = [f"- {plain(row['address'])}, {row['size']:,} bytes" for row in islice(objects.to_pylist(), _SHOWN)]
     return {
-        "objects": found.num_rows,
-        "bytes": sum(found.column("size").to_pylist()),
+        "objects": objects.num_rows,
+        "bytes": sum(objects.column("size").to_pylist()),
         "for_example": dg.MetadataValue.md("\n".join(lines) or "none"),
     }
 
 
-def _describe_purge(found: PurgePlan) -> dict[str, Any]:
+def _describe_purge(plan: PurgePlan) -> dict[str, Any]:
     """Objects that are due, and a table of all runs with objects in quarantine."""
     records = [
         dg.TableRecord(
             {
-                "run_id": each.run_id,
-                "objects": each.copies.num_rows,
-                "bytes": each.size,
-                "due": f"{found.due_at(each):%F %T}Z",
+                "run_id": moved.run_id,
+                "objects": moved.copies.num_rows,
+                "bytes": moved.size,
+                "due": f"{plan.due_at(moved):%F %T}Z",
             }
         )
-        for each in (*found.due, *found.waiting)
+        for moved in (*plan.due, *plan.waiting)
     ]
     columns = [dg.TableColumn("run_id"), dg.TableColumn("objects", "int"), dg.TableColumn("bytes", "int")]
     schema = dg.TableSchema([*columns, dg.TableColumn("due")])
-    tables = [each.copies.select(["address", "size"]) for each in found.due]
+    tables = [moved.copies.select(["address", "size"]) for moved in plan.due]
     due = pa.concat_tables(tables) if tables else pa.table({"address": pa.array([], pa.string()), "size": []})
     return {**_describe_objects(due), "runs": dg.MetadataValue.table(records, schema=schema)}
 
@@ -420,13 +420,13 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
 
 
 def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock) -> int:
-    """Removes frames first: a run whose partition is gone could not be found by it again."""
-    known = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
+    """Removes frames, then partitions: a run without a partition could not be found again."""
+    existing = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
     removed = 0
     for run in decided.expired:
         lock.check()
         removed += expiring.remove_frames(repository.store, run)
-        if run.run_id in known:
+        if run.run_id in existing:
             instance.delete_dynamic_partition(names.partitions.run_ids.name or "", run.run_id)
     for forecast in decided.forecasts:
         lock.check()
@@ -442,7 +442,7 @@ def _count(decided: Expiry) -> int:
 
 
 def _describe_expiry(decided: Expiry) -> dict[str, Any]:
-    """Every run that still has frames, and what becomes of it, for the page of a Dagster run."""
+    """Every run that still has frames, with its fate, for the page of a Dagster run."""
     going = [(run.run_id, f"expired: {', '.join(run.frames)}") for run in decided.expired if run.frames]
     rows = sorted([*going, *((run_id, f"kept: {reason}") for run_id, reason in decided.kept.items())])
     records = [

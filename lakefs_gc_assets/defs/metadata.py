@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame.kinds import FRAMES, Frame
 _MARKED = re.compile(r"[\\|<\[\]`]")
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _LENGTH, _HEIGHT = 160, 18
-"""Of a bar, in pixels: the longest one, and from one to the next."""
+"""Pixels: length of the longest bar, and distance from one bar to the next."""
 _COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
     "candidates": ("store_df",),
     "deleted_report": ("candidates",),
@@ -33,7 +33,7 @@ def plain(text: str) -> str:
 def bars(title: str, rows: Sequence[tuple[str, float]]) -> dg.MarkdownMetadataValue:
     """Bars one below the other, each with its label, as Markdown with an embedded SVG.
 
-    Dagster shows Markdown of less than 1,000 characters where it stands, and longer texts after a click. Six bars fit.
+    Dagster shows Markdown of less than 1,000 characters in place, and longer texts after a click. Six bars fit.
 
     Args:
         title: text for readers who do not see the picture.
@@ -72,10 +72,10 @@ def column_schema(frame: Frame[Any]) -> dg.TableSchema:
 
 
 def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLineage | None:
-    """Which columns of earlier frames each column comes from; None for frames read from outside.
+    """Columns of earlier frames from which each column comes; None for frames read from outside.
 
     Args:
-        prefix: of the keys of the assets.
+        prefix: prefix of the keys of the assets.
     """
     if name not in _COLUMN_SOURCES:
         return None

@@ -1,6 +1,6 @@
-"""Sensors that tell of runs that ended, by a webhook where one is configured.
+"""Sensors that report ended runs, to a webhook if one is configured.
 
-What is posted is `{"text": …}`, which Slack and services compatible with it take.
+The posted body is `{"text": …}`, which Slack and compatible services accept.
 """
 
 import json
@@ -21,22 +21,22 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 _SECTION = "notifications"
 _FAILURES, _ENDS = "failure_webhook", "ended_webhook"
 _SECONDS = 10
-_LOOKED_AT = 50
+_MAX_EVENTS = 50
 
 
 def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
     """The sensors of one repository.
 
     Args:
-        jobs: names of its jobs, which are told of when they fail; of runs that collect also those without a job.
+        jobs: names of its jobs, whose failures are reported; failed collections without a job are reported too.
     """
-    told = {name for section, name in loaded.secret_variables if section == _SECTION}
-    failures = _failure_sensor(names, loaded, clock, jobs, _FAILURES in told)
-    return [failures, *([_ended_sensor(names, loaded)] if _ENDS in told else [])]
+    configured = {name for section, name in loaded.secret_variables if section == _SECTION}
+    failures = _failure_sensor(names, loaded, clock, jobs, _FAILURES in configured)
+    return [failures, *([_ended_sensor(names, loaded)] if _ENDS in configured else [])]
 
 
 def post(url: str, text: str) -> None:
-    """Posts a message to a webhook. Raises CollectionError where it is not taken; the URL may be a secret."""
+    """Posts a message to a webhook. Raises CollectionError, without the URL, which may be a secret, if that fails."""
     try:
         answer = urllib3.request(
             "POST",
@@ -53,9 +53,9 @@ def post(url: str, text: str) -> None:
 
 
 def _failure_sensor(
-    names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str], tells: bool
+    names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str], posts: bool
 ) -> dg.SensorDefinition:
-    webhook = "posts it to notifications.failure_webhook" if tells else "notifications.failure_webhook would be told"
+    webhook = "posts it to notifications.failure_webhook" if posts else "notifications.failure_webhook would be told"
 
     @dg.run_failure_sensor(
         name=names.qualified("note_failures"),
@@ -72,7 +72,7 @@ def _failure_sensor(
         if _collects(names, run) and ENDING_TAG not in run.tags:
             now = clock.now()
             Historian(context.instance, names, run, context.log.warning).failed(None, run_id_of(run), now, error)
-        if tells:
+        if posts:
             post(_url(loaded, _FAILURES), _failed(context, names, error))
 
     return sensor
@@ -97,7 +97,7 @@ def _ended_sensor(names: Names, loaded: Loaded) -> dg.SensorDefinition:
 
 
 def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:
-    """Whether a Dagster run is one of the repository's jobs, or makes some of its assets."""
+    """True if a Dagster run is one of the repository's jobs, or makes some of its assets."""
     return run.job_name in jobs or _collects(names, run)
 
 
@@ -108,7 +108,7 @@ def _collects(names: Names, run: dg.DagsterRun) -> bool:
 
 def _failed(context: dg.RunFailureSensorContext, names: Names, error: str) -> str:
     run = context.dagster_run
-    # The message of Dagster's event says that steps failed; the steps' own say why.
+    # Dagster's event only says that steps failed; the steps' own events have the reasons.
     reasons = [
         event.step_failure_data.user_failure_data.description or ""
         for event in context.get_step_failure_events()
@@ -120,13 +120,13 @@ def _failed(context: dg.RunFailureSensorContext, names: Names, error: str) -> st
 def _ended(context: dg.RunStatusSensorContext, names: Names) -> str:
     run = context.dagster_run
     freed = run.tags.get(FREED_TAG)
-    told = f"{_of(names, run)}: {run.tags[ENDING_TAG]}{f', {freed} freed' if freed else ''}"
-    for record in context.instance.fetch_materializations(names.asset(HISTORY), limit=_LOOKED_AT).records:
+    text = f"{_of(names, run)}: {run.tags[ENDING_TAG]}{f', {freed} freed' if freed else ''}"
+    for record in context.instance.fetch_materializations(names.asset(HISTORY), limit=_MAX_EVENTS).records:
         event = record.asset_materialization
         shown = {name: value.value for name, value in event.metadata.items()} if event else {}
         if shown.get("dagster_run") == run.run_id:
-            return f"{told} ({shown['found_objects']:,} objects of garbage found, {shown['deleted_objects']:,} deleted)"
-    return told
+            return f"{text} ({shown['found_objects']:,} objects of garbage found, {shown['deleted_objects']:,} deleted)"
+    return text
 
 
 def _of(names: Names, run: dg.DagsterRun) -> str:

@@ -1,4 +1,4 @@
-"""The page of a run that has just ended, stored beside its report, and the charts of its garbage in the UI.
+"""Pages of ended runs, stored beside their reports, and charts of garbage in the UI.
 
 `collector.page` makes the page.
 """
@@ -29,10 +29,10 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: LogLine) -> dict[str, Any]:
-    """Makes and stores the page of a run that came to its end; returns what the UI shows of it.
+    """Makes and stores the page of a finished run; returns metadata of it for the UI.
 
     Args:
-        warn: is told what went wrong: a run does not fail for its page.
+        warn: called with errors: a run does not fail for its page.
     """
     now = collector.clock.now()
 
@@ -42,8 +42,8 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
 
     def make() -> None:
         prices = collector.configuration.report
-        made = page.make_page(repository.store, run_id, repository.settings, prices, now, count, WITH_A_RUN)
-        page.write(repository.store, run_id, made)
+        content = page.make_page(repository.store, run_id, repository.settings, prices, now, count, WITH_A_RUN)
+        page.write(repository.store, run_id, content)
 
     return shown(repository, run_id, collector.store.endpoint_url) if _try(make, run_id, warn) else {}
 
@@ -51,7 +51,7 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
 def count_garbage(
     collector: Collector, repository: OpenRepository, frame: StoredFrame[CandidateFigures], now: datetime
 ) -> Garbage:
-    """Counts candidates, by tasks where they are many.
+    """Counts candidates; tasks of Spark count them if there are many.
 
     Args:
         now: the moment that ages count back from, UTC.
@@ -67,21 +67,21 @@ def keep_counted(
     """Counts candidates as `count_garbage` does, and stores the counts, so that the page need not count them again.
 
     Args:
-        warn: is told where they could not be stored.
+        warn: called if they could not be stored.
     """
-    found = count_garbage(collector, repository, frame, now)
+    counts = count_garbage(collector, repository, frame, now)
     try:
-        garbage.keep_counts(repository.store, frame.manifest, found)
+        garbage.keep_counts(repository.store, frame.manifest, counts)
     except StorageError as error:
-        warn(f"what the candidates were counted to be is not stored, so they are counted again for the page: {error}")
-    return found
+        warn(f"the counts of candidates could not be stored, so they are counted again for the page: {error}")
+    return counts
 
 
 def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
-    """Makes and stores the page of a run that failed, where its report could be stored; asks no server.
+    """Makes and stores the page of a failed run if its report could be stored; asks no server.
 
     Args:
-        warn: is told what went wrong.
+        warn: called with errors.
     """
     store = collector.last_opened()
     if store is not None:
@@ -101,10 +101,10 @@ def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
 
 
 def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[str, Any]:
-    """What the UI shows of a stored page: where it lies, how to open it, and a link where a browser can follow one.
+    """Metadata of a stored page for the UI: its place, as a link if a browser can open it, and a command to open it.
 
     Args:
-        endpoint_url: of the store, where it is not the cloud itself.
+        endpoint_url: URL of a store other than the cloud itself.
     """
     return {
         "page": stored_page(repository.namespace.uri + run_folder.page(run_id), endpoint_url),
@@ -113,10 +113,10 @@ def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[st
 
 
 def stored_page(uri: str, endpoint_url: str) -> dg.UrlMetadataValue | dg.PathMetadataValue:
-    """Where a stored page lies: a link where a browser can follow one.
+    """The place of a stored page, as a link if a browser can open it.
 
     Args:
-        endpoint_url: of the store, where it is not the cloud itself.
+        endpoint_url: URL of a store other than the cloud itself.
     """
     link = None if endpoint_url else opening.browser_link(uri)
     return dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri)
@@ -140,19 +140,19 @@ def garbage_charts(
     """Charts for the page of the asset `candidates`: garbage by age, by size, and by the month of its slice."""
     months = count_by_month(frame.manifest, window_size)
     shown: dict[str, Any] = {
-        "garbage_by_age": _drawn("garbage by age", garbage.by_age, AGES),
-        "garbage_by_size": _drawn("garbage by size", garbage.by_size, SIZES),
-        "garbage_by_month": _drawn("garbage by the month of its slice", months, [*months][-_MONTHS:]),
+        "garbage_by_age": _chart("garbage by age", garbage.by_age, AGES),
+        "garbage_by_size": _chart("garbage by size", garbage.by_size, SIZES),
+        "garbage_by_month": _chart("garbage by the month of its slice", months, [*months][-_MONTHS:]),
     }
     if garbage.oldest is not None:
-        # As a text: a number of the whole run would be plotted for each of its windows.
+        # A text, since a number of the whole run would be plotted for each of its windows.
         shown["oldest_garbage_days"] = f"{(now - garbage.oldest) / timedelta(days=1):.1f}"
     return shown
 
 
-def _drawn(title: str, groups: Mapping[str, Amount], order: Iterable[str]) -> dg.MarkdownMetadataValue:
-    """Bars by bytes, or by objects where all are empty."""
+def _chart(title: str, groups: Mapping[str, Amount], order: Iterable[str]) -> dg.MarkdownMetadataValue:
+    """Bars by bytes, or by objects if all are empty."""
     by_bytes = any(total for _, total in groups.values())
-    found = [(name, *groups[name]) for name in order if name in groups]
-    rows = [(f"{name}: {objects:,}, {size(total)}", total if by_bytes else objects) for name, objects, total in found]
+    present = [(name, *groups[name]) for name in order if name in groups]
+    rows = [(f"{name}: {objects:,}, {size(total)}", total if by_bytes else objects) for name, objects, total in present]
     return bars(title, rows)

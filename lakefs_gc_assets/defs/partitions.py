@@ -39,7 +39,7 @@ class RunPartitions:
 
     @property
     def windows(self) -> dg.DynamicPartitionsDefinition:
-        """One key for each slice window, `legacy` first, then in the order in which they were found."""
+        """One key for each slice window, `legacy` first, then in order of discovery."""
         return dg.DynamicPartitionsDefinition(name=f"gc_slice_windows_{self.repository}")
 
     @property
@@ -48,16 +48,16 @@ class RunPartitions:
         return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
 
     def add(self, instance: dg.DagsterInstance, run_id: str, windows: Sequence[str]) -> tuple[str, ...]:
-        """Adds a run and the windows that are new; returns the shortest stretch of all windows that has the given ones.
+        """Adds a run and new windows; returns the shortest stretch of all windows that has the given ones.
 
-        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them. In the UI
-        anybody adds partitions of any name: what is no window is removed, since every run across it would fail.
+        Windows keep the order in which they were first added, and a Dagster run covers a stretch of them. Anybody can
+        add partitions of any name in the UI. Those that are no windows are removed: every run across them would fail.
         """
         name = self.windows.name or ""
-        known = instance.get_dynamic_partitions(name)
-        for foreign in (each for each in known if not layout.is_window(each)):
+        existing = instance.get_dynamic_partitions(name)
+        for foreign in (each for each in existing if not layout.is_window(each)):
             instance.delete_dynamic_partition(name, foreign)
-        new = [window for window in windows if window not in known]
+        new = [window for window in windows if window not in existing]
         for start in range(0, len(new), _CHUNK):
             instance.add_dynamic_partitions(name, new[start : start + _CHUNK])
         instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
@@ -94,28 +94,28 @@ def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def run_id_of(run: dg.DagsterRun) -> str | None:
-    """The run id that a Dagster run is about; None where it covers no partition."""
+    """The run id of a Dagster run; None if it covers no partition."""
     cell = run.tags.get(RANGE_START_TAG) or run.tags.get(_PARTITION_TAG)
     return cell.partition("|")[0] if cell else None
 
 
-def made_last(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
-    """The id of the run that made an asset last; None where none did."""
+def last_run_id(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
+    """The id of the run that made an asset last; None if none did."""
     event = instance.get_latest_materialization_event(asset)
-    made = event.asset_materialization if event else None
-    return made.partition.partition("|")[0] if made and made.partition else None
+    materialization = event.asset_materialization if event else None
+    return materialization.partition.partition("|")[0] if materialization and materialization.partition else None
 
 
-def asked_flow(run: dg.DagsterRun) -> Flow:
-    """The flow that a Dagster run asks for by its tag, without one a clean run. Raises OrderViolation for another."""
-    asked = run.tags.get(FLOW_TAG, Flow.CLEAN.value)
-    if asked not in tuple(Flow):
-        raise OrderViolation(f"the tag {FLOW_TAG} is {asked!r}, and the flows are {', '.join(Flow)}")
-    return Flow(asked)
+def requested_flow(run: dg.DagsterRun) -> Flow:
+    """The flow in a Dagster run's tag, by default clean. Raises OrderViolation for an unknown flow."""
+    flow = run.tags.get(FLOW_TAG, Flow.CLEAN.value)
+    if flow not in tuple(Flow):
+        raise OrderViolation(f"the tag {FLOW_TAG} is {flow!r}, and the flows are {', '.join(Flow)}")
+    return Flow(flow)
 
 
-def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
-    """Those of the assets that a Dagster run makes: a selection or a re-execution makes some, without one all.
+def assets_to_make(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
+    """Yields the assets that a Dagster run makes: those of its selection or re-execution, else all.
 
     A selection of checks alone makes none.
     """
@@ -129,7 +129,7 @@ def chosen(run: dg.DagsterRun, assets: Iterable[str]) -> Iterator[str]:
 
 
 def asset_of(step_key: str) -> str:
-    """The asset that a step makes, by its name without the prefix of its key; of a check's step, just another name."""
+    """Name of the asset that a step makes, without the prefix of its key; for a check's step, some other name."""
     return step_key.rpartition("__")[-1]
 
 
@@ -137,25 +137,25 @@ def asset_of(step_key: str) -> str:
 class Names:
     """Names of one repository's definitions in Dagster.
 
-    They are plain where a code location collects one repository; with several, each repository has its own.
+    They are plain if a code location collects one repository; with several, each repository has its own.
 
     Attributes:
-        repository: the repository, or what the configuration calls it where two servers have one of the same name.
-        apart: whether its names must differ from those of other repositories: assets get it as prefix, all else as
-            suffix.
+        repository: the repository, or its name in the configuration if two servers have one of the same name.
+        apart: True if its names must differ from those of other repositories: it becomes a prefix of assets, and a
+            suffix of all other names.
     """
 
     repository: str
     apart: bool = False
 
     @classmethod
-    def of_loaded(cls, loaded: Loaded) -> "Names":
+    def from_loaded(cls, loaded: Loaded) -> "Names":
         """The names that a configuration gives its repository."""
         return cls(loaded.configuration.label, loaded.apart)
 
     @property
     def identifier(self) -> str:
-        """The repository in letters that every name in Dagster may have."""
+        """The repository in characters that are valid in every name in Dagster."""
         return re.sub(r"[^A-Za-z0-9_]", "_", self.repository)
 
     @property
@@ -177,9 +177,9 @@ class Names:
         return dg.AssetKey([self.identifier, name] if self.apart else [name])
 
     def resource(self, resources: object, name: str) -> Any:
-        """One of its resources, out of the resources of a context."""
+        """One of its resources, from the resources of a context."""
         return getattr(resources, self.qualified(name))
 
-    def all_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def all_of(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
         """A mapping whose names are replaced by this repository's own."""
-        return {self.qualified(name): value for name, value in given.items()}
+        return {self.qualified(name): value for name, value in mapping.items()}

@@ -1,6 +1,6 @@
 """Resources of the graph: the collector of a repository, and the settings that the UI shows.
 
-Every field is described once, in `settings.py`; the UI shows the same words.
+`settings.py` describes every field; the UI shows the same words.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,11 +38,11 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import deployed
 else:
-    # Deferred: it imports libraries for every service of AWS, which only those need who name such a resource.
+    # Deferred: it imports libraries for every AWS service, which only such a resource needs.
     deployed = deferred("lakefs_gc_assets.defs.deployed")
 
 _opened: dict[tuple[str, str], StoreOpener] = {}
-"""The stores that this process opened last, by name and repository: of use where the server is gone."""
+"""Stores that this process opened last, by name and repository, for use if the server is gone."""
 
 
 class LakeFSResource(dg.ConfigurableResource, LakeFSSettings):  # type: ignore[type-arg]
@@ -54,15 +54,15 @@ class StoreResource(dg.ConfigurableResource, StoreSettings):  # type: ignore[typ
 
 
 class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: ignore[type-arg]
-    """What may be collected, how carefully, and how wide."""
+    """Limits, safety and extent of collections."""
 
 
 class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[type-arg]
-    """The Spark session of a run, made when the first step needs it; it ends with the run's process."""
+    """The Spark session of a run. It starts when a step needs it, and ends with the run's process."""
 
 
 class LaunchResource(dg.ConfigurableResource, LaunchSettings):  # type: ignore[type-arg]
-    """What a launch through Dagster may decide."""
+    """Decisions that a launch through Dagster may make."""
 
 
 _SHOWN: dict[str, type[dg.ConfigurableResource[Any]]] = {
@@ -76,21 +76,21 @@ _SHOWN: dict[str, type[dg.ConfigurableResource[Any]]] = {
 
 
 def session(settings: SparkSettings) -> SparkSession:
-    """The Spark session of this process; a JRE is found or brought along where the master is local."""
+    """The Spark session of this process; for a local master, a JRE is found or included."""
     spark_session.wait_for_start()
     with spark_session.handed_over(settings) as remaining:
-        made: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
-    return made
+        spark: SparkSession = LazyPySparkResource(spark_config=remaining).spark_session
+    return spark
 
 
 @dataclass(frozen=True, eq=False)
 class Collector:
     """The repository that is collected, with everything a step needs to reach it.
 
-    It goes by the configuration file alone: no configuration of a launch reaches it.
+    It uses the configuration file alone: no configuration of a launch reaches it.
 
     Attributes:
-        configuration: with secrets.
+        configuration: the configuration with secrets.
         from_deployment: the deployment's own resources, by the keys that `store.resource` and `spark.resource` name.
     """
 
@@ -128,22 +128,22 @@ class Collector:
         return self._open(require_writable)
 
     def open_for(self, permit: Permit | None) -> OpenRepository:
-        """Opens the repository as `open` does, with the settings that a run has by its permit.
+        """Opens the repository as `open` does, with the settings that a run's permit allows.
 
         Args:
-            permit: by which the run was opened; None where assets are materialized without opening a run.
+            permit: the run's permit; None if assets are materialized without opening a run.
         Raises:
-            ConfigurationError: also where the launch asked for something that the file does not allow.
+            ConfigurationError: also if the launch requested something that the file does not allow.
             LakeFSError, ReadOnlyRepository: see `open`.
         """
         policy = self.configuration.launch
         settings, loosened = launching.settle(self.configuration.collection, policy, permit)
-        # Where a launch may delete at once, as the command line does, nobody needs an approval.
+        # If a launch may delete at once, as on the command line, no approval is needed.
         opened = permit is not None or policy.sweep == "any"
         return replace(self.open(), settings=settings, loosened=loosened, opened=opened)
 
     def open_to_read(self) -> OpenRepository:
-        """Opens the repository as `open` does, also one that is read-only. Raises ConfigurationError or LakeFSError."""
+        """Opens the repository as `open` does, even if it is read-only. Raises ConfigurationError or LakeFSError."""
         return self._open(lambda _: None)
 
     def _open(self, require: Callable[[Repository], None]) -> OpenRepository:
@@ -158,22 +158,22 @@ class Collector:
     ) -> OpenRepository:
         api = LakeFSClient(self.configuration.lakefs, repository, self.clock)
         facts = api.repository()
-        require(facts)  # Before the store is opened: its failures would say less of the repository.
+        require(facts)  # Before the store is opened, whose errors would say less about the repository.
         namespace = Namespace.parse(facts.storage_namespace)
         opener = StoreOpener(self.store, namespace.uri)
         _opened[self.name, repository] = opener
         return OpenRepository(facts, namespace, api, opener.open(), opener, settings, self.clock)
 
     def last_opened(self) -> ObjectStore | None:
-        """The store as this process opened it last, without asking the server; None where it never did."""
+        """The store as this process opened it last, without asking the server; None if it never did."""
         opener = _opened.get((self.name, self.repository))
         return opener.open() if opener else None
 
     def engine(self, settings: CollectionSettings | None = None) -> SparkEngine:
-        """What runs work with: four tasks per core where no setting says otherwise.
+        """The engine of runs: four tasks per core unless settings say otherwise.
 
         Args:
-            settings: of the run; by default as configured.
+            settings: settings of the run; by default as configured.
         """
         spark = session(self.spark)
         partitions = (settings or self.configuration.collection).address_partitions
@@ -185,11 +185,11 @@ class Collector:
 def resources(loaded: Loaded, names: Names, clock: Clock) -> dict[str, Any]:
     """The collector of a repository, and the sections of its configuration to be shown, by name.
 
-    A launch sets nothing of them. Secrets are read from the environment when a run begins.
+    A launch cannot configure them. Secrets are read from the environment when a run begins.
     """
     configuration = loaded.configuration
     keys = set(configuration.resource_keys.values())
-    # The webhooks of notifications are for sensors: a run's process need not have them.
+    # Only sensors need the webhooks of notifications; a run's process may lack them.
     secrets = {setting: variable for setting, variable in loaded.secret_variables.items() if setting[0] in _SHOWN}
     needed = replace(loaded, secret_variables=secrets)
 
@@ -206,7 +206,7 @@ def resources(loaded: Loaded, names: Names, clock: Clock) -> dict[str, Any]:
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:
-    """A section of the configuration; what comes from the environment is shown by the variable's name."""
+    """A section of the configuration; a value from the environment is shown as the variable's name."""
     values: dict[str, Any] = getattr(loaded.configuration, name).model_dump()
     variables = {**loaded.text_variables, **loaded.secret_variables}
     named = {field: dg.EnvVar(variable) for (section, field), variable in variables.items() if section == name}

@@ -29,25 +29,25 @@ from lakefs_gc_assets.settings import LaunchSettings
 
 
 class Watch(Protocol):
-    """Is told of the steps of a run as they are made, for somebody who looks on. Steps are called as their assets."""
+    """A watcher of the steps of a run, such as a progress bar. Steps have the names of their assets."""
 
     def begins(self, step: str) -> None:
         """A step begins."""
         ...
 
     def notes(self, step: str, message: str) -> None:
-        """A step says what it is doing, which is then no line."""
+        """A step reports progress, which is then not logged as a line."""
         ...
 
     def ends(self, step: str) -> None:
-        """A step came to its end."""
+        """A step succeeded."""
         ...
 
 
 _STACK = ("\tat ", "  File ", "Traceback ")
 _LINE = 1000
 _NOT_REACHED = "Dependencies for step "
-"""How Dagster begins to say of each step after the one that failed that it is not made."""
+"""Prefix of Dagster's message about each step that is skipped after a failed one."""
 
 
 def execute(
@@ -60,19 +60,19 @@ def execute(
     level: int = logging.INFO,
     watch: Watch | None = None,
 ) -> tuple[bool, str, CollectionError | None]:
-    """Makes one run on an instance; returns whether it succeeded, its id, and what stopped it.
+    """Makes one run on an instance; returns True if it succeeded, its id, and its error.
 
     Args:
-        sweep: whether to delete; None for what the settings say.
-        progress: is called with each line of the log.
+        sweep: True to delete; None to use the settings.
+        progress: called with each line of the log.
         home: the instance that keeps the run's history.
-        level: the least level of these lines, as in `logging`; with DEBUG also what Dagster says of each step.
-        watch: is told of steps; what these say is then no line, warnings left aside.
+        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
+        watch: watcher of steps; their messages are then not logged as lines, except warnings.
     Raises:
         CollectionError: the run cannot be opened.
     """
     changes = {} if sweep is None else {"sweep": sweep}
-    loaded, names = decided_here(loaded, **changes), Names.of_loaded(loaded)
+    loaded, names = decided_here(loaded, **changes), Names.from_loaded(loaded)
     definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
     collecting = opened(loaded, clock)
     new = jobs.open_run(home, collecting, flow)
@@ -90,13 +90,13 @@ def execute(
         raise
     failure = failure_of(result, new.run_id)
     if failure is not None:
-        told = "interrupted" if isinstance(failure, Interrupted) else str(failure)
-        _end_if_left(collecting, new.run_id, owner, told)
+        reason = "interrupted" if isinstance(failure, Interrupted) else str(failure)
+        _end_if_left(collecting, new.run_id, owner, reason)
     return result.success, new.run_id, failure
 
 
 def _end_if_left(collecting: Collector, run_id: str, owner: str, why: str) -> None:
-    """Ends the run in the store where it was interrupted as no step could end it: in Dagster's code, say."""
+    """Ends the run in the store if no step could do so, such as after an interrupt in Dagster's own code."""
     store = collecting.last_opened()
     if store is not None:
         with suppress(CollectionError):
@@ -112,14 +112,14 @@ def execute_approved(
     level: int = logging.INFO,
     watch: Watch | None = None,
 ) -> CollectionError | None:
-    """Approves a dry run and makes its last step, which sweeps after a recheck; returns what stopped it.
+    """Approves a dry run and runs its last step, which sweeps after a recheck; returns its error.
 
     Args:
         progress, level, watch: as for `execute`.
     Raises:
-        CollectionError: where there is no such run.
+        CollectionError: there is no such run.
     """
-    loaded, names = decided_here(loaded, approve_run=run_id), Names.of_loaded(loaded)
+    loaded, names = decided_here(loaded, approve_run=run_id), Names.from_loaded(loaded)
     definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
@@ -138,7 +138,7 @@ def decided_here(loaded: Loaded, **collection: object) -> Loaded:
     """The configuration of a process that makes a run itself: the file and this process decide what the run may do.
 
     Args:
-        collection: settings of that section which the process changes.
+        collection: settings of the section `collection` to change.
     """
     content = loaded.configuration
     changes = {
@@ -155,9 +155,9 @@ def opened(loaded: Loaded, clock: Clock) -> Collector:
 
 @contextmanager
 def instance() -> Iterator[dg.DagsterInstance]:
-    """The instance of DAGSTER_HOME; without one, an instance that is gone with this process.
+    """The instance of DAGSTER_HOME; without one, an ephemeral instance.
 
-    Raises ConfigurationError where there is no such instance.
+    Raises ConfigurationError if there is no such instance.
     """
     if os.environ.get("DAGSTER_HOME"):
         try:
@@ -175,7 +175,7 @@ def line_logger(progress: LogLine, level: int = logging.INFO, watch: Watch | Non
     """A console that shows a run's messages as plain lines.
 
     Args:
-        level: of the lines that are told, as in `logging`; with DEBUG also what Dagster says of each step.
+        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
         watch: as for `execute`.
     """
 
@@ -200,7 +200,7 @@ def line_logger(progress: LogLine, level: int = logging.INFO, watch: Watch | Non
 
     @dg.logger
     def lines(_: dg.InitLoggerContext) -> logging.Logger:
-        # Dagster says at the level DEBUG where it is, which somebody who looks on is told.
+        # Dagster logs the events of steps, which the watcher needs, at level DEBUG.
         logger = logging.Logger("lakefs-gc", level if watch is None else logging.DEBUG)
         logger.addHandler(Lines())
         return logger
@@ -216,9 +216,9 @@ def _tell_event(watch: Watch, step: str, event: dg.DagsterEvent) -> None:
 
 
 def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionError | None:
-    """What the first blocking check or step that failed said, in one line; None where none did.
+    """The error of the first blocking check or step that failed, in one line; None if none failed.
 
-    What a check finds that ends no run is in the report.
+    Findings of checks that are not blocking are in the report.
     """
     start = f"run {run_id} failed:"
     for evaluation in result.get_asset_check_evaluations():
@@ -227,9 +227,9 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
-            said = data.user_failure_data
-            if said and said.description:
-                return RunFailed(f"{start} {event.step_key}: {said.description}", kind_of(said))
+            failure = data.user_failure_data
+            if failure and failure.description:
+                return RunFailed(f"{start} {event.step_key}: {failure.description}", kind_of(failure))
             if _was_interrupted(data.error):
                 return Interrupted(f"run {run_id} was interrupted in {event.step_key}: make a new one")
             error = data.error
@@ -240,7 +240,7 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
 
 
 def _was_interrupted(error: SerializableErrorInfo | None) -> bool:
-    """Whether an error is an interrupt, or is what went wrong while a step that was interrupted gave up."""
+    """True if an error is an interrupt, or happened while an interrupted step was ending."""
     if error is None:
         return False
     interrupt = error.cls_name == dg.DagsterExecutionInterruptedError.__name__
@@ -248,6 +248,6 @@ def _was_interrupted(error: SerializableErrorInfo | None) -> bool:
 
 
 def one_line(text: str) -> str:
-    """The beginning of a message, without the stack that may follow."""
+    """A message on one line, without a stack trace, cut at the limit."""
     lines = takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
     return " ".join(line.strip() for line in lines)[:_LINE]

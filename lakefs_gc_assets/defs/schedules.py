@@ -1,4 +1,4 @@
-"""Schedules: clean runs, dry runs, the end of old runs and of quarantined objects. All are stopped until turned on."""
+"""Schedules: clean runs, dry runs, removal of old runs and of quarantined objects. All are off until turned on."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ def define(
     expire: dg.JobDefinition,
     purge: dg.JobDefinition,
 ) -> list[dg.ScheduleDefinition]:
-    """The schedules of one repository. Runs are opened by the job open_run: where that fails, it says so under Runs."""
+    """The schedules of one repository. The job open_run opens runs, so that Dagster's page Runs shows its failures."""
 
     def schedule(
         name: str,

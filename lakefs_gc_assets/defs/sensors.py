@@ -1,4 +1,4 @@
-"""Sensors that launch runs: those that were opened, and an optimized run after each run that deleted."""
+"""Sensors that launch opened runs, and an optimized run after each run that deleted."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -21,13 +21,13 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 5
-"""Between two ticks of launch_opened_runs."""
+"""Seconds between two ticks of launch_opened_runs."""
 
 
 class EndedRunSensor(dg.RunStatusSensorDefinition):
-    """A sensor of runs that succeeded, which begins anew where its cursor lies beyond every event that there is.
+    """A sensor of runs that succeeded, which resets a cursor that lies beyond every event.
 
-    The UI can set any cursor. With such a one Dagster's own sensor would wait for ever, and show nothing.
+    The UI can set any cursor. With such a cursor, Dagster's own sensor would wait for ever, and show nothing.
     """
 
     def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
@@ -36,9 +36,9 @@ class EndedRunSensor(dg.RunStatusSensorDefinition):
             cursor = RunStatusSensorCursor.from_json(context.cursor)
             newest = context.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
             last = newest[0].storage_id if newest else -1
-            # Dagster writes no times any more, and goes by one that it finds.
+            # Dagster no longer writes times into cursors, but still obeys one.
             if cursor.record_id > last or cursor.update_timestamp:
-                context.update_cursor("")  # Dagster makes a new one, of the newest event.
+                context.update_cursor("")  # Dagster makes a new one from the newest event.
         return super().evaluate_tick(context)
 
     def with_attributes(
@@ -61,7 +61,7 @@ class EndedRunSensor(dg.RunStatusSensorDefinition):
 def launch_opened_runs(
     names: Names, opening: dg.JobDefinition, approving: dg.JobDefinition, collecting: UnresolvedAssetJobDefinition
 ) -> dg.SensorDefinition:
-    """Starts what the job open_run has opened and the job approve has approved, once each."""
+    """Launches each run that open_run opened and each deletion that approve approved, once."""
 
     def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         tags = {
@@ -73,7 +73,7 @@ def launch_opened_runs(
             yield dg.SkipReason("nothing was opened")
             return
         if context.dagster_run.job_name == approving.name:
-            # Whoever approves again, after a sweep that failed, asks for another run.
+            # A second approval, after a failed sweep, requests another run.
             key = f"{tags[RANGE_START_TAG]}|{context.dagster_run.run_id}"
             yield dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
             return
@@ -94,12 +94,12 @@ def launch_opened_runs(
 
 
 class ReportSensor(dg.AssetSensorDefinition):
-    """A sensor of an asset, as Dagster shows it on both their pages, that keeps its cursor itself.
+    """An asset sensor, which Dagster shows on both pages, with its own cursor.
 
-    `asset_sensor` moves its cursor past an event even where its function skips, so that a report which comes before
-    its time would be lost; and it knows only events of this instance, in their order. `multi_asset_sensor` leaves the
-    cursor to its author, but in storage ids of events, and Dagster does not show which assets it watches. So a tick is
-    that of a plain sensor, which goes by the reports in the store; they tell when each run began.
+    `asset_sensor` moves its cursor past an event even if its function skips, so a report before its time would be lost.
+    It also knows only events of this instance, in their order. `multi_asset_sensor` leaves the cursor to its author,
+    but as storage ids of events, and Dagster does not show its assets. So a tick is that of a plain sensor, which uses
+    the reports in the store; these have the time when each run began.
     """
 
     def __init__(self, asset: dg.AssetKey, plain: dg.SensorDefinition) -> None:
@@ -128,17 +128,17 @@ class ReportSensor(dg.AssetSensorDefinition):
 
 
 def _ticks_as_a_plain_sensor() -> dg.SkipReason:
-    """Never called: Dagster asks for a function of the event, and ReportSensor.evaluate_tick does without."""
+    """Never called: Dagster requires a function of the event, and ReportSensor.evaluate_tick does not use it."""
     return dg.SkipReason("see ReportSensor.evaluate_tick")
 
 
 def follow_deleted_report(
     names: Names, settings: AutomationSettings, collecting: UnresolvedAssetJobDefinition
 ) -> dg.SensorDefinition:
-    """Opens an optimized run after each report of `deleted_report` that really deleted, once the cadence is over.
+    """Opens an optimized run after each run that really deleted, once the cadence is over.
 
-    Its cursor is the id of the run that was followed last, which tells when that was opened; without it, the run key
-    still holds.
+    Its cursor is the id of the run that was followed last, which contains its time. Without a cursor, the run key still
+    prevents a second launch.
     """
 
     @dg.sensor(
@@ -148,7 +148,7 @@ def follow_deleted_report(
         required_resource_keys={names.qualified("collector")},
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
-        f"and succeeded, {_told(settings.optimized_every_hours)} after that one began. Dry runs are not "
+        f"and succeeded, {_hours_in_words(settings.optimized_every_hours)} after that one began. Dry runs are not "
         "followed, nor are failures but those at objects alone that were written down as undeletable: after any other "
         "failure, make that run or a clean one again. What it launches is a dry run unless the "
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
@@ -157,25 +157,25 @@ def follow_deleted_report(
         collector: Collector = names.resource(context.resources, "collector")
         repository = collector.open()
         cadence = timedelta(hours=settings.optimized_every_hours)
-        found = report_to_follow(repository.store, cadence, repository.clock.now(), context.cursor or "")
-        if isinstance(found, str):
-            return dg.SkipReason(found)
+        report = report_to_follow(repository.store, cadence, repository.clock.now(), context.cursor or "")
+        if isinstance(report, str):
+            return dg.SkipReason(report)
         if waiting := under_way(context.instance, names):
             return dg.SkipReason(f"Dagster run {waiting} collects this repository or is about to")
         permit = Permit(names.qualified("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
         opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
-        tags = {**opened.tags, FOLLOWED_TAG: found.run_id}
-        request = dg.RunRequest(run_key=f"after-{found.run_id}", tags=tags)
-        return dg.SensorResult(run_requests=[request], cursor=found.run_id)
+        tags = {**opened.tags, FOLLOWED_TAG: report.run_id}
+        request = dg.RunRequest(run_key=f"after-{report.run_id}", tags=tags)
+        return dg.SensorResult(run_requests=[request], cursor=report.run_id)
 
     return ReportSensor(names.asset(STEPS[-1]), sensor)
 
 
-def _told(hours: float) -> str:
+def _hours_in_words(hours: float) -> str:
     return f"{hours:g} hours" if hours >= 1 else f"{hours * 60:g} minutes"
 
 
 def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:
-    """A Dagster run that collects the repository or waits to do so."""
+    """The id of a Dagster run that collects the repository or waits to do so; None if there is none."""
     collecting = dg.RunsFilter(statuses=NOT_FINISHED_STATUSES, tags={REPOSITORY_TAG: names.repository})
     return next((run.run_id for run in instance.get_runs(collecting, limit=1)), None)

@@ -1,4 +1,4 @@
-"""The wiring of a repository, and nothing else: its assets, checks, jobs, schedules, sensors and resources."""
+"""The Dagster definitions of repositories: assets, checks, jobs, schedules, sensors and resources."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -21,27 +21,27 @@ from lakefs_gc_assets.settings import Configuration
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import emr
 else:
-    # Deferred: only those who run on EMR Serverless need its libraries.
+    # Deferred: only runs on EMR Serverless need its libraries.
     emr = deferred("lakefs_gc_assets.defs.emr")
 
 _TAG_LENGTH = 63
-"""Of the value of an asset's tag."""
+"""Maximum length of the value of an asset's tag."""
 
 
 def build(loaded: Loaded, clock: Clock, loggers: Mapping[str, dg.LoggerDefinition] | None = None) -> dg.Definitions:
     """The definitions of one repository; `loggers` in place of Dagster's own console."""
     alone = dg.Definitions(executor=dg.in_process_executor, loggers=loggers)
-    return dg.Definitions.merge(_one(loaded, Names.of_loaded(loaded), clock), alone)
+    return dg.Definitions.merge(_one(loaded, Names.from_loaded(loaded), clock), alone)
 
 
 def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
-    """The definitions of all repositories of a code location, without an executor for the rest of it.
+    """The definitions of all repositories of a code location, without an executor for its other definitions.
 
-    Several keep their names apart; a single one has plain names, unless the configuration gives it a `name`.
+    Several repositories have separate names; a single one has plain names, unless the configuration sets its `name`.
 
-    Raises ConfigurationError where two of them would have one name.
+    Raises ConfigurationError if two repositories would have the same name.
     """
-    names = [Names.of_loaded(loaded) for loaded in repositories]
+    names = [Names.from_loaded(loaded) for loaded in repositories]
     identifiers = [name.identifier for name in names]
     if twice := next((name for name in names if identifiers.count(name.identifier) > 1), None):
         raise ConfigurationError(
@@ -90,6 +90,6 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
 
 
 def _owned(configuration: Configuration, names: Names, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """An asset with its owners and tags, by which a catalog of many assets is searched."""
+    """Adds owners and tags to an asset, for searches in a catalog of many assets."""
     tags = {REPOSITORY_TAG: names.identifier[:_TAG_LENGTH], **configuration.tags, **spec.tags}
     return spec.replace_attributes(owners=[*spec.owners, *configuration.owners], tags=tags)

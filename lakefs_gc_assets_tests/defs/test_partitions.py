@@ -3,7 +3,14 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions, chosen, selected
+from lakefs_gc_assets.defs.partitions import (
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    Names,
+    RunPartitions,
+    assets_to_make,
+    selected,
+)
 from lakefs_gc_assets.errors import OrderViolation
 
 PARTITIONS = RunPartitions("repo")
@@ -114,7 +121,7 @@ def test_which_assets_a_dagster_run_makes(
     keys = None if selection is None else frozenset(map(dg.AssetKey, selection))
     run = dg.DagsterRun(job_name="collect", asset_selection=keys, step_keys_to_execute=steps)
 
-    assert tuple(chosen(run, NAMES)) == expected
+    assert tuple(assets_to_make(run, NAMES)) == expected
 
 
 def test_a_single_repository_has_plain_names() -> None:
