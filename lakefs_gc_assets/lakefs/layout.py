@@ -41,7 +41,7 @@ _WINDOW = re.compile(rf"{LEGACY_WINDOW}|\d{{4}}-\d\d(-\d\d(T\d\d)?)?|{_XID}", re
 
 
 class Layout(StrEnum):
-    """Which layout a name belongs to."""
+    """Layout that a name belongs to."""
 
     SLICE = "slice"
     SHARDED = "sharded"

@@ -38,10 +38,10 @@ BLOCKS = pa.schema(
 """Some rows of a frame. `hashes` and `others` have 64 bits for each row; `rows` is a stream of Arrow's IPC format."""
 
 SETS = pa.schema([pa.field("sets", pa.int64(), nullable=False), pa.field("addresses", pa.int64(), nullable=False)])
-"""How many addresses are in the same frames: bit k of `sets` stands for frame k."""
+"""Numbers of addresses in the same frames: bit k of `sets` stands for frame k."""
 
 LEFT = pa.schema([pa.field("rows", pa.int64(), nullable=False), pa.field("hashes", pa.binary())])
-"""How many hashes of a part are left, and where they are few enough, which: 64 bits each."""
+"""Number of hashes that remain in a part and, where they are few enough, the hashes: 64 bits each."""
 
 Indices = npt.NDArray[np.int64]
 Span = tuple[int, int, int]
@@ -95,10 +95,10 @@ def cut_hashes(rows: Rows, parts: int, frame: int, twice: bool = False) -> Rows:
 def compared(
     blocks: Sequence[Rows], parts: int, compare: Callable[[pa.Table], pa.Table], schema: pa.Schema | StructType
 ) -> Rows:
-    """What `compare` makes of each part: of all its blocks, whoever cut them, and all columns or none.
+    """Applies `compare` to each part: to all its blocks, whoever cut them, and all columns or none.
 
     Args:
-        parts: into how many parts all frames were cut.
+        parts: number of parts that all frames were cut into.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -112,7 +112,7 @@ def compared(
 
 
 def merged(blocks: Sequence[Rows], parts: int, change: ChangeBatches, schema: pa.Schema) -> Rows:
-    """What `change` yields of the rows of all blocks, one row for each address, compared as strings.
+    """Applies `change` to the rows of all blocks, one row for each address, compared as strings.
 
     Unlike with `compared`, one call of it gets the rows of many parts: all that a task has.
     """
@@ -138,7 +138,7 @@ def _in_parts(blocks: Sequence[Rows], parts: int) -> DataFrame:
 
 
 def changed(change: ChangePart) -> Callable[[pa.Table], pa.Table]:
-    """What a function makes of the rows of a part."""
+    """A function that applies `change` to the rows of a part."""
     return lambda part: change(_rows(part))
 
 
@@ -152,7 +152,7 @@ def unmatched(part: pa.Table) -> pa.Table:
 
 
 def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
-    """What gives the rows of frame 0 whose address is among those of the other frames, or is not, as strings.
+    """A function that selects the rows of frame 0 whose address is in the other frames, or is not, as strings.
 
     A row without an address is among none.
     """
@@ -172,7 +172,7 @@ def compared_exactly(among: bool) -> Callable[[pa.Table], pa.Table]:
 
 
 def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
-    """What tells which hashes of frame 0 no other frame has (LEFT), where a part has at most so many of them."""
+    """A function that finds hashes of frame 0 that no other frame has (LEFT), if a part has at most `most` of them."""
 
     def tell(part: pa.Table) -> pa.Table:
         hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
@@ -183,7 +183,7 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
 
 
 def counted(part: pa.Table) -> pa.Table:
-    """How many addresses of a part are in the same frames (SETS), compared by 128 bits."""
+    """The numbers of addresses of a part in the same frames (SETS), compared by 128 bits."""
     each = pc.binary_length(part.column("hashes")).to_numpy() // 8
     bits = np.repeat(1 << part.column("frame").to_numpy(), each).astype(np.uint8)
     counts = hashing.count_by_sets(_numbers(part, "hashes"), _numbers(part, "others"), bits)

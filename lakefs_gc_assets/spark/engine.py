@@ -64,7 +64,7 @@ def _content() -> Column:
 
 
 MANY_ADDRESSES = 1_000_000
-"""So many are worth two readings of the rows: one that finds by hashes which are left, and one that finds those."""
+"""Number from which reading the rows twice pays off: once to find remaining hashes, and once to find their rows."""
 FEW_HASHES = 2_000_000
 """Up to so many hashes, of what is left, are sent to every executor: 16 MB."""
 _TYPES_OF_ROWS = {"spark.sql.execution.arrow.useLargeVarTypes": "false", "spark.sql.session.timeZone": "UTC"}
@@ -121,7 +121,7 @@ class SparkEngine:
 
     @property
     def tasks(self) -> int:
-        """How many tasks read or write files where no setting says otherwise."""
+        """Number of tasks that read or write files unless a setting says otherwise."""
         return self._tasks
 
     def table(self, table: pa.Table) -> Rows:
@@ -155,18 +155,18 @@ class SparkEngine:
 
     @in_driver_where_held
     def map_batches(self, rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
-        """What a function makes of the rows of each task, in the task that reads them."""
+        """Applies a function to the rows of each task, in the task that reads them."""
         return tasks.map_batches(rows, change, schema)
 
     @in_driver_where_held
     def map_distinct(self, frames: Sequence[Rows], change: ChangeBatches, schema: pa.Schema, count: int) -> Rows:
-        """What a function makes of one row for each address; it runs once in each task, which has many parts."""
+        """Applies a function to one row for each address; it runs once in each task, which has many parts."""
         parts = blocks.parts_of(frames[0], count)
         return blocks.merged([blocks.cut_once(rows, parts) for rows in tasks.not_empty(frames)], parts, change, schema)
 
     @in_driver_where_held
     def map_by_address(self, rows: Rows, change: ChangePart, schema: pa.Schema, count: int) -> Rows:
-        """What a function makes of the rows, which it gets in parts: all of one address are in one part."""
+        """Applies a function to the rows in parts; all rows of one address are in one part."""
         parts = blocks.parts_of(rows, count)
         return blocks.compared([blocks.cut(rows, parts)], parts, blocks.changed(change), schema)
 
@@ -227,16 +227,16 @@ class SparkEngine:
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
         columns = tasks.schema_of(unreferenced)
-        told: Rows = unreferenced
+        rows: Rows = unreferenced
         known: Holds = _is_sighted
         if isinstance(sighted, DriverRows):
             known = partial(batches.is_among, HERE.named(sighted.rows))
         else:
             seen = dataframe_of(tasks.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
-            told = dataframe_of(unreferenced).join(seen, "address", "left").select(*columns.names, "sighted")
+            rows = dataframe_of(unreferenced).join(seen, "address", "left").select(*columns.names, "sighted")
         why = partial(batches.kept_because, cutoff, frozenset(windows), known)
-        with_kept = StructType([*tasks.schema_of(told), StructField("kept", StringType())])
-        return tasks.select(tasks.map_each(told, why, with_kept), *columns.names, "kept")
+        with_kept = StructType([*tasks.schema_of(rows), StructField("kept", StringType())])
+        return tasks.select(tasks.map_each(rows, why, with_kept), *columns.names, "kept")
 
     @in_driver_where_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
@@ -264,7 +264,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def count(self, rows: Rows) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         counted = self.collect(tasks.map_batches(rows, _count_rows, _NUMBER))
         return sum(counted.column("number").to_pylist())
 
@@ -276,7 +276,7 @@ class SparkEngine:
 
     @in_driver_where_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
-        """How many distinct addresses are in the same frames, with one action: bit k of a key is frame k's."""
+        """The numbers of distinct addresses in the same frames, with one action: bit k of a key is frame k's."""
         parts = blocks.parts_of(frames[0], count)
         cut = [blocks.cut_hashes(frame, parts, number, twice=True) for number, frame in enumerate(frames)]
         counts: Counter[int] = Counter()
@@ -329,7 +329,7 @@ class SparkEngine:
     def _compared_here(
         self, operation: Callable[..., ArrowRows], rows: DriverRows, others: Sequence[Rows]
     ) -> DriverRows:
-        """What the driver makes of its rows and those of their addresses that tasks find among others.
+        """Applies an operation on the driver to its rows and to those of their addresses that tasks find in others.
 
         Args:
             operation: of the driver's engine, on rows and addresses.

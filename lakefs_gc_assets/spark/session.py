@@ -59,7 +59,7 @@ _ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Spark compiles each query of its own to Java, which takes longer than the few rows that are left to it."""
 _LIGHT_SIDE = "12m"
-"""Where one side of a join has no more than this in any task, Spark builds a hash table of it instead of sorting both.
+"""Largest side of a join, in any task, for which Spark builds a hash table instead of sorting both sides.
 
 The table takes several times as much memory, which a task cannot spill to disk. Spark uses it only where the size that
 tasks are meant to have (`advisoryPartitionSizeInBytes`) is no larger than this.
@@ -75,7 +75,7 @@ _OF_EVERY_SESSION = {
 }
 _SPECULATION = "spark.speculation"
 _OF_SPECULATION = {"spark.rdd.cache.visibilityTracking.enabled": "true"}
-"""Of a copy that lost, and was ended before it had all its rows, nothing is used that Spark keeps for later steps."""
+"""Keeps Spark from using cached rows of a speculative copy that was ended before it had all its rows."""
 _LOOPBACK = "127.0.0.1"
 _ON_THIS_MACHINE = {
     "spark.driver.bindAddress": _LOOPBACK,
@@ -219,7 +219,7 @@ def session(settings: SparkSettings) -> Any:
 
 
 def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is not one that the gateway to Java wrote there."""
+    """True unless the gateway to Java wrote this record of the root logger."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -241,9 +241,9 @@ def say_nothing_of_a_java_that_ended() -> None:
 
 @contextmanager
 def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
-    """Lets a session be started; yields the properties that its builder is to be told.
+    """Lets a session be started; yields the properties to set on its builder.
 
-    Where that starts a Java, there are none: whatever a builder is told is on the command line of that Java, where
+    Where that starts a Java, there are none: whatever is set on a builder is on the command line of that Java, where
     everybody on the machine can read it. A file that only this user can read has them instead, until Java has read it.
 
     Raises SparkNotStarted where Java ends before it answers, and for what the builder raises of Java's.
@@ -310,7 +310,7 @@ def parallelism(spark: "SparkSession") -> int:
 
 
 def tasks_of_stages() -> dict[int, tuple[int, int]]:
-    """Of each stage that this process's session is at: how many tasks are done, and how many there are.
+    """For each running stage of this process's session: tasks done, and all tasks.
 
     Empty where no session was started here, or it is a remote one.
     """

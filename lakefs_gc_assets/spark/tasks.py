@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadIte
 from lakefs_gc_assets.errors import CollectionError, EngineFault
 
 WITH_FUNCTION = 1024 * 1024
-"""So many bytes of work travel with the function of its tasks; of more Spark would make a broadcast."""
+"""Largest work, in bytes, that travels with the function of its tasks; Spark would broadcast more."""
 WORK = pa.schema([pa.field("task", pa.int32()), pa.field("piece", pa.int32()), pa.field("data", pa.binary())])
 """The work of each task, in pieces."""
 _PIECE = 4 * 1024 * 1024
@@ -43,7 +43,7 @@ def pack(groups: Iterable[Sequence[Any]]) -> list[bytes]:
 
 
 def as_rows(work: Sequence[bytes]) -> pa.Table:
-    """What `pack` gave, as rows (WORK), each in a batch of its own: of many bytes Spark makes a task for each batch."""
+    """The results of `pack` as rows (WORK), each in its own batch: for large rows, Spark makes a task of each batch."""
     pieces = [
         pa.record_batch([[task], [piece], [data[start : start + _PIECE]]], schema=WORK)
         for task, data in enumerate(work)
@@ -73,7 +73,7 @@ def _unpack(data: bytes) -> Sequence[Any]:
 
 P = ParamSpec("P")
 ChangeBatch = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""What becomes of a batch. It runs in a worker: it must capture nothing that cannot travel."""
+"""Function that changes a batch. It runs in a worker, so it must capture only what can be pickled."""
 
 HERE = LocalEngine(tasks=1)
 """Works with what the driver holds."""
@@ -157,7 +157,7 @@ def where_each_is(operation: Callable[Concatenate[Rows, P], Rows]) -> Callable[C
 
 @where_each_is
 def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
-    """What `change` yields of the rows that one task has, which runs in the task that reads them.
+    """Applies `change` to the rows of each task, in the task that reads them.
 
     The driver does it where it holds them, as it may some of united rows.
     """
@@ -169,7 +169,7 @@ def map_batches(rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
 
 @where_each_is
 def map_each(rows: Rows, change: ChangeBatch, schema: StructType) -> Rows:
-    """What `change` makes of each batch of rows, in the task that reads them."""
+    """Applies `change` to each batch of rows, in the task that reads them."""
     return _then(_mapped(rows), lambda batches: map(change, batches), schema)
 
 

@@ -173,7 +173,7 @@ class ObjectStore(Protocol):
     """
 
     delete_limit: int
-    """How many keys one call of `delete` takes."""
+    """Maximum number of keys for one call of `delete`."""
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """Every object below `prefix` (empty, or ends with `/`), at any depth, in batches of LISTING_SCHEMA.

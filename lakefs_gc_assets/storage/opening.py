@@ -54,7 +54,7 @@ def readable_path(opener: "StoreOpener", key: str) -> str:
 
 
 def browser_link(uri: str) -> str | None:
-    """Where somebody who may read an object sees it in a browser, after signing in; None where nobody can."""
+    """The link that shows an object in a browser, after signing in; None if there is none."""
     location = parse_location(uri)
     kind = None if location is None else _KINDS.get(location.kind)
     if location is None or kind is None or kind.browser_link is None:

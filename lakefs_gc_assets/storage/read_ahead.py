@@ -9,11 +9,11 @@ from lakefs_gc_assets.storage.interface import GivesObjects
 
 _OBJECTS = 4
 _BYTES = 16 << 20
-"""So many objects are fetched or wait for the caller, but no more once they have so many bytes."""
+"""Limits of objects, and of their bytes, that are fetched or wait for the caller."""
 
 
 class ReadAhead:
-    """Gives the objects of a store; of the keys that it was told, in their order, they are fetched ahead."""
+    """Gives the objects of a store; fetches announced keys ahead, in their order."""
 
     def __init__(self, store: GivesObjects, coming: Iterable[tuple[str, int]], threads: ThreadPoolExecutor) -> None:
         """Nothing is fetched yet.

@@ -1,1 +1,1 @@
-"""What other rules of retention would free, and what each branch and tag holds; nothing is deleted here."""
+"""Objects that other retention rules would free, and objects that each branch and tag holds; deletes nothing."""

@@ -35,7 +35,7 @@ from lakefs_gc_assets.errors import AccessDenied, LakeFSError, LogLine, NotFound
 from lakefs_gc_assets.lakefs import xids
 
 NAME = "retention_forecast"
-"""Of the asset, and of the frame's folder in the folder of a forecast."""
+"""Name of the asset, and of the frame's folder in the folder of a forecast."""
 LARGEST = 100
 """Folders of which a forecast says each one's figures; it adds up all others."""
 _ALONE = "lakefs-gc forecast"
@@ -70,9 +70,9 @@ FOLDERS = pa.schema(
         pa.field("alone_bytes", pa.int64()),
     ]
 )
-"""What folders hold: for each a row of kind `all`, and one for each branch and tag that has something there.
+"""Contents of folders: for each a row of kind `all`, and one for each branch and tag that has objects there.
 
-The top level is an empty text, all folders that are not among the largest are null."""
+The top level is an empty text. All folders that are not among the largest are null."""
 _SUMS = (
     pa.field("held_there", pa.binary()),
     pa.field("alone", pa.bool_()),
@@ -88,7 +88,7 @@ _GROUPS = ["address", "held_there", "alone"]
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What a holder has in a folder.
+    """Objects that a holder has in a folder.
 
     Attributes:
         in_all: objects that it has there.
@@ -101,11 +101,11 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class FolderHolding:
-    """What a folder holds, or what all others hold together; an object in several folders counts in each of them.
+    """Objects in a folder, or in all others together; an object in several folders counts in each of them.
 
     Attributes:
         folder: with a slash at its end; empty at the top, None for all others.
-        stored: what commits hold there, expired ones too.
+        stored: objects that commits hold there, expired commits too.
         portions: of each holder, in their order.
     """
 
@@ -115,19 +115,19 @@ class FolderHolding:
 
     @property
     def title(self) -> str:
-        """What a person is told that it is about."""
+        """The title that users see."""
         return self.folder or "(top level)"
 
 
 @dataclass(frozen=True, slots=True)
 class ByFolder:
-    """What folders hold.
+    """Objects by folder.
 
     Attributes:
-        depth: how many components of a path make its folder.
+        depth: number of components of a path that make its folder.
         largest: the folders that hold most bytes, the largest first.
         others: all other folders together; None where there are none.
-        other_folders: how many these are.
+        other_folders: number of these.
     """
 
     depth: int
@@ -138,7 +138,7 @@ class ByFolder:
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What a run `committed` would mark in a scenario."""
+    """Objects that a run `committed` would mark in a scenario."""
 
     scenario: Scenario
     amount: Amount
@@ -146,12 +146,12 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a holder's commits hold by the rules in force.
+    """Objects that a holder's commits hold by the rules in force.
 
     Attributes:
         in_all: objects that it has.
         alone: those of them that no other holder has.
-        if_deleted: what a run would mark if the branch or tag was deleted now; None where it cannot be.
+        if_deleted: objects that a run would mark if the branch or tag was deleted now; None if it cannot be deleted.
     """
 
     holder: Holder
@@ -161,31 +161,31 @@ class Holding:
 
     @property
     def title(self) -> str:
-        """What a person is told that it is about."""
+        """The title that users see."""
         kind = self.holder.kind
         return f"({self.holder.name})" if kind is None else f"{kind.value} {self.holder.name}"
 
     @property
     def shared(self) -> Amount:
-        """What others hold as well."""
+        """Objects that others hold as well."""
         return self.in_all - self.alone
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What every scenario would free.
+    """Objects that every scenario would free.
 
     Attributes:
         forecast_id: names the folder that it is stored in.
         now: the moment that ages count back from, UTC.
-        cutoff: what was written later stays in every scenario, UTC.
-        commits, ranges: how many were read.
+        cutoff: objects written later stay in every scenario, UTC.
+        commits, ranges: numbers of those read.
         stored: all objects that commits hold.
         rules: the rules in force, then other ones in the order that they were asked for.
         holdings: branches and tags by name, last all else.
-        undecided: whether deletions of branches and tags may free more than is told, because there is more to ask than
-            `collection.hidden_suspect_limit`.
-        by_folder: what folders hold; None where nobody asked.
+        undecided: True if deletions of branches and tags may free more than reported, because there are more entries to
+            check than `collection.hidden_suspect_limit`.
+        by_folder: objects by folder; None unless requested.
     """
 
     repository: str
@@ -206,7 +206,7 @@ class Forecast:
         return self.rules[0]
 
     def more_if_deleted(self, holding: Holding) -> Amount | None:
-        """What would go beside what goes anyway; negative where the default rule keeps longer than the branch's own."""
+        """Objects that would go in addition; negative if the default rule keeps longer than the branch's own."""
         return None if holding.if_deleted is None else holding.if_deleted.amount - self.in_force.amount
 
 
@@ -232,9 +232,9 @@ def make(
     """Makes a forecast and stores it (FORECAST, FOLDERS) in a folder of its own.
 
     Args:
-        note: is told what happens.
+        note: receives lines about the progress.
         ages, policies: as for `scenarios.ask`.
-        depth: how many components of paths make the folders that objects are told by; 0 leaves folders out.
+        depth: number of components of paths that make the folders to count by; 0 leaves folders out.
     Raises:
         ConfigurationError: rules or ages cannot be meant.
         LakeFSError: the server refuses a refs dump, or fails.
@@ -361,15 +361,15 @@ class _Sums:
         return self._of(np.ones(len(self.objects), np.bool_))
 
     def having(self, bit: int) -> Amount:
-        """What has a bit."""
+        """Objects with a bit."""
         return self._of(self.bits[:, bit])
 
     def without(self, bit: int) -> Amount:
-        """What lacks a bit."""
+        """Objects without a bit."""
         return self._of(~self.bits[:, bit])
 
     def alone(self, bits: range) -> list[Amount]:
-        """Of each of these bits, what has it and none of the others."""
+        """For each of these bits, the objects that have it and none of the others."""
         among = self.bits[:, bits.start : bits.stop]
         single = among.sum(axis=1) == 1
         return [self._of(single & self.bits[:, bit]) for bit in bits]
@@ -413,10 +413,10 @@ def table(found: Forecast) -> pa.Table:
 
 
 def folders_table(found: Forecast) -> pa.Table:
-    """What a forecast says of folders, as rows (FOLDERS)."""
+    """The folders of a forecast as rows (FOLDERS)."""
     rows: list[dict[str, object]] = []
-    told = found.by_folder
-    for each in [*told.largest, *([told.others] if told.others else [])] if told else []:
+    folders = found.by_folder
+    for each in [*folders.largest, *([folders.others] if folders.others else [])] if folders else []:
         rows.append(_folder_row(each.folder, "all", "", each.stored, None))
         for holding, portion in portions(found, each):
             kind = "rest" if holding.holder.kind is None else holding.holder.kind.value
@@ -425,7 +425,7 @@ def folders_table(found: Forecast) -> pa.Table:
 
 
 def portions(found: Forecast, folder: FolderHolding) -> list[tuple[Holding, Portion]]:
-    """Who has something in a folder, and how much, those with most bytes first."""
+    """The holders with objects in a folder and their amounts, most bytes first."""
     pairs = zip(found.holdings, folder.portions, strict=True)
     return sorted(
         (pair for pair in pairs if pair[1].in_all.objects),
@@ -462,14 +462,14 @@ def add_up(engine: Engine[R], placed: R, depth: int, holders: range, width: int,
         if row["folder"] is not None:
             totals[row["folder"]] = totals.get(row["folder"], 0) + row["bytes"]
     largest = sorted(totals, key=lambda folder: (-totals[folder], folder))[:LARGEST]
-    told = {folder: list[dict[str, Any]]() for folder in largest}
+    rows_by_folder = {folder: list[dict[str, Any]]() for folder in largest}
     others: list[dict[str, Any]] = []
     for row in rows:
-        told.get(row["folder"], others).append(row)
+        rows_by_folder.get(row["folder"], others).append(row)
     other_folders = len(totals) - len(largest) + sum(row["others"] for row in rows)
     return ByFolder(
         depth,
-        tuple(_holding(folder, told[folder], holders) for folder in largest),
+        tuple(_holding(folder, rows_by_folder[folder], holders) for folder in largest),
         _holding(None, others, holders) if other_folders else None,
         other_folders,
     )

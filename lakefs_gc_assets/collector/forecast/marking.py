@@ -46,7 +46,7 @@ _AT_ONCE = 262_144
 """Rows that a task unites together."""
 _HELD = pa.field("held", pa.binary())
 HELD = pa.schema([*HELD_ENTRIES, _HELD])
-"""Addresses that commits hold, as objects, and by which bits; of one that is not `certain` only that is told."""
+"""Addresses that commits hold, as objects, with their bits; of an uncertain one, only that it is not `certain`."""
 HELD_IN = pa.schema([*HELD_ENTRIES, FOLDER, _HELD])
 """The same for each folder that an address is in: there by these bits."""
 PLACED = pa.schema([*HELD, FOLDER, pa.field("held_there", pa.binary()), pa.field("first", pa.bool_())])
@@ -115,14 +115,14 @@ def add_bits_where(ranges: pa.Table, ids: pa.ChunkedArray, bits: bytes) -> pa.Ta
 
 
 def entries_of(ranges: pa.Table) -> int:
-    """How many entries ranges (HELD_RANGES) have."""
+    """The number of entries of ranges (HELD_RANGES)."""
     return pc.sum(ranges.column("count")).as_py() or 0
 
 
 def read_addresses(
     step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: FactsFolder, depth: int = 0
 ) -> R:
-    """What ranges hold, each object once (SETTLED).
+    """The objects of ranges, each once (SETTLED).
 
     Args:
         ranges: HELD_RANGES, in order of their keys.
@@ -229,7 +229,7 @@ def place(rows: pa.Table) -> pa.Table:
 
 
 def _numbered(rows: pa.Table, column: str) -> tuple[npt.NDArray[Any], int]:
-    """Which of the distinct texts of a column each row has, and how many there are."""
+    """For each row the number of its text among the distinct texts of a column, and how many texts there are."""
     named = rows.column(column).combine_chunks().dictionary_encode()
     return named.indices.to_numpy(), len(named.dictionary)
 
@@ -275,13 +275,13 @@ def binary_of(words: Words) -> pa.BinaryArray:
 
 
 def lacks_some(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which rows lack one of these bits."""
+    """True for rows that lack one of these bits."""
     wanted = np.frombuffer(bits, np.uint64)
     return pa.array(((words_of(rows.column("held")) & wanted) != wanted).any(axis=1))
 
 
 def has_all(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """Which rows have all of these bits."""
+    """True for rows that have all of these bits."""
     wanted = np.frombuffer(bits, np.uint64)
     return pa.array(((words_of(rows.column("held")) & wanted) == wanted).all(axis=1))
 
@@ -321,16 +321,16 @@ MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.fie
 
 @dataclass(frozen=True)
 class Marked(Generic[R]):
-    """What scenarios would mark.
+    """Objects that scenarios would mark.
 
     Attributes:
-        objects: what commits hold (SETTLED), with the bits of scenarios and holders.
+        objects: objects that commits hold (SETTLED), with the bits of scenarios and holders.
         placed: every address that commits hold, for each of its folders (PLACED); None where nobody asks.
-        entries: how many entries ranges have.
+        entries: number of entries in the ranges.
         candidates: MARKED. Where not everything could be asked, an object may be there once for each scenario.
-        ranges: how many ranges were read.
-        undecided: for deletions of branches and tags, whether objects count as staying because there is more to ask
-            than `hidden_suspect_limit`.
+        ranges: number of ranges read.
+        undecided: True if objects count as staying when branches and tags are deleted, because there are more entries
+            to check than `hidden_suspect_limit`.
     """
 
     objects: R
@@ -347,7 +347,7 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
 
     Args:
         uncommitted: prepared before the commits were read.
-        depth: how many components of paths make the folders that objects are told by; 0 where nobody asks.
+        depth: number of components of paths that make the folders to count by; 0 for no folders.
     Raises:
         CollectionError: a file cannot be read, or the server fails.
     """
@@ -377,7 +377,7 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
 
 
 def _settle_first(every: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The objects of addresses that are told for each folder (PLACED), as SETTLED."""
+    """The objects of addresses with a row for each folder (PLACED), as SETTLED."""
     for batch in batches:
         first = pa.Table.from_batches([batch.filter(batch.column("first"))]).select(HELD.names)
         if first.num_rows:

@@ -1,6 +1,6 @@
-"""What is asked: which commits would stay by other rules, without a branch, without a tag, and who keeps each commit.
+"""Scenarios: commits that would stay by other rules, without a branch or without a tag, and who keeps each commit.
 
-Everything is told of one reading of refs, rules and the server's own list, by the same functions that a run goes by.
+All answers come from one reading of refs, rules and the server's own list, by the functions that a run uses.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ WORD = 8
 
 
 class Kind(StrEnum):
-    """What a scenario changes."""
+    """Kind of change in a scenario."""
 
     IN_FORCE = "in force"
     AGE = "age"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
     @property
     def by_rules(self) -> bool:
-        """Whether it is about other rules, while all branches and tags stay."""
+        """True if it changes the rules, while all branches and tags stay."""
         return self in (Kind.IN_FORCE, Kind.AGE, Kind.POLICY)
 
 
@@ -294,7 +294,7 @@ def of_age(policy: Policy, days: int) -> Policy:
 
 
 def in_days(days: int) -> str:
-    """What an age is called."""
+    """An age in words."""
     return "1 day" if days == 1 else f"{days} days"
 
 

@@ -49,7 +49,7 @@ _NEVER_PURGED = pa.array([Layout.SPECIAL.value, Layout.UNRECOGNISED.value])
 
 @dataclass(frozen=True)
 class Moved:
-    """What a run has in quarantine.
+    """Copies that a run has in quarantine.
 
     Attributes:
         since: when the store wrote the last receipt of the run's sweep, UTC; without one, when the run started.
@@ -73,11 +73,11 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which of some addresses are live.
+    """Addresses by whether they are live.
 
     Attributes:
         live: those that are referenced.
-        unsure: those of which it could not be found out.
+        unsure: those that could not be decided.
         as_of: when the last look began; what became live after it may be missing.
     """
 
@@ -91,7 +91,7 @@ Check = Callable[[Sequence[Moved]], Verdict]
 
 
 class Fate(StrEnum):
-    """What became of a copy."""
+    """Result for a copy."""
 
     PURGED = "purged"
     RESTORED = "live again, and brought back"
@@ -101,7 +101,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What became of one copy of `size` bytes; `why` says why it is neither purged nor restored, else None."""
+    """Result for one copy of `size` bytes; `why` says why it is neither purged nor restored, else None."""
 
     run_id: str
     address: str
@@ -113,10 +113,10 @@ class Purged:
 def in_quarantine(
     store: ObjectStore, run_ids: Sequence[str] = (), unreadable: Callable[[str, CollectionError], None] | None = None
 ) -> Iterator[Moved]:
-    """What runs have in quarantine, the newest run first.
+    """The copies of runs in quarantine, the newest run first.
 
     Args:
-        run_ids: of these runs only; of all where there is none.
+        run_ids: limits this to these runs; all runs if empty.
         unreadable: receives the id of each run whose plan is gone or cannot be read, and why. Its copies are left out:
             without its plan it is not known what counts as live for them. By default it is an error.
     Raises:
@@ -192,7 +192,7 @@ def purge(
 
 
 def left_out(run_id: str, why: str) -> Purged:
-    """What became of the copies of a run of which something cannot be read: all stay."""
+    """The result for copies of a run with unreadable files: all stay."""
     return Purged(run_id, deletion.key(run_id, ""), 0, Fate.KEPT, why)
 
 

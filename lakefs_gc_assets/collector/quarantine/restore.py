@@ -55,7 +55,7 @@ _MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
 
 
 class Fate(StrEnum):
-    """What became of a deleted object."""
+    """Result for a deleted object."""
 
     RESTORED = "restored"
     THERE = "there already"
@@ -64,13 +64,13 @@ class Fate(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """Whether the object is there."""
+        """True if the object exists."""
         return self in (Fate.RESTORED, Fate.THERE)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What became of one address; `why` says what is not as expected, None where all is."""
+    """Result for one address; `why` says what is not as expected, else None."""
 
     address: str
     fate: Fate
@@ -133,7 +133,7 @@ def undoable(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None
 
 
 def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFile]]:
-    """What a run's frame `deleted_report` tells (RECEIPTS), and what of it is damaged or missing."""
+    """The rows of a run's frame `deleted_report` (RECEIPTS), and errors of its damaged or missing files."""
     found, missing = [RECEIPTS.empty_table()], list[CorruptFile]()
     try:
         manifest = manifests.read(store, run_id, DELETED_REPORT)
@@ -154,7 +154,7 @@ def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFi
 
 
 def _moved(gone: pa.Table) -> bool:
-    """Whether some of these objects have a copy in quarantine."""
+    """True if some of these objects have a copy in quarantine."""
     return not _MOVED.isdisjoint(gone.column("outcome").unique().to_pylist())
 
 
@@ -233,7 +233,7 @@ def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> 
 
 
 def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
-    """Whether two objects of one size are known to have the same content."""
+    """True if two objects of one size are known to have the same content."""
     if one.etag is not None and one.etag == other.etag:
         return True
     if one.size > digests.LARGEST_READ:
@@ -286,7 +286,7 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
 
     Args:
         addresses: relative to the storage namespace or in full; empty for all that the run deleted.
-        warn: is told of each file that cannot be read, and that nothing else stands in for.
+        warn: receives a line about each file that cannot be read and that no other file replaces.
     Raises:
         CollectionError: an address lies elsewhere or was not deleted by the run, or nothing of the run can be restored.
     """
@@ -306,7 +306,7 @@ def restore(
     Args:
         addresses: as for `plan_restore`.
         owner: who takes the lock.
-        warn: is told where the lock could not be renewed.
+        warn: receives a line if the lock could not be renewed.
     Raises:
         LockHeld: another owner holds the lock.
         CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.

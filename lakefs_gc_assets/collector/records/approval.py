@@ -12,7 +12,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """That the candidates of one dry run may be deleted.
+    """Approval to delete the candidates of one dry run.
 
     Attributes:
         attempt, candidates_digest: name the very frame of candidates; one that was made again needs a new approval.

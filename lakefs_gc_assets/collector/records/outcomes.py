@@ -1,4 +1,4 @@
-"""What can become of an object: why it is garbage, why it is kept all the same, and what a sweep did with it.
+"""Reasons why an object is garbage or kept, and outcomes of a sweep.
 
 What is live decides why an object is garbage, and so the flow does: a run that keeps whatever any commit holds finds
 what no commit holds. Whether some commit held it that lakeFS has forgotten since, nobody knows. A run of the flow
@@ -61,7 +61,7 @@ class Kept(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
+    """Outcome of a candidate. `ACCEPTED` is not yet proof that the object is gone: the next listing is.
 
     `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
     is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:

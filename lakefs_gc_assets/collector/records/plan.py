@@ -37,7 +37,7 @@ class Flow(StrEnum):
 
     @property
     def by_retention(self) -> bool:
-        """Whether only active commits are live, not all of them."""
+        """True if only active commits are live, not all commits."""
         return self in (Flow.COMMITTED, Flow.UNIFIED)
 
 
@@ -63,7 +63,7 @@ ACTIVE_COMMITS = "active commits"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one run collects. Times UTC, durations in seconds.
+    """Plan of one run. Times UTC, durations in seconds.
 
     Attributes:
         flow: which universe is collected against which live set.
@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def follows_expiry(self) -> bool:
-        """Whether it builds on another run by retention rules, so that it looks at what expired since."""
+        """True if it builds on another run by retention rules, so that it looks at objects that expired since."""
         return self.flow.by_retention and self.base_run is not None
 
     @property

@@ -43,7 +43,7 @@ _MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED, Ending.NONE_QUARANTINED
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a run that swept leaves to the next one; it exists once the report that holds it does.
+    """State that a sweep leaves for the next run; it exists once the report that contains it does.
 
     Attributes:
         attempt: of the run whose files these are.
@@ -77,7 +77,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one run did.
+    """Report of one run.
 
     Attributes:
         format_version: version of this format.
@@ -154,21 +154,21 @@ class Report:
 
     @property
     def moved(self) -> bool:
-        """Whether candidates went to quarantine, or were to."""
+        """True if candidates went to quarantine, or were to."""
         return self.ending in _MOVED or bool(self.counts.get("quarantined"))
 
     @property
     def only_undeletable(self) -> bool:
-        """Whether the run came to its end, and all that failed is noted as undeletable: another would do no better."""
+        """True if the run ended and every failure is listed as undeletable, so that another run would do no better."""
         failures = self.counts.get("failed", 0)
         return self.ending is not Ending.FAILED and 0 < failures == self.counts.get("undeletable")
 
     @property
     def did(self) -> str:
-        """What became of the candidates, in figures."""
+        """Figures about the outcomes of candidates, in words."""
         deleted, moved = self.counts["deleted"], self.counts.get("quarantined", 0)
-        told = [f"{moved:,} moved to quarantine"] if self.moved else []
-        return ", ".join([*told, *([f"{deleted:,} deleted"] if deleted or not told else [])])
+        figures = [f"{moved:,} moved to quarantine"] if self.moved else []
+        return ", ".join([*figures, *([f"{deleted:,} deleted"] if deleted or not figures else [])])
 
     def to_json(self) -> bytes:
         """The report as it is stored."""
@@ -183,7 +183,7 @@ class Report:
 def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:
     """How a run ended that came to its end.
 
-    A sweep may have been resumed in the other mode, so what it did is told by the outcomes.
+    A sweep may have been resumed in the other mode, so the outcomes say what it did.
 
     Args:
         sweep: whether candidates were to be deleted; otherwise it was a dry run.

@@ -39,13 +39,13 @@ class Restoration:
     format_version: int = FORMAT_VERSION
 
     def __str__(self) -> str:
-        """What happened and when, as the beginning of a sentence."""
+        """The event and its time, as the beginning of a sentence."""
         if self.run_id == UNKNOWN:
             return f"objects may have been brought back before {self.began_at:%F %T}Z (the record of it was damaged)"
         return f"objects that run {self.run_id} had deleted were brought back at {self.began_at:%F %T}Z"
 
     def concerns(self, run_id: str) -> bool:
-        """Whether there was this run already; ids of newer runs sort first."""
+        """True if this run existed already; ids of newer runs sort first."""
         return run_id >= self.newest_run
 
 

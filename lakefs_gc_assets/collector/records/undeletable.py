@@ -51,12 +51,12 @@ class _Undeletables:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What a sweep failed at.
+    """Failures of a sweep.
 
     Attributes:
         rows: address and error of each failure; LIMIT + 1 of them are enough.
-        count: how many failures there are.
-        gone: how many candidates were deleted, or moved to quarantine.
+        count: number of failures.
+        gone: number of candidates deleted, or moved to quarantine.
     """
 
     rows: Sequence[tuple[str, str | None]]
@@ -66,13 +66,13 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What failures mean.
+    """Conclusions from the failures of a sweep.
 
     Attributes:
         undeletable: the list from now on.
         failing: the objects on the list that the sweep failed at.
-        new: how many of these were not on the list before.
-        success: whether nothing failed but objects that were on the list before.
+        new: number of these that were not on the list before.
+        success: True if nothing failed but objects that were on the list before.
     """
 
     undeletable: tuple[Undeletable, ...]

@@ -109,10 +109,10 @@ def _by_id(commits: CommitColumns, positions: Integers) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """What the definition keeps, and by which walk.
+    """Commits that the definition keeps, and the walks that keep them.
 
     Attributes:
-        flags: for each commit whether it is active.
+        flags: True for each active commit.
         kept_by: for each active commit that is no head: the young commit whose main parent it is; itself for a dangling
             one; -1 otherwise.
         walks: for each commit the longest walk through it: a position in `walk_names`.
@@ -184,14 +184,14 @@ def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> 
 
 
 def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
-    """How many commits the walks of dangling ones keep, were there no branch."""
+    """The number of commits that walks of dangling commits would keep without any branch."""
     longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
     longest[graph.leaves] = _seconds(rules.default)
     return int((_walked(graph, longest, walks, now) >= 0).sum())
 
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
-    """How many commits the walk of each branch keeps, were there no other."""
+    """The number of commits that the walk of each branch would keep without the others."""
     marked = np.zeros(len(graph.commits), np.bool_)
     return {branch: mark_kept_by(graph, branch, rules.branches[branch], now, marked) for branch in graph.heads}
 
@@ -257,7 +257,7 @@ def in_words(age: timedelta) -> str:
 
 
 def _after(commits: CommitColumns, now: datetime, longest: Integers) -> Flags:
-    """Whether each commit was made strictly less than `longest` seconds before a moment."""
+    """True for each commit made strictly less than `longest` seconds before a moment."""
     second, nano = _moment(now)
     return _is_after(commits.seconds, commits.nanos, second - longest, nano)
 

@@ -1,7 +1,7 @@
-"""Which commit held what expired last: of each metarange that only expired commits have, the newest of these commits.
+"""Last holders of expired objects: for each metarange that only expired commits have, the newest of these commits.
 
-A run by retention rules notes this beside the committed addresses, as one small file, from what it knows anyway. With
-it, whoever wants to know more of the garbage reads those metaranges and their ranges, and asks no server.
+A run by retention rules records this beside the committed addresses, in one small file. With it, a reader explains
+garbage from those metaranges and their ranges, without asking the server.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ def write(store: ObjectStore, run_id: str, attempt: str, holders: pa.Table) -> N
 
 
 def read(store: ObjectStore, run_id: str, attempt: str) -> pa.Table | None:
-    """What an attempt's commits step learnt of expired commits (LAST_HOLDERS); None where nothing is stored.
+    """Reads what an attempt recorded about expired commits (LAST_HOLDERS); None if nothing is stored.
 
     Raises CorruptFile.
     """

@@ -41,11 +41,11 @@ class BranchRule:
 
     @property
     def exact(self) -> bool:
-        """Whether it is the name of one branch."""
+        """True if it is the name of one branch."""
         return not {"*", "?"}.intersection(self.pattern)
 
     def fits(self, branch: str) -> bool:
-        """Whether it applies to a branch."""
+        """True if it applies to a branch."""
         return self.pattern == branch if self.exact else _expression(self.pattern).fullmatch(branch) is not None
 
 

@@ -55,7 +55,7 @@ _NO_RULES = "the repository has no retention rules, so every commit stays"
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What retention is computed from.
+    """Inputs of retention.
 
     Attributes:
         dump: its commits with the dates that they claim.
@@ -74,7 +74,7 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which commits stay, and why; commits are positions in the dump.
+    """Commits that stay, and why; commits are positions in the dump.
 
     Attributes:
         graph: with the dates that count.
@@ -137,7 +137,7 @@ class StaleBranch:
 
 @dataclass(frozen=True, slots=True)
 class LiveDefinition:
-    """What a run by retention rules keeps, and what it may take.
+    """Commits that a run by retention rules keeps, and commits whose objects it may delete.
 
     Attributes:
         live: the commits that stay, in the form in which flows without retention have all commits.
@@ -352,10 +352,10 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
 
 
 def _differences(readings: Readings, found: Retention, now: datetime) -> tuple[Difference, ...]:
-    """Where the definition by the server's rules, without policy and tags, and the server's list differ.
+    """Differences between the server's list and the definition by the server's rules, without policy and tags.
 
-    By the dates that commits claim, which the server believes: what stays for later ones is counted for itself. Where a
-    policy replaces those rules only what the dump lacks is of interest.
+    It uses the dates that commits claim, which the server believes. Commits that stay because of later dates are
+    counted separately. If a policy replaces those rules, only commits that the dump lacks matter.
     """
     late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in found.late]
     if readings.listed is None or readings.rules is None or readings.policy.replace:
@@ -447,7 +447,7 @@ class RuleLine:
 
     @property
     def name(self) -> str:
-        """What a person is told that it is about."""
+        """The name that users see."""
         return "(dangling)" if self.branch is None else self.branch
 
 

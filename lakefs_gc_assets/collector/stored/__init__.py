@@ -1,1 +1,1 @@
-"""What the collector itself keeps in the store, and in which formats."""
+"""Files of the collector in the store, and their formats."""

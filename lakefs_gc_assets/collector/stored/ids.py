@@ -88,7 +88,7 @@ class IdSet(Set[str]):
         return [name for some in _parts(ids) for name in compress(some, self.lacks(pa.array(some, pa.string())))]
 
     def lacks(self, ids: pa.StringArray) -> npt.NDArray[np.bool_]:
-        """Which of some ids are not in this set; they are at most some 100,000, without nulls."""
+        """True for each id that is not in this set; at most about 100,000 ids, without nulls."""
         are_digests = pc.match_substring_regex(ids, _DIGEST)
         others = ids.filter(pc.invert(are_digests)).to_pylist()
         lacks, places = np.empty(len(ids), np.bool_), are_digests.to_numpy(zero_copy_only=False)
@@ -158,5 +158,5 @@ def read_parts(store: ObjectStore, key: str, sha256: str | None = None) -> Itera
 
 
 def count(store: ObjectStore, key: str, sha256: str | None = None) -> int:
-    """How many ids a file has, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
+    """The number of ids in a file, by its footer. Raises CorruptFile as `read` does, but for damage within the file."""
     return tables.count(tables.get(store, key, sha256), key, "ids")

@@ -35,7 +35,7 @@ def encode(record: "DataclassInstance") -> bytes:
 
 
 def entries(record: "DataclassInstance") -> dict[str, Any]:
-    """What a dataclass holds, by name: unlike `asdict`, nothing below it is copied."""
+    """The fields of a dataclass by name; unlike `asdict`, this copies nothing below them."""
     return {name: getattr(record, name) for name in _names(type(record))}
 
 

@@ -1,4 +1,4 @@
-"""Where a run keeps its plan, frames, receipts and report: beside the files of lakeFS's own collections.
+"""Keys of a run's plan, frames, receipts and report, beside the files of lakeFS's own collections.
 
 Keys are relative to the storage namespace. The root is the one lakeFS uses for uncommitted data, so a run of ours and
 the server's own files of a preparation are siblings; only folders that hold our plan are ours.
@@ -65,7 +65,7 @@ def folders(store: ObjectStore) -> list[str]:
 
 
 def has_plan(store: ObjectStore, run_id: str) -> bool:
-    """Whether a folder holds our plan, and so is a run of ours."""
+    """True if a folder holds our plan, and so is a run of ours."""
     return head_if_there(store, plan(run_id)) is not None
 
 

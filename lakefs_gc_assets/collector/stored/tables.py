@@ -84,7 +84,7 @@ def decode(
 
 
 def count(data: bytes, file: str, what: str) -> int:
-    """How many rows a table has that `encode` wrote, by its footer. Raises CorruptFile(file, what, …) without one."""
+    """The number of rows that `encode` wrote, by the footer. Raises CorruptFile(file, what, …) without one."""
     with opened(data, file, what) as stored:
         return int(stored.metadata.num_rows)
 

@@ -68,11 +68,11 @@ class Sweep:
 
     @property
     def batch_size(self) -> int:
-        """How many candidates a batch has."""
+        """Number of candidates in a batch."""
         return self.store.delete_limit
 
     def is_over(self) -> bool:
-        """Whether the time of the recheck is over."""
+        """True if the time of the recheck is over."""
         return self.countdown is not None and self.countdown.is_over()
 
     def _batch(self, batch: pa.Table) -> pa.Table:
@@ -128,7 +128,7 @@ class Quarantine(Sweep):
 
     @property
     def batch_size(self) -> int:
-        """How many candidates a batch has."""
+        """Number of candidates in a batch."""
         return min(BATCH, self.store.delete_limit)
 
     def decide(self, batch: pa.Table) -> pa.Table:

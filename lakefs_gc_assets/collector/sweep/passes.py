@@ -58,11 +58,11 @@ def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: dateti
 
 
 _NAMED = ("address", "size", "slice", "slice_window")
-"""What a receipt takes over from a candidate."""
+"""Columns that a receipt copies from its candidate."""
 
 
 def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
-    """Whether these very candidates of a dry run are approved; first stores the approval that the settings give now."""
+    """True if exactly these candidates of a dry run are approved; first stores the approval that the settings give."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
         give(store, candidates.manifest, step.repository.clock.now())
@@ -113,11 +113,11 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
     with engine.cached(receipts.rows(engine, repository.opener, keys), at_most) as earlier:
         gone = engine.where_among(earlier, "outcome", receipts.GONE)
         written = step.write(DELETED_REPORT, engine.map_by_address(gone, _first_of_each, RECEIPTS, at_most))
-        told = engine.count(earlier)
+        receipts_before = engine.count(earlier)
     done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     remaining = engine.without_exactly(rows, done.rows(engine, "address"), candidates.count + done.count)
     left = engine.count(remaining)
-    step.log(f"resumed after {told:,} receipts; {left:,} of {candidates.count:,} candidates are left")
+    step.log(f"resumed after {receipts_before:,} receipts; {left:,} of {candidates.count:,} candidates are left")
     return remaining, left, written
 
 

@@ -75,9 +75,9 @@ def require_own_namespace(step: Step[R]) -> None:
     guards.require_own_namespace(around.nested, around.refusal, repository.settings)
 
 
-def _without(step: Step[R], told: str) -> Step[R]:
+def _without(step: Step[R], logged: str) -> Step[R]:
     """The step with a log that leaves out lines which a text has already."""
-    lines, log = frozenset(told.splitlines()), step.log
+    lines, log = frozenset(logged.splitlines()), step.log
 
     def note(line: str) -> None:
         if line not in lines:

@@ -61,7 +61,7 @@ class Validity:
         return cls(store_time(store, run_id), span)
 
     def countdown(self, store: ObjectStore, run_id: str, clock: Clock) -> "Countdown":
-        """What is left of the span, for the task that calls this. Raises StorageError."""
+        """The rest of the span, for the task that calls this. Raises StorageError."""
         # Noted before the store is asked, so that the time it takes to answer counts.
         began = Moment.now(clock)
         left = self.as_of + self.span - store_time(store, run_id) - _RESOLUTION
@@ -79,7 +79,7 @@ class Countdown:
         self._over = False
 
     def is_over(self) -> bool:
-        """Whether the span is over; once it is, it stays over, whatever the clocks say."""
+        """True once the span is over; it stays over, whatever the clocks say."""
         self._over = self._over or self._began.passed(self._clock) >= self._left
         return self._over
 

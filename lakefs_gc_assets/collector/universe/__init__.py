@@ -1,1 +1,1 @@
-"""What is stored: which parts of a namespace a run lists, and how."""
+"""Stored objects: the parts of a namespace that a run lists, and how it lists them."""

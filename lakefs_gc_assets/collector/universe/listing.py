@@ -48,12 +48,12 @@ def inventory_of(repository: OpenRepository, plan: Plan) -> Inventory | None:
 _ROWS = 65_536
 """Rows that are written together; a page of a listing has fewer."""
 _AT_ONCE = 4
-"""So many parts a task lists at once where a service lists a thousand objects for a request: most of the time it waits.
+"""Parts that a task lists at once: a service lists a thousand objects per request, so a task mostly waits.
 
-What it has listed of a part waits for those before: about 40 MB at most.
+Pages of a part wait for the parts before it: about 40 MB at most.
 """
 _ANSWER = pa.schema([pa.field("file", pa.string()), pa.field("rest", pa.string())])
-"""What a task answers, as JSON: a file that it wrote, or what it left of a part."""
+"""Result of a task, as JSON: a file that it wrote, or the rest of a part."""
 
 
 def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
@@ -114,7 +114,7 @@ def _list_as_task(opener: OpensStore, plan: Plan, large: int, parts: Sequence[Pa
 def _list_whole(
     store: ObjectStore, window_size: WindowSize, large: int, part: Part
 ) -> tuple[list[pa.RecordBatch], Rest | None]:
-    """What is listed of a part, and its rest."""
+    """The rows listed from a part, and its rest."""
     listed, batches = pieces.list_part(store, part, window_size, large), []
     while True:
         try:

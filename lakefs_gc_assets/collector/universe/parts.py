@@ -48,10 +48,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left of a large part, and what its listing has shown so far.
+    """Rest of a large part, and what its listing has shown so far.
 
     Attributes:
-        part: what is left; it begins behind the last key that was listed.
+        part: the rest; it begins after the last listed key.
         first: the first key that was listed.
         alphabet: characters of the names listed last, in order.
     """
@@ -63,7 +63,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What to list, and which slices are left alone because nothing in them is old enough."""
+    """Parts to list, and slices that are skipped because nothing in them is old enough."""
 
     parts: tuple[Part, ...]
     skipped_slices: tuple[str, ...]
@@ -169,7 +169,7 @@ _PIECES = 32
 """Pieces of one part at most: an empty one costs a call of the store."""
 _DELICATE = re.compile(r"[\x00-\x1f\x7f/.]")
 _DIGITS = 8
-"""So many characters of a bound are kept behind what it has in common with the last name that was listed."""
+"""Characters of a bound that are kept after its common prefix with the last listed name."""
 
 
 def cut(rest: Rest) -> tuple[Part, ...]:

@@ -108,7 +108,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommits:
-    """Where the server wrote the list of the commits that its own retention keeps; `location` as it spells it."""
+    """Place of the server's list of the commits that its own retention keeps; `location` as the server spells it."""
 
     run_id: str
     location: str

@@ -244,7 +244,7 @@ def retention_rules(answer: Fields) -> RetentionRules:
 
 
 def prepared_commits(answer: Fields) -> PreparedCommits:
-    """Where a list of commits was written."""
+    """The place where a list of commits was written."""
     return PreparedCommits(answer.text("run_id"), answer.text("gc_commits_location"))
 
 

@@ -241,7 +241,7 @@ def gather_bytes(buffer: Array, spans: Array, offsets: Array, target: Array) -> 
 
 @compiled
 def field_end(tag: int, value: int, start: int, end: int) -> int:
-    """Where a field ends whose content starts at `start`; -1 where tag or length are malformed or run past `end`.
+    """The end of a field whose content starts at `start`; -1 where tag or length are malformed or run past `end`.
 
     `value` is the varint after the tag, if the wire type has one. Only numbers pass this call: a compiled function that
     hands its arrays on for every field counts references to them, and takes four times as long.

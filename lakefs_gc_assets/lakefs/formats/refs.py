@@ -64,7 +64,7 @@ class CommitColumns:
         return len(self.ids)
 
     def positions(self, ids: pa.StringArray) -> Integers:
-        """Where the commits of these ids are; -1 for those that are not there."""
+        """The positions of the commits with these ids; -1 for missing ones."""
         if len(ids) * _FEW > len(self):
             positions: Integers = pc.fill_null(pc.index_in(ids, value_set=self.ids), -1).to_numpy(zero_copy_only=False)
             return positions.astype(np.int64)

@@ -392,7 +392,7 @@ def _data_handles(blocks: memoryview, layout: Layout) -> list[Handle]:
 
 
 def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
-    """Where the first of these blocks begins, which must follow each other without gap up to `end`."""
+    """The start of the first of these blocks, which must follow each other without gap up to `end`."""
     for offset, size in reversed(handles):
         if offset + size + TRAILER_BYTES != end:
             raise CorruptFile(

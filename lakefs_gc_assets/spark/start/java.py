@@ -106,11 +106,11 @@ def _without_warning(home: Path, found: "_Java") -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Java:
-    """What a Java says of itself that Spark can start.
+    """A Java that Spark can start, by its own words.
 
     Attributes:
-        home: where it says that it lives.
-        warns_of: options of Spark's that it warns of each time that it starts.
+        home: its home folder.
+        warns_of: options of Spark's that it warns about at each start.
     """
 
     home: Path

@@ -25,7 +25,7 @@ from lakefs_gc_assets.errors import SparkNotStarted
 from lakefs_gc_assets.spark.start import process
 
 _SHELL = "pyspark-shell"
-"""What spark-submit calls a Python program that has started it."""
+"""Name that spark-submit gives to a Python program that started it."""
 _STANDARD_ERROR = 2
 _LINES_SHOWN = 3
 _NO_REASON = re.compile(r"\s|Picked up |WARNING: |Using Spark's default log4j|Setting Spark log4j|:: ")
@@ -172,7 +172,7 @@ class _Start:
                 _show(line)
 
     def last_words(self) -> str:
-        """What an ended Java printed of the reason."""
+        """The reason that an ended Java printed."""
         self._reader.join(10)
         with self._lock:
             lines = [line.decode(errors="replace").rstrip() for line in self._kept or []]

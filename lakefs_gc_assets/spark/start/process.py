@@ -51,7 +51,7 @@ def show_aws_keys(environment: MutableMapping[str, str]) -> None:
 
 
 _OBJECTS = 100_000
-"""How many more there are than at the last look for unreachable cycles, before the next."""
+"""Growth in objects since the last search for unreachable cycles that starts the next one."""
 
 
 def look_for_cycles_seldom() -> None:

@@ -339,7 +339,7 @@ def _warn_of(links: list[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which keys of a folder are wanted: behind `after` and up to `until`; with `only_directly` none in its folders."""
+    """Bounds of the wanted keys: after `after` and up to `until`; with `only_directly` none in folders below."""
 
     after: bytes
     until: bytes | None

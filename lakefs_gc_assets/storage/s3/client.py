@@ -117,7 +117,7 @@ class S3Errors(CloudErrors):
 
     @classmethod
     def of_bucket(cls, bucket: str, endpoint: str, *, bucket_in_host: bool = False) -> "S3Errors":
-        """Of a bucket at an endpoint."""
+        """Errors of a bucket at an endpoint."""
         place = f"s3://{bucket} at {endpoint}"
         if not bucket_in_host:
             return cls(place, _MEANINGS)
@@ -364,7 +364,7 @@ def _files(session: boto3.Session, client: "S3Client", bucket: str, region: str,
 
 
 def address(client: "S3Client", bucket: str) -> tuple[str, bool]:
-    """Where boto3 sends requests for a bucket, and whether the bucket's name is part of the host."""
+    """The address that boto3 sends requests for a bucket to; True if the bucket's name is part of the host."""
     url = urlsplit(client.generate_presigned_url("list_objects_v2", Params={"Bucket": bucket}))
     path = url.path.rstrip("/")
     virtual = url.netloc.startswith(f"{bucket}.") and not path.endswith(f"/{bucket}")

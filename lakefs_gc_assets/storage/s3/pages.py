@@ -25,7 +25,7 @@ from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
 EVENT = "before-parse.*.ListObjectsV2"
 """Handlers with a wildcard here are called before boto3's own one, which parses the whole page to look for an error."""
 PAGE = "Page"
-"""Where the answer of boto3's client has the page."""
+"""Key of the page in the answer of boto3's client."""
 _COLUMNS = ("Key", "Size", "LastModified", "ETag")
 _TEXT = r"[^<&\x00-\x1f\x7f]*+"
 _NAME = "[A-Za-z][A-Za-z0-9]*+"
