@@ -19,8 +19,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from lakefs_gc_assets.collector import commits as dumps
-from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.rules import effective
@@ -150,7 +149,7 @@ def main() -> None:
         for which in ("first time, machine code is loaded or compiled", "again"):
             print(which)
             with _timed("  read the refs dump, prove it complete"):
-                dump = dumps.complete_dump(repository, NOW)
+                dump = commits.complete_dump(repository, NOW)
             with _timed("  main parents, heads, dangling commits"):
                 graph = Graph.from_commits(dump.commits, dump.branches)
             rules = effective(_RULES, Policy(), dump.branches)

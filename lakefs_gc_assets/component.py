@@ -21,7 +21,7 @@ from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
 from pydantic import BaseModel, Field, create_model
 
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, all_from
 from lakefs_gc_assets.defs.wiring import build_all
 from lakefs_gc_assets.settings import Configuration, Settings

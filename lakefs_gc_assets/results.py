@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -25,9 +25,9 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UNCOMMITTED_DF,
     UNRECOGNISED_DF,
 )
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,

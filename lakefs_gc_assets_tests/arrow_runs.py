@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
@@ -20,7 +19,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance, running

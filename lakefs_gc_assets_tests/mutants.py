@@ -65,7 +65,7 @@ MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items(
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
-    "expiring": ("collector/test_preparations.py",),
+    "expiring": ("collector/live/test_preparations.py",),
     "hidden_staged": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_rules.py",),
     "purge": ("collector/sweep/test_deletion_move.py",),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,

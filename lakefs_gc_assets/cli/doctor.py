@@ -9,8 +9,8 @@ import click
 
 from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.diagnosis import Diagnosis, Finding, Purpose, State, diagnose, wanted_by
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.storage.opening import open_store
 

@@ -17,10 +17,9 @@ from lakefs_gc_assets.cli.common import (
     progress_unless,
 )
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import policy as policy_file
-from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as rules_file
 from lakefs_gc_assets.collector.retention.retention import Readings
 from lakefs_gc_assets.configuration_file import Loaded

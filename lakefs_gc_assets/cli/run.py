@@ -10,10 +10,10 @@ import click
 from lakefs_gc_assets.cli.common import CONFIG, JSON, QUIET, REPOSITORY, VERBOSE, answer, level_of, loaded_configuration
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
+from lakefs_gc_assets.collector.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError, LogLine

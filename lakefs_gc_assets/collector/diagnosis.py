@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
-from lakefs_gc_assets.collector import commits, guards, preparations
-from lakefs_gc_assets.collector.clock import Clock, Clocks
-from lakefs_gc_assets.collector.live import other_repositories
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.live import other_repositories, preparations
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
-from lakefs_gc_assets.collector.repository import require_writable
-from lakefs_gc_assets.collector.retention import server_commits
+from lakefs_gc_assets.collector.repository import Clock, Clocks, require_writable
+from lakefs_gc_assets.collector.retention import commits, server_commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import (
     AlreadyExists,

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame import kinds
 from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.live import facts
+from lakefs_gc_assets.collector.live import facts, preparations
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending

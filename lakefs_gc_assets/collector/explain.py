@@ -16,15 +16,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, preparations
-from lakefs_gc_assets.collector.commits import Dump
 from lakefs_gc_assets.collector.earlier import history, sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, NOT_COMMITTED_DF, Frame
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
 from lakefs_gc_assets.collector.incremental import planning, ranges_read
-from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live import preparations, uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
@@ -32,7 +30,8 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository, relative
-from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import commits, retention
+from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.ids import IdSet

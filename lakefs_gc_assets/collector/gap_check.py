@@ -16,11 +16,11 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits
 from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.earlier.history import DELETIONS, deleted_before, deletions
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     COMMITTED_DF,
     LOST_DF,
@@ -30,14 +30,13 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.base_checkpoint import open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import open_base_checkpoint
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.retention import last_holders
+from lakefs_gc_assets.collector.retention import commits, last_holders
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import entries
+from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.errors import (
     AlreadyExists,
     LockHeld,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -25,7 +26,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow

@@ -1,15 +1,125 @@
-"""One repository, opened: what the steps of a collection work with."""
+"""Time as the collector sees it, behind a port, so that a simulation can take it over.
 
+One repository, opened: what the steps of a collection work with.
+"""
+
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, runtime_checkable
 
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.errors import ConfigurationError, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository, ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore, OpensStore
+
+
+class Clock(Protocol):
+    """Tells the time and waits."""
+
+    def now(self) -> datetime:
+        """The present, aware, UTC."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Waits."""
+        ...
+
+
+@runtime_checkable
+class Stopwatch(Protocol):
+    """A clock that also has a monotonic counter of seconds, which setting the time does not move."""
+
+    def monotonic(self) -> float:
+        """Seconds since some moment."""
+        ...
+
+
+def monotonic(clock: Clock) -> float:
+    """Seconds since some moment, only to be compared with each other in one process.
+
+    By the stopwatch where the clock is one; otherwise by its time.
+    """
+    return clock.monotonic() if isinstance(clock, Stopwatch) else clock.now().timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment from which a process counts: setting its clock back does not make less of what has passed.
+
+    Attributes:
+        at: UTC.
+        counter: value of `monotonic` then.
+    """
+
+    at: datetime
+    counter: float
+
+    @classmethod
+    def now(cls, clock: Clock) -> "Moment":
+        """The present by a clock."""
+        return cls(clock.now(), monotonic(clock))
+
+    def passed(self, clock: Clock) -> timedelta:
+        """The time since the moment: by the clock's time or by its counter, whichever is longer."""
+        return max(timedelta(seconds=monotonic(clock) - self.counter), clock.now() - self.at)
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        """See Clock.now."""
+        return datetime.now(UTC)
+
+    def sleep(self, seconds: float) -> None:
+        """See Clock.sleep."""
+        time.sleep(seconds)
+
+    def monotonic(self) -> float:
+        """See Stopwatch.monotonic."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Readings of three clocks at one moment, UTC; the server's two are of the extreme `Date` headers seen.
+
+    Each of them can be wrong: our own, the lakeFS server's (`Date` headers) and the store's (LastModified of an object
+    that was just written).
+    """
+
+    own: datetime
+    server_earliest: datetime
+    server_latest: datetime
+    store: datetime
+
+    @classmethod
+    def read(cls, own: datetime, server: ServerClocks, store: datetime) -> "Clocks":
+        """Combines our clock's time, the differences of the server's clock from it, and the store's time; all UTC."""
+        none = timedelta()
+        return cls(own, own + (server.earliest or none), own + (server.latest or none), store)
+
+    @property
+    def earliest(self) -> datetime:
+        """Time for the cutoff: an object that is young by any clock is young."""
+        return min(self.own, self.server_earliest, self.store)
+
+    @property
+    def latest(self) -> datetime:
+        """Time for expiries: a thing that is too old by any clock is too old."""
+        return max(self.own, self.server_latest, self.store)
+
+    def cutoff(self, min_age: timedelta, grace_period: timedelta, skew: timedelta) -> datetime:
+        """The moment before which an object must have been written and named to be collected.
+
+        It is the earliest clock minus the longer of minimum age and the server's grace period, minus the skew: an early
+        cutoff only keeps more. The result is cut down to a whole second: names and many stores keep whole seconds, so
+        what they show as earlier than the cutoff is earlier.
+        """
+        return (self.earliest - max(min_age, grace_period) - skew).replace(microsecond=0)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.earlier.history import restored_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import order
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -41,9 +42,8 @@ from lakefs_gc_assets.collector.frame.kinds import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_checkpoint, checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live import known_ranges, other_repositories
@@ -243,7 +243,7 @@ def track(step: Step[R], committed: Committed) -> str | None:
     """
     if step.plan.flow is not Flow.UNIFIED or not committed.tells_ranges:
         return None
-    return base_checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
+    return checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:

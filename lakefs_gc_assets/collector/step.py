@@ -11,10 +11,10 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.order import Span
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import NO_LOCK, Lock, LockToken
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository

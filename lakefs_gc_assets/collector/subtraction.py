@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     NOT_COMMITTED_DF,
     PROVISIONAL_DF,
@@ -21,7 +22,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step, universe_of

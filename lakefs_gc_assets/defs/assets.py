@@ -9,9 +9,9 @@ from typing import Any
 import dagster as dg
 
 from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.frame.columns import Column
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -32,7 +33,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     Frame,
 )
 from lakefs_gc_assets.collector.frame.kinds import F as Figures
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.reporting import (
     Violation,

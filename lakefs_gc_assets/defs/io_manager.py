@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.metadata import column_lineage, plain

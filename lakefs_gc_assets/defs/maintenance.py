@@ -15,9 +15,9 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.collector import expiring, guards, preparations
-from lakefs_gc_assets.collector.clock import Clocks
+from lakefs_gc_assets.collector import expiring, guards
 from lakefs_gc_assets.collector.expiring import Expiry
+from lakefs_gc_assets.collector.live import preparations
 from lakefs_gc_assets.collector.lock import Lock, locked
 from lakefs_gc_assets.collector.make_step import require_own_plan
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, LiveCheck, 
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable

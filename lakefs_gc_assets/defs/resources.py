@@ -11,8 +11,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.repository import OpenRepository, require_writable
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository, require_writable
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching

@@ -14,10 +14,10 @@ import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
 from lakefs_gc_assets.collector import make_step
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.failures import kind_of, summary

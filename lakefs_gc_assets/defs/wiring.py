@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, checks, forecasting, history, jobs, maintenance, notifying, schedules, sensors

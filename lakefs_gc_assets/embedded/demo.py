@@ -21,14 +21,13 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from lakefs_gc_assets.collector.clock import Clock, SystemClock
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.core import RuleSet, Settings

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import preparations
 from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.live import preparations
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
 from lakefs_gc_assets.collector.stored import run_folder

@@ -20,7 +20,7 @@ from lakefs_gc_assets.cli.common import show_progress
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import PHASES, RunBar, shown_progress
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -22,7 +22,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.order import Span
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 

@@ -2,13 +2,13 @@
 
 from typing import Any, cast
 
-from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -11,8 +11,7 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.frame.order import Span
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
@@ -91,7 +90,7 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
         attempt=plan.attempt,
         sealed=1,
         sealed_objects=0,
-        sealed_sha256=checkpoints.write_sealed(opened.store, plan.run_id, plan.attempt, frozenset([SEALED])),
+        sealed_sha256=checkpoint.write_sealed(opened.store, plan.run_id, plan.attempt, frozenset([SEALED])),
         read=1,
         read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
         pending=0,

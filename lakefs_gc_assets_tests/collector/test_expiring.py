@@ -4,8 +4,9 @@ from itertools import count
 
 import pytest
 
-from lakefs_gc_assets.collector import expiring, preparations
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.live import preparations
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records.approval import Approval

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.clock import Clock, SystemClock
 from lakefs_gc_assets.collector.lock import KEY, Lock, holder, release_owned, verify
+from lakefs_gc_assets.collector.repository import Clock, SystemClock
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import BreakingStore

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import commits, lock, make_step
+from lakefs_gc_assets.collector import lock, make_step
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import (
@@ -25,6 +25,7 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered, OrderViolation, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs.api.models import ServerClocks

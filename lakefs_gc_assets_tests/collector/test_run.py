@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import gap_check, run
-from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -33,10 +33,9 @@ from lakefs_gc_assets.collector.frame.kinds import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
@@ -54,6 +53,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import last_holders
+from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
@@ -70,7 +70,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.incremental import test_base_checkpoint
+from lakefs_gc_assets_tests.collector.incremental import test_checkpoint_base_checkpoint
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import opened
@@ -603,7 +603,7 @@ class Folder:
 
     def built_on(self) -> tuple[Step[ArrowRows], BaseCheckpoint]:
         """A step of a run that builds on another one, which left an object that waits, and a committed address."""
-        step, found = test_base_checkpoint.TestFrames().left(self.opened)
+        step, found = test_checkpoint_base_checkpoint.TestFrames().left(self.opened)
         left = replace(found.checkpoint, pending=1, sealed_objects=5)
         counts = {**found.report.counts, "branches": 3}
         reports.write(self.store, replace(found.report, commit_source="refs dump", counts=counts, checkpoint=left))

@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import commits, lock, preparations, reporting, run
+from lakefs_gc_assets.collector import lock, reporting, run
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
@@ -31,8 +31,8 @@ from lakefs_gc_assets.collector.frame.kinds import (
     CommittedFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import facts
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.live import facts, preparations
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
@@ -43,6 +43,7 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck

@@ -18,8 +18,8 @@ from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 from dagster._utils.hosted_user_process import recon_job_from_origin
 from dagster_graphql.schema import create_schema
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, load
 from lakefs_gc_assets.defs import jobs, running
 from lakefs_gc_assets.defs.jobs import OpenedRun

@@ -4,7 +4,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.defs.assets import report_figures

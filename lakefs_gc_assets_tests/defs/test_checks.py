@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.defs.checks import MODELS, broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager

@@ -4,10 +4,9 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, FRAMES, STEPS, STORE_DF, F, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
 from lakefs_gc_assets.defs.metadata import column_lineage

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo

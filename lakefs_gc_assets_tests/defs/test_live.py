@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.demo import configuration

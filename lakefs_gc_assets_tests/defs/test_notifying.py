@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import notifying
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG

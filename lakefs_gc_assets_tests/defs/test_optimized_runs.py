@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector.frame import stored
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.spark import engine
@@ -38,7 +38,7 @@ def checkpoint_of(found: Report) -> Checkpoint:
 @pytest.mark.slow
 def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch) -> None:
     """As frames of many rows are; the driver keeps those of these recordings."""
-    monkeypatch.setattr(stored, "LOCAL_ROWS", -1)
+    monkeypatch.setattr(files, "LOCAL_ROWS", -1)
     monkeypatch.setattr(engine, "LOCAL_ROWS", -1)
     stubborn, *others = sorted(truth_classes("chain/1")["unreferenced"])
     runs.server.undeletable = {stubborn}

@@ -10,13 +10,13 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.defs import launching, running
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
 from lakefs_gc_assets_tests.defs.screens import Screens, open_screens

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.engine.local import ArrowRows
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.configuration_file import Loaded

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lakefs_gc_assets.cli.status import summarize
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, describe
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.running import opened
 from lakefs_gc_assets.embedded import demo

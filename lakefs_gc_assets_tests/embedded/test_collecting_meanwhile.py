@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded import demo

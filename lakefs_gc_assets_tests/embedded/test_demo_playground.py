@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.clock import SystemClock
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.embedded.demo import REPOSITORY, playground

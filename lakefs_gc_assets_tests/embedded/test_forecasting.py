@@ -15,8 +15,8 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Portion, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.amount import Amount
 from lakefs_gc_assets.collector.records.outcomes import Kept

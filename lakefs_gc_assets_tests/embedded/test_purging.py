@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import guards, lock
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
@@ -28,7 +27,7 @@ from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine

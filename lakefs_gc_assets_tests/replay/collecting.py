@@ -8,12 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from lakefs_gc_assets.collector.clock import Clock
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import FRAMES
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.errors import CollectionError, LogLine

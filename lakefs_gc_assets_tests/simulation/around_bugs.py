@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lakefs_gc_assets.collector.clock import Moment
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
 from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.repository import Moment
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 

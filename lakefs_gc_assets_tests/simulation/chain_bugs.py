@@ -15,18 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, make_step, run
-from lakefs_gc_assets.collector.commits import CommitSource, Dump, complete_dump
+from lakefs_gc_assets.collector import make_step, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.frame.slices import folders
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     CheckpointCounts,
     reason_for_none,
@@ -39,6 +38,8 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck

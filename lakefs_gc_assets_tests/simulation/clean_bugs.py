@@ -10,15 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, guards, lock, run
-from lakefs_gc_assets.collector.clock import Clocks
+from lakefs_gc_assets.collector import guards, lock, run
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import order, receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden import Cleared
@@ -27,7 +26,8 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import LockToken
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import make_report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
+from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.sweep import deletion, passes
 from lakefs_gc_assets.collector.sweep.deletion import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again

@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import lock, make_step, run
-from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
@@ -26,6 +25,7 @@ from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
+from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.run import sweep_candidates
 from lakefs_gc_assets.collector.sweep import deletion, passes
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine

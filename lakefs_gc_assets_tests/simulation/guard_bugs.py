@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import commits, gap_check, guards, make_step, run
-from lakefs_gc_assets.collector.commits import LiveCommits
+from lakefs_gc_assets.collector import gap_check, guards, make_step, run
 from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
 from lakefs_gc_assets.collector.frame import order
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     DELETED_REPORT,
     UNCOMMITTED_DF,
@@ -24,10 +24,9 @@ from lakefs_gc_assets.collector.frame.kinds import (
     DeletedFigures,
     StoredFigures,
 )
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, checkpoint_writer, planning
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental import base_run, checkpoint, checkpoint_writer, planning
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
@@ -37,6 +36,8 @@ from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import approval, report, restoration
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.commits import LiveCommits
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import deletion, passes, recheck
@@ -434,7 +435,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((base_run, "require_none_failed_on", ignored)), _FOLLOWING.test_no_run_that_built_on_the_same_failed
     ),
     "by rules: deleted meanwhile and pending": TestedBug(
-        replaced((base_checkpoint, "deleted_before", _nothing_deleted)),
+        replaced((checkpoint, "deleted_before", _nothing_deleted)),
         _FOLLOWING.test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out,
     ),
     "by rules: notes of ranges not compared with ranges": _guarding(

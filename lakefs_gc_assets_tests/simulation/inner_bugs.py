@@ -7,22 +7,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lakefs_gc_assets.collector import guards, preparations, reporting
+from lakefs_gc_assets.collector import guards, reporting
 from lakefs_gc_assets.collector.frame import manifest, order
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
-from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, uncommitted
+from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, preparations, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import rules
-from lakefs_gc_assets.collector.stored import records
+from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector import test_guards, test_preparations, test_reporting_checking, test_run_guards
+from lakefs_gc_assets_tests.collector import test_guards, test_reporting_checking, test_run_guards
 from lakefs_gc_assets_tests.collector.frame import test_manifest, test_order
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
-from lakefs_gc_assets_tests.collector.live import test_facts_of_metaranges, test_facts_of_ranges, test_uncommitted
+from lakefs_gc_assets_tests.collector.live import (
+    test_facts_of_metaranges,
+    test_facts_of_ranges,
+    test_preparations,
+    test_uncommitted,
+)
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.records import test_plan
 from lakefs_gc_assets_tests.collector.retention import test_rules
@@ -116,7 +121,7 @@ INNER_BUGS: dict[str, TestedBug] = {
         _with(test_reporting_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
     ),
     "records changed after they were written": TestedBug(
-        without_call(records, "require_digest", records.decode),
+        without_call(records_json, "require_digest", records_json.decode),
         test_plan.test_another_plan_than_was_written_is_refused,
     ),
     "manifests changed after they were written": TestedBug(
@@ -124,7 +129,7 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_manifest.test_a_manifest_that_was_changed_ends_the_run,
     ),
     "manifests that were changed name what expires": TestedBug(
-        without_call(records, "require_digest", preparations._by_manifest),
+        without_call(records_json, "require_digest", preparations._by_manifest),
         _with_repository(test_preparations.test_a_manifest_that_cannot_be_read_names_nothing, "changed", Path()),
     ),
     "rules that cannot be meant": TestedBug(

@@ -13,8 +13,7 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, PROVISIONAL_DF, STEPS
 from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import checkpoint_writer
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
@@ -253,7 +252,7 @@ def _writes_checkpoint(write_checkpoint: Callable[..., Any]) -> Callable[..., An
     def watched(step: Any, outcomes: Any) -> Any:
         left, exactness = write_checkpoint(step, outcomes), _run_of(step).watch.exactness
         if isinstance(left, Checkpoint):
-            exactness.left(step.plan, checkpoints.read_sealed(exactness.store, step.plan.run_id, left))
+            exactness.left(step.plan, checkpoint.read_sealed(exactness.store, step.plan.run_id, left))
         return left
 
     return watched

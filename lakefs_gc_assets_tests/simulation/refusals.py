@@ -8,10 +8,10 @@ a violation, whatever is deleted.
 import math
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STEPS
 from lakefs_gc_assets.collector.frame.manifest import read as read_manifest
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.lakefs import layout, xids
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore

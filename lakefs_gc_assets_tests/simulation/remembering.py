@@ -12,14 +12,14 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.kinds import Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.stored import records, tables
+from lakefs_gc_assets.collector.stored import records_json, tables
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import names
@@ -72,8 +72,8 @@ def remembering() -> Iterator[None]:
         patch(live_files, "read_addresses", read_addresses)
         patch(names, "read", _of_names(names.read))
         patch(tables, "decode", _of_table(memory, tables.decode))
-        patch(records, "decode", _of_record(memory, records.decode))
-        patch(files, "read_file", _of_frame(memory, files.read_file))
+        patch(records_json, "decode", _of_record(memory, records_json.decode))
+        patch(files_module, "read_file", _of_frame(memory, files_module.read_file))
         patch(Manifest, "from_json", _of_manifest(memory, Manifest.from_json))
         for name, replacement in ParquetMemory().patches().items():
             patch(pq, name, replacement)

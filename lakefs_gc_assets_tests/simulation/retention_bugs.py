@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import commits, run
-from lakefs_gc_assets.collector.commits import Dump, complete_dump
+from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -31,7 +30,9 @@ from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import active_commits, main_ancestry, retention
+from lakefs_gc_assets.collector.retention import commits as commits_module
 from lakefs_gc_assets.collector.retention.active_commits import Graph
+from lakefs_gc_assets.collector.retention.commits import Dump, complete_dump
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
@@ -194,7 +195,7 @@ def _aged_by_commit() -> Sequence[Replacement]:
 
         return step.engine.map_batches(rows, aged, LISTED)
 
-    return (commits, "complete_dump", dump), (run, "find_expired", find)
+    return (commits_module, "complete_dump", dump), (run, "find_expired", find)
 
 
 def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:

@@ -9,8 +9,8 @@ other commits hold are all in the universe of a run that lists nothing, but for 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_checkpoint, checkpoint_writer, ranges_read
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, ranges_read
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live import current, facts, facts_of_metaranges, facts_of_ranges, known_live, references
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
@@ -61,7 +61,7 @@ def _only_new(step: ArrowStep, found: Committed) -> str | None:
     if sha256 is None or before is None:
         return sha256
     new = found.records.without(_read_once(before))
-    return base_checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, new)
+    return checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, new)
 
 
 def _nothing_pending(engine: LocalEngine, not_committed: ArrowRows, *more: Any) -> ArrowRows:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.frame import stored
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.kinds import STEPS
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.spark import engine
@@ -48,7 +48,7 @@ def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_sa
     spark: SparkSession, replaying: Replaying, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the driver itself would delete so few objects.
-    for module in (stored, engine):
+    for module in (files, engine):
         monkeypatch.setattr(module, "LOCAL_ROWS", -1)
     runs = replaying("chain/1", deletes="overlay", sweep=True, max_candidate_share=1)
     killer, overlay = Killer(spark), runs.server._overlay

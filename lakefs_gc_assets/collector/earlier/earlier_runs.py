@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import (
     CollectionError,
     CorruptFile,
@@ -149,7 +149,7 @@ def forget(store: ObjectStore, run_id: str) -> None:
     try:
         _put(store, replace(index, runs=remaining), etag)
     except (PreconditionFailed, NotOffered):
-        store.put(KEY, records.encode(_Index()))
+        store.put(KEY, records_json.encode(_Index()))
 
 
 def _brought_up_to_date(store: ObjectStore, before: _Index, plan: Plan, report: Report) -> _Index:
@@ -218,7 +218,7 @@ def _read(store: ObjectStore) -> _Index:
     """The index; an empty one where there is none, or where it cannot be relied on."""
     data = get_if_there(store, KEY)
     try:
-        return _Index() if data is None else records.decode(_Index, FORMAT_VERSION, data, KEY)
+        return _Index() if data is None else records_json.decode(_Index, FORMAT_VERSION, data, KEY)
     except CorruptFile:
         return _Index()
 
@@ -233,7 +233,7 @@ def _read_with_etag(store: ObjectStore) -> tuple[_Index, str]:
 
 def _put(store: ObjectStore, index: _Index, etag: str) -> None:
     """Stores the index in place of the version with this ETag. Raises PreconditionFailed, AlreadyExists."""
-    data = records.encode(index)
+    data = records_json.encode(index)
     if etag == _ABSENT:
         store.put_if_absent(KEY, data)
     else:

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine.port import R, nullable
 from lakefs_gc_assets.collector.engine.work import spread_by_weight
-from lakefs_gc_assets.collector.frame import files, receipts
+from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, FRAMES
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
@@ -128,7 +129,7 @@ def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[p
     with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
         for file in group:
             try:
-                yield from files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).to_batches()
+                yield from files_module.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).to_batches()
             except CorruptFile as damage:
                 _log.warning("receipts are read instead of the damaged %s (%s)", damage.file, damage.detail)
                 damaged[run_folder.run_of(file.key)] = None

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from lakefs_gc_assets.collector.frame.kinds import FRAMES, F, Frame
 from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import read_time, require_digest, with_digest
+from lakefs_gc_assets.collector.stored.records_json import read_time, require_digest, with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
@@ -19,11 +20,10 @@ from lakefs_gc_assets.collector.frame.kinds import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, ranges_read
+from lakefs_gc_assets.collector.incremental import base_run, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step, universe_of
@@ -111,9 +111,7 @@ def _track(step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures) -> 
     before = open_base_checkpoint(step)
     return replace(
         checkpoint,
-        tracked=base_checkpoint.count(
-            step.repository.store, step.plan.run_id, checkpoint.attempt, figures.tracked_sha256
-        ),
+        tracked=checkpoints.count(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.tracked_sha256),
         tracked_sha256=figures.tracked_sha256,
         full_run=before.checkpoint.full_run if before else step.plan.run_id,
     )

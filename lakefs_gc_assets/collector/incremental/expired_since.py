@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.slices import select_sealed
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References

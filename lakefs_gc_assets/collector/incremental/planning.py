@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.clock import Clocks
 from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.incremental import base_run
@@ -12,7 +11,7 @@ from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
-from lakefs_gc_assets.collector.repository import OpenRepository, require_copies
+from lakefs_gc_assets.collector.repository import Clocks, OpenRepository, require_copies
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.s3.inventory import open_inventory

@@ -9,17 +9,16 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import commits, preparations
-from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.live import other_repositories, uncommitted
+from lakefs_gc_assets.collector.live import other_repositories, preparations, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactsFolder
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention import commits, retention
+from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking

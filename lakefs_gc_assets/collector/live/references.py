@@ -15,7 +15,6 @@ from typing import Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.commits import list_ids
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
@@ -25,6 +24,7 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, SIZES, SUMS,
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention.commits import list_ids
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.lakefs.addresses import Namespace

@@ -18,9 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import gather
 from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records.amount import Amount
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import xids

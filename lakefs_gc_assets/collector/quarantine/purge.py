@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.earlier.earlier_runs import count_branches
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import order, receipts
@@ -31,6 +30,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet

@@ -17,8 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import digests
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
@@ -28,8 +26,8 @@ from lakefs_gc_assets.collector.lock import LockToken, locked, verify
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository, relative, require_copies
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relative, require_copies
+from lakefs_gc_assets.collector.stored import objects, run_folder
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.errors import (
     CollectionError,
@@ -236,9 +234,9 @@ def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
     """True if two objects of one size are known to have the same content."""
     if one.etag is not None and one.etag == other.etag:
         return True
-    if one.size > digests.LARGEST_READ:
+    if one.size > objects.LARGEST_READ:
         return False
-    found = digests.content_digest(store, one.key), digests.content_digest(store, other.key)
+    found = objects.content_digest(store, one.key), objects.content_digest(store, other.key)
     return found[0] is not None and found[0] == found[1]
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
@@ -28,7 +28,7 @@ class Approval:
 
 def write(store: ObjectStore, approval: Approval) -> None:
     """Stores an approval, in place of an earlier one of the run."""
-    store.put(run_folder.approval(approval.run_id), records.encode(approval))
+    store.put(run_folder.approval(approval.run_id), records_json.encode(approval))
 
 
 def read(store: ObjectStore, run_id: str) -> Approval | None:
@@ -37,7 +37,7 @@ def read(store: ObjectStore, run_id: str) -> Approval | None:
     data = get_if_there(store, key)
     if data is None:
         return None
-    found = records.decode(Approval, FORMAT_VERSION, data, key)
+    found = records_json.decode(Approval, FORMAT_VERSION, data, key)
     if found.run_id != run_id:
         raise CorruptFile(key, "approval", f"it is the approval of run {found.run_id}")
     return found

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from lakefs_gc_assets.collector.records.outcomes import Why
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -124,12 +124,12 @@ class Plan:
 
     def to_json(self) -> bytes:
         """The plan as it is stored."""
-        return records.encode(self)
+        return records_json.encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        return records.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock"))
+        return records_json.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock"))
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:

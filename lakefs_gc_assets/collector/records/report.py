@@ -14,7 +14,7 @@ from enum import StrEnum
 from lakefs_gc_assets.collector.records.amount import size
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
@@ -172,12 +172,12 @@ class Report:
 
     def to_json(self) -> bytes:
         """The report as it is stored."""
-        return records.encode(self)
+        return records_json.encode(self)
 
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Report":
         """Reads a stored report. Raises CorruptFile."""
-        return records.decode(cls, FORMAT_VERSION, data, file, _ADDED)
+        return records_json.decode(cls, FORMAT_VERSION, data, file, _ADDED)
 
 
 def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:

@@ -11,7 +11,7 @@ that concerns all of them. So it stops these runs for good, and no run after the
 from dataclasses import dataclass
 from datetime import datetime
 
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -52,13 +52,13 @@ class Restoration:
 def write(store: ObjectStore, run_id: str, now: datetime) -> None:
     """Stores that objects of a run are about to be restored, under the repository's lock. `now`: UTC."""
     newest_run = next(run_folder.newest_runs(store), run_id)
-    store.put(KEY, records.encode(Restoration(run_id, newest_run, now)))
+    store.put(KEY, records_json.encode(Restoration(run_id, newest_run, now)))
 
 
 def read(store: ObjectStore) -> Restoration | None:
     """The last restoration; None where there was none. Raises CorruptFile."""
     data = get_if_there(store, KEY)
-    return None if data is None else records.decode(Restoration, FORMAT_VERSION, data, KEY)
+    return None if data is None else records_json.decode(Restoration, FORMAT_VERSION, data, KEY)
 
 
 def replace_unreadable(store: ObjectStore, now: datetime) -> str | None:
@@ -76,7 +76,7 @@ def replace_unreadable(store: ObjectStore, now: datetime) -> str | None:
         read(store)
     except CorruptFile as corrupt:
         newest_run = next(run_folder.newest_runs(store), _NO_RUN)
-        store.put(KEY, records.encode(Restoration(UNKNOWN, newest_run, now)))
+        store.put(KEY, records_json.encode(Restoration(UNKNOWN, newest_run, now)))
         return (
             f"the record of the last restoration could not be read ({corrupt.check}: {corrupt.detail}) and was "
             "replaced: runs that were opened before this one delete nothing more, and this run builds on none of them"

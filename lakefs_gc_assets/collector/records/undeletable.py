@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there
 
@@ -142,7 +142,7 @@ def read(store: ObjectStore) -> tuple[Undeletable, ...]:
     """
     data = get_if_there(store, KEY)
     try:
-        return () if data is None else records.decode(_Undeletables, FORMAT_VERSION, data, KEY).entries
+        return () if data is None else records_json.decode(_Undeletables, FORMAT_VERSION, data, KEY).entries
     except CorruptFile:
         return ()
 
@@ -150,4 +150,4 @@ def read(store: ObjectStore) -> tuple[Undeletable, ...]:
 def write(store: ObjectStore, entries: Sequence[Undeletable]) -> None:
     """Stores the list in place of the one before, under the repository's lock. An empty first list is not stored."""
     if entries or head_if_there(store, KEY) is not None:
-        store.put(KEY, records.encode(_Undeletables(tuple(entries))))
+        store.put(KEY, records_json.encode(_Undeletables(tuple(entries))))

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.commits import NOT_LISTED
+from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, raise_dates, spread
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule
 from lakefs_gc_assets.errors import LakeFSError

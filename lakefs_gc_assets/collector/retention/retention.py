@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import commits, guards
-from lakefs_gc_assets.collector.commits import Dump, LiveCommits, times_written
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits as commits_module
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
@@ -33,6 +33,7 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     kept_by_branch,
     kept_dangling,
 )
+from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, times_written
 from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last_holders
 from lakefs_gc_assets.collector.retention.policy import Policy, in_units
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
@@ -194,7 +195,7 @@ def live_definition(
                 f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
             ) from refusal
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        live = commits.every_metadata_file(repository)
+        live = commits_module.every_metadata_file(repository)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
     found = _with_shown(repository.api, retention(repository, readings, now), shown)
@@ -218,7 +219,7 @@ def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, po
         LakeFSError: the server refuses its rules or its list, or fails.
         CorruptFile: a file cannot be read.
     """
-    dump = commits.complete_dump(repository, prepared_until, note)
+    dump = commits_module.complete_dump(repository, prepared_until, note)
     try:
         rules = repository.api.retention_rules()
         if rules is not None:
@@ -323,7 +324,7 @@ def define(readings: Readings, found: Retention, settings: CollectionSettings, n
     if found.late:
         late = sorted({*found.late.values()}.difference(live.metarange_ids, [""]))
         live = replace(live, metarange_ids=(*live.metarange_ids, *late), commits=live.commits + len(found.late))
-    expired = commits.distinct_metaranges(dump.commits, ~found.flags)
+    expired = commits_module.distinct_metaranges(dump.commits, ~found.flags)
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     expired = expired.filter(pc.invert(kept_too))
     differences = _differences(readings, found, now)

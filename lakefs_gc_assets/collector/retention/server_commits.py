@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from lakefs_gc_assets.collector.clock import Clock
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PreparedCommits
 from lakefs_gc_assets.settings import CollectionSettings

@@ -1,9 +1,16 @@
-"""Copies and deletions within the storage namespace of what runs and servers stored there, which is no data."""
+"""Copies and deletions within the storage namespace of what runs and servers stored there, which is no data.
 
-from collections.abc import Sequence
+The content of stored objects as its MD5, where the store does not tell it.
 
-from lakefs_gc_assets.errors import StorageError
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
+A store without ETags gives none, and with server-side encryption by keys of KMS an S3 ETag looks like an MD5 without
+being one (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html); lakeFS notes the MD5 it computed itself.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from lakefs_gc_assets.errors import ObjectArchived, StorageError
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, get_if_there
 
 
 def copy(store: ObjectStore, source: str, target: str) -> None:
@@ -31,3 +38,28 @@ def delete_all(store: ObjectStore, keys: Sequence[str]) -> int:
             if outcome.result is not DeleteResult.ACCEPTED:
                 raise StorageError(f"{outcome.key} could not be deleted: {outcome.error}")
     return len(keys)
+
+
+LARGEST_READ = 64 * 1024 * 1024
+"""Larger objects are not read: their content stays unknown, and their size alone is compared."""
+
+
+def content_digest(store: ObjectStore, address: str) -> str | None:
+    """MD5 of an object, in hexadecimal; None where it is gone."""
+    content = get_if_there(store, address)
+    return None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def readable_digest(store: ObjectStore, address: str) -> str | None:
+    """MD5 of an object, in hexadecimal; None where it is gone, or in an archive tier and cannot be read."""
+    try:
+        return content_digest(store, address)
+    except ObjectArchived:
+        return None
+
+
+def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
+    """Whether a sample (address, MD5) could be read and is true; objects that are gone or archived say nothing."""
+    compared = [(expected, readable_digest(store, address)) for address, expected in sample]
+    readable = [(expected, digest) for expected, digest in compared if digest is not None]
+    return bool(readable) and all(expected == digest for expected, digest in readable)

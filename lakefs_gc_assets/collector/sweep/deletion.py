@@ -19,11 +19,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import require_copies
+from lakefs_gc_assets.collector.repository import Clock, require_copies
 from lakefs_gc_assets.collector.sweep.validity import Countdown
 from lakefs_gc_assets.errors import CollectionError, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs import layout

@@ -14,10 +14,10 @@ from lakefs_gc_assets.collector.earlier.history import deleted_since
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, CandidateFigures, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import approval, report, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.approval import Approval

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lakefs_gc_assets.collector import commits, guards
-from lakefs_gc_assets.collector.commits import CommitSource
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import order
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
@@ -17,6 +16,8 @@ from lakefs_gc_assets.collector.live.current import (
     heads_shown,
     prepare_uncommitted,
 )
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import AccessDenied, NotFound, NotSupported
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from lakefs_gc_assets.collector.clock import Clock, Moment
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore

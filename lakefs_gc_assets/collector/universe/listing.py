@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import entries
+from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.collector.universe import parts as pieces
 from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
 from lakefs_gc_assets.lakefs.layout import WindowSize

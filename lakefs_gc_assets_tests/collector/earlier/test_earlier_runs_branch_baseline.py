@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES
@@ -128,7 +128,7 @@ def damage_report(opened: OpenRepository, plan: Plan, damage: str) -> None:
         opened.store.put(key, b"{")
     else:
         content = json.loads(opened.store.get(key))
-        opened.store.put(key, records.with_digest(content | {"format_version": 9}))
+        opened.store.put(key, records_json.with_digest(content | {"format_version": 9}))
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged", "of another version"])

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.order import Span
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.records import with_digest
+from lakefs_gc_assets.collector.stored.records_json import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.incremental.base_checkpoint import count, read, write
+from lakefs_gc_assets.collector.incremental.checkpoint import count, read, write
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
-from lakefs_gc_assets.collector.incremental import base_checkpoint, base_run, planning, ranges_read
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import base_run, checkpoint, planning, ranges_read
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
@@ -114,7 +113,7 @@ def test_another_premise_is_named(opened: OpenRepository, changes: dict[str, Any
 def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)
-    checkpoints.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
+    checkpoint.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
     assert "sealed-attempt.parquet: checksum" in why_not(opened)
     ended(opened, newest)
     ranges_read.write(opened.store, newest.run_id, newest.attempt, [])
@@ -237,13 +236,13 @@ class TestByRules:
         newest = began(opened, DAY)
         report = ended(opened, newest)
         assert report.checkpoint is not None
-        sha256 = base_checkpoint.write(opened.store, newest.run_id, newest.attempt, RangeRecords.from_records([]))
+        sha256 = checkpoint.write(opened.store, newest.run_id, newest.attempt, RangeRecords.from_records([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
         assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
-        assert not checkpoints.read_ids(opened.store, newest.run_id, left)
+        assert not checkpoint.read_ids(opened.store, newest.run_id, left)
         other = RangeRecords.from_records([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
-        base_checkpoint.write(opened.store, newest.run_id, newest.attempt, other)
+        checkpoint.write(opened.store, newest.run_id, newest.attempt, other)
         assert "tracked-attempt.parquet: checksum" in why_not(opened)
 
 
@@ -330,5 +329,5 @@ class TestPlanning:
     def test_corrupt_files_do_not_stop_a_clean_run(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         ended(opened, newest)
-        checkpoints.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
+        checkpoint.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
         assert "checksum" in (self.plan(opened).why_clean or "")

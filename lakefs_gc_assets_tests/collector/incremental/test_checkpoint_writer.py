@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import (
     CANDIDATES_DF,
     CHECKPOINT_COMMITTED_DF,
@@ -29,9 +30,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
 )
 from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import checkpoint_writer, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     CheckpointCounts,
     count_late_arrivals,
@@ -197,7 +196,7 @@ class TestLeave:
         read = ranges_read.write(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
         held = pa.Table.from_pylist([live(address) for address in self.HELD], LIVE)
         put(step, COMMITTED_DF, held, replace(COMMITTED_FIGURES, read_sha256=read))
-        checkpoints.write_listed_slices(repository.store, plan.run_id, plan.attempt, [OLD, NEW])
+        checkpoint.write_listed_slices(repository.store, plan.run_id, plan.attempt, [OLD, NEW])
         candidates = pa.Table.from_pylist([live(f"data/{OLD}/{name}") | {"size": 10} for name, _ in gone])
         outcomes = receipts.table(candidates, [outcome for _, outcome in gone], [None] * len(gone), NOW, plan.attempt)
         return step, put(step, DELETED_REPORT, outcomes, DeletedFigures(swept=plan.sweep))
@@ -221,8 +220,8 @@ class TestLeave:
             pending_windows=("2026-11", "legacy"),
             other_folders=("old",),
         )
-        assert checkpoints.read_sealed(repository.store, SWEEP.run_id, left) == {OLD}
-        assert checkpoints.read_ids(repository.store, SWEEP.run_id, left) == {"a" * 64, "b" * 64}
+        assert checkpoint.read_sealed(repository.store, SWEEP.run_id, left) == {OLD}
+        assert checkpoint.read_ids(repository.store, SWEEP.run_id, left) == {"a" * 64, "b" * 64}
         assert sorted(pending.table().column("address").to_pylist()) == WAITING
         assert committed.table().column("address").to_pylist() == [f"data/{NEW}/held"]
         assert isinstance(step.engine, Noting)

@@ -9,8 +9,8 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
-from lakefs_gc_assets.collector.incremental import base_checkpoint, expired_since
-from lakefs_gc_assets.collector.incremental.base_checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, expired_since
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -41,7 +41,7 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
     left = ended(repository, before).checkpoint
     assert left is not None
-    sha256 = base_checkpoint.write(repository.store, before.run_id, before.attempt, RangeRecords.from_records(tracked))
+    sha256 = checkpoint.write(repository.store, before.run_id, before.attempt, RangeRecords.from_records(tracked))
     left = replace(left, tracked=len(tracked), tracked_sha256=sha256, full_run=before.run_id)
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)

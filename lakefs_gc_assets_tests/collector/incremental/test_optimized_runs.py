@@ -10,8 +10,7 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastRun
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
-from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records import report
@@ -78,7 +77,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) ->
     clean = collected(runs, Flow.CLEAN)
     assert (clean.flow, clean.ending) == ("clean", Ending.DELETED)
     assert checkpoint_of(clean).sealed == clean.counts["slices_listed"] == 1
-    clean_ids = checkpoints.read_ids(runs.repository.store, clean.run_id, checkpoint_of(clean))
+    clean_ids = checkpoint.read_ids(runs.repository.store, clean.run_id, checkpoint_of(clean))
     assert len(clean_ids) > clean.counts["ranges_read"] > 0
     before = len(runs.server.requests)
     again = collected(runs)
@@ -188,7 +187,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
     store = swept.repository.store
     change_open(store, clean.run_id)
     with monkeypatch.context() as unchecked:
-        unchecked.setattr(checkpoints, "require_frames", lambda *given: ())
+        unchecked.setattr(checkpoint, "require_frames", lambda *given: ())
         swept.clock.moment += DAY
         result = swept.make(swept.open(Flow.OPTIMIZED))
     assert "pending is not the frame that the report" in result.failures["store_df"]

@@ -8,7 +8,6 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import digests
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import ChangeBatches
 from lakefs_gc_assets.collector.live import contents, hidden
@@ -16,6 +15,7 @@ from lakefs_gc_assets.collector.live.contents import Looking, choose_sizes
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import objects as digests
 from lakefs_gc_assets.errors import ObjectArchived
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats

@@ -9,11 +9,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import preparations
-from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.schemas import LIVE
-from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, uncommitted
+from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, preparations, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,
@@ -29,6 +27,7 @@ from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
+from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet

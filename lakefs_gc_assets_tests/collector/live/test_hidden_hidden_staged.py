@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector import commits, digests
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
@@ -19,6 +18,8 @@ from lakefs_gc_assets.collector.live.contents import Looking, known_contents
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.stored import objects
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -191,8 +192,8 @@ def test_etags_that_are_no_digests_do_not_hide_a_staged_object(head: Head) -> No
     [
         (2 * 1024 * 1024, True, "digest"),
         (2 * 1024 * 1024, False, "digest"),
-        (digests.LARGEST_READ + 1, True, None),
-        (digests.LARGEST_READ + 1, False, None),
+        (objects.LARGEST_READ + 1, True, None),
+        (objects.LARGEST_READ + 1, False, None),
     ],
 )
 def test_large_objects_are_no_reason_to_believe_etags(

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.collector.clock import SystemClock
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
+from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.addresses import Namespace

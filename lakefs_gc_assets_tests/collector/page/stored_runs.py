@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, F
 from lakefs_gc_assets.collector.frame.order import Span
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Plan

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.frame import stored
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     LARGEST,
@@ -112,7 +112,7 @@ def test_many_are_counted_by_tasks_and_few_here_alike(tmp_path: Path, monkeypatc
     assert here.by_why == {Why.RESTORED: (2, 3), Why.NO_COMMIT: (58, 60 * 61 // 2 - 3)}
 
     assert count_by_tasks(frame, LocalEngine(), NOW) == here
-    monkeypatch.setattr(stored, "LOCAL_ROWS", 0)
+    monkeypatch.setattr(files, "LOCAL_ROWS", 0)
     assert count_by_tasks(frame, LocalEngine(), NOW) == here
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.stored import records, run_folder
-from lakefs_gc_assets.collector.stored.records import read_time, write_time
+from lakefs_gc_assets.collector.stored import records_json, run_folder
+from lakefs_gc_assets.collector.stored.records_json import read_time, write_time
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.scripted import NOW
@@ -39,7 +39,7 @@ MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.
 
 
 def changed(**changes: Any) -> bytes:
-    return records.with_digest(json.loads(PLAN.to_json()) | changes)
+    return records_json.with_digest(json.loads(PLAN.to_json()) | changes)
 
 
 @given(
@@ -117,7 +117,7 @@ ADDED = ("opened", "no_lock")
 def test_a_plan_of_an_earlier_version_is_read(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]
-    assert Plan.from_json(records.with_digest(content), "plan.json") == PLAN
+    assert Plan.from_json(records_json.with_digest(content), "plan.json") == PLAN
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Plan) if field.name not in ADDED])
@@ -125,7 +125,7 @@ def test_a_plan_that_lacks_something_is_refused(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]
     with pytest.raises(CorruptFile, match=r"^plan\.json: "):
-        Plan.from_json(records.with_digest(content), "plan.json")
+        Plan.from_json(records_json.with_digest(content), "plan.json")
 
 
 def test_a_plan_without_its_digest_is_refused() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
@@ -45,7 +45,7 @@ MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.
 
 
 def changed(**changes: Any) -> bytes:
-    return records.with_digest(json.loads(REPORT.to_json()) | changes)
+    return records_json.with_digest(json.loads(REPORT.to_json()) | changes)
 
 
 @given(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
+from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.errors import (

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import digests, lock
+from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.quarantine import restore as restore_module
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import objects
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine
 from lakefs_gc_assets.collector.sweep.validity import Validity
@@ -259,7 +260,7 @@ class TestWhatIsToldOfARestoration:
                 return replace(super().head(key), etag=None)
 
         size = len(ALL[KEYS[0]])
-        monkeypatch.setattr(digests, "LARGEST_READ", size + left_to_read)
+        monkeypatch.setattr(objects, "LARGEST_READ", size + left_to_read)
         moving.quarantine(moving.store, KEYS[:1])
         moving.store.put(KEYS[0], ALL[KEYS[0]] if same else b"x" * size)
         ((_, fate, why),) = self.told(moving, WithoutEtags(moving.store))

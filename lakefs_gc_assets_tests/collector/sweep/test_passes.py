@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.clock import Clock
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import approval, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
@@ -27,6 +26,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.reporting import count_amounts
+from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import deletion, passes
 from lakefs_gc_assets.collector.sweep.validity import Validity

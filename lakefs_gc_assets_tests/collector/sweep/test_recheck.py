@@ -10,7 +10,6 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.commits import CommitSource
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
@@ -18,6 +17,7 @@ from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped

@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.collector.sweep.validity import require_not_overtaken
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -112,6 +112,6 @@ def test_not_only_the_newest_is_looked_at(opened: OpenRepository, mine: Plan) ->
 def test_a_report_that_cannot_be_read_ends_the_sweep(opened: OpenRepository, mine: Plan, damaged: bool) -> None:
     newer = began(opened, HOUR)
     content = json.loads(ended(opened, newer).to_json()) | {"format_version": 9}
-    opened.store.put(run_folder.report(newer.run_id), b"{" if damaged else records.with_digest(content))
+    opened.store.put(run_folder.report(newer.run_id), b"{" if damaged else records_json.with_digest(content))
     with pytest.raises(OrderViolation, match=f"not known whether run {newer.run_id} has swept.* Open a new run"):
         require_not_overtaken(opened.store, mine.run_id)

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.repositories import make_files
 from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.lakefs import xids

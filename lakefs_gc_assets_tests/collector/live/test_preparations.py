@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import expiring, preparations
+from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.live import preparations
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, began, ended, opened
@@ -22,7 +23,9 @@ def swept(opened: OpenRepository, days: int, *server_run_ids: str, named: bool =
     """A run that deleted and ended well, after the server had prepared."""
     plan = began(opened, days * DAY)
     figures = {"server_run_ids": list(server_run_ids), "pages": 1, "files": 1}
-    manifest = records.with_digest({"format_version": 2, "files": [], "inputs": {}, "span": {}, "figures": figures})
+    manifest = records_json.with_digest(
+        {"format_version": 2, "files": [], "inputs": {}, "span": {}, "figures": figures}
+    )
     opened.store.put(run_folder.manifest(plan.run_id, "uncommitted_df"), manifest)
     ended(opened, plan, dry_run=False, server_run_ids=server_run_ids if named else ())
     for server_run_id in server_run_ids:
@@ -122,7 +125,7 @@ def test_what_is_no_id_of_a_server_names_nothing(opened: OpenRepository, wrong: 
     swept(opened, 1, FOREIGN)
     old = began(opened, 2 * DAY)
     figures = {"server_run_ids": [wrong, 7]}
-    opened.store.put(run_folder.manifest(old.run_id, "uncommitted_df"), records.with_digest({"figures": figures}))
+    opened.store.put(run_folder.manifest(old.run_id, "uncommitted_df"), records_json.with_digest({"figures": figures}))
     ended(opened, old, dry_run=False, server_run_ids=(wrong,))
     prepared(opened, MARKED)
     opened.store.put("_lakefs/retention/gc/rules/config.json", b"rules")
@@ -140,7 +143,7 @@ def test_a_manifest_that_cannot_be_read_names_nothing(opened: OpenRepository, ch
     contents = {
         "not JSON": b"{",
         "changed": json.dumps(content | {"figures": {"server_run_ids": [MARKED, RECHECKED]}}).encode(),
-        "no figures": records.with_digest({"files": []}),
+        "no figures": records_json.with_digest({"files": []}),
     }
     opened.store.put(key, contents[change])
     expire(opened)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.stored import records
+from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.errors import CorruptFile
 
 
@@ -26,11 +26,11 @@ RECORD = Record("name", Inner(0.5))
 
 
 def read(data: bytes) -> Record:
-    return records.decode(Record, 1, data, "folder/file.json")
+    return records_json.decode(Record, 1, data, "folder/file.json")
 
 
 def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
-    data = records.encode(RECORD)
+    data = records_json.encode(RECORD)
     assert read(data) == RECORD
     content = json.loads(data)
     assert data == json.dumps(content, indent=2, sort_keys=True).encode()
@@ -42,15 +42,15 @@ def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
     [
         (b"[]", "record", "it is no JSON object"),
         (b"{", "record", "cannot be read: Expecting property name"),
-        (records.encode(Record("name", Inner(0.5), 2)), records.VERSION_CHECK, "2, this program reads 1"),
+        (records_json.encode(Record("name", Inner(0.5), 2)), records_json.VERSION_CHECK, "2, this program reads 1"),
         (
-            records.with_digest({"name": 7, "inner": {"share": 1.0}, "format_version": 1}),
+            records_json.with_digest({"name": 7, "inner": {"share": 1.0}, "format_version": 1}),
             "record",
             "name: Input should",
         ),
-        (records.with_digest({"name": "n", "format_version": 1}), "record", "missing or unknown: inner"),
-        (records.encode(RECORD).replace(b'"name"', b'"eman"'), "record", "missing or unknown: eman, name"),
-        (records.encode(RECORD).replace(b"0.5", b"0.6"), "record", "it was changed after it was written"),
+        (records_json.with_digest({"name": "n", "format_version": 1}), "record", "missing or unknown: inner"),
+        (records_json.encode(RECORD).replace(b'"name"', b'"eman"'), "record", "missing or unknown: eman, name"),
+        (records_json.encode(RECORD).replace(b"0.5", b"0.6"), "record", "it was changed after it was written"),
     ],
 )
 def test_what_is_wrong_is_told_with_the_file(data: bytes, check: str, why: str) -> None:
@@ -63,10 +63,10 @@ def test_what_is_wrong_is_told_with_the_file(data: bytes, check: str, why: str) 
 @pytest.mark.parametrize("share", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_are_not_written(share: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
-        records.encode(Record("name", Inner(share)))
+        records_json.encode(Record("name", Inner(share)))
 
 
 @pytest.mark.parametrize(("value", "named"), [(b"bytes", "bytes"), (Inner, "type"), ({"a"}, "set")])
 def test_other_values_are_not_written(value: Any, named: str) -> None:
     with pytest.raises(TypeError, match=f"cannot be written: {named}"):
-        records.with_digest({"value": value})
+        records_json.with_digest({"value": value})

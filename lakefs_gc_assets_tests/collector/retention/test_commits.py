@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lakefs_gc_assets.collector import commits
-from lakefs_gc_assets.collector.clock import SystemClock
-from lakefs_gc_assets.collector.commits import CommitSource, LiveCommits
+from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,

@@ -20,6 +20,7 @@ from lakefs_gc_assets.errors import CorruptFile
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+
 Kind = TypeVar("Kind", bound="DataclassInstance")
 _DIGEST = "sha256"
 VERSION_CHECK = "format version"

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
-from lakefs_gc_assets.collector.frame import stored as stored_frame
+from lakefs_gc_assets.collector.frame import files as stored_frame
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
-from lakefs_gc_assets.collector.frame.stored import StoredFrame
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.spark.engine import SparkEngine

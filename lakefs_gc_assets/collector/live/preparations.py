@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.stored import records, run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import xids
@@ -92,7 +92,7 @@ def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
         return ()
     try:
         content = json.loads(data)
-        records.require_digest(content)
+        records_json.require_digest(content)
         named = content["figures"]["server_run_ids"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.clock import Clocks
+from lakefs_gc_assets.collector.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs import xids
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
