@@ -51,11 +51,11 @@ if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
 
     worker.main, LocalStore.put = work_and_halt, note_and_put
 else:
-    from lakefs_gc_assets.collector.frame import stored
+    from lakefs_gc_assets.collector.frame import files
     from lakefs_gc_assets.spark import engine
 
     # Else the driver itself would do everything with so few objects.
-    stored.LOCAL_ROWS = engine.LOCAL_ROWS = -1
+    files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
 """
 """What Python itself loads at its start: of each frame, one task that writes it does so and is long to say so."""
 

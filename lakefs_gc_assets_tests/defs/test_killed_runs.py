@@ -46,11 +46,11 @@ if "lakefs_gc_assets.spark.start.worker_daemon" in sys.orig_argv:
 
     LocalStore.delete, LocalStore.delete_limit = halting, 4
 else:
-    from lakefs_gc_assets.collector.frame import stored
+    from lakefs_gc_assets.collector.frame import files
     from lakefs_gc_assets.spark import engine
 
     # Else the driver itself would do everything with so few objects.
-    stored.LOCAL_ROWS = engine.LOCAL_ROWS = -1
+    files.LOCAL_ROWS = engine.LOCAL_ROWS = -1
 """
 """What Python itself loads at its start: deletes take a few objects, and halt after so many calls as are allowed.
 
