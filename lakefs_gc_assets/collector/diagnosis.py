@@ -131,7 +131,7 @@ def diagnose(
 
     Args:
         open_store: opens the store of a storage namespace; raises CollectionError.
-        note: is told each finding when it is made.
+        note: called with each finding as it is made.
     """
     examined = _Examination(api, open_store, settings, clock)
     findings: list[Finding] = []
@@ -357,7 +357,7 @@ class _Examination:
     def _look_for_nothing(self) -> str:
         if head_if_there(self._store, _ABSENT) is not None:
             raise StorageError(f"{_ABSENT} is there, and nobody should have written it: delete it")
-        return "an object that is not there is told to be missing"
+        return "a missing object is reported as missing"
 
     def _write(self) -> str:
         store = self._store
@@ -447,7 +447,7 @@ class _Examination:
         metarange_id = self._server.commit(self.heads[branch]).metarange_id
         heads = {branch: metarange_id} if metarange_id else {}
         other_repositories.require_own_addresses(self._server, self._store, self._namespace, heads)
-        return "so that what is staged can be told from garbage"
+        return "staged objects can be distinguished from garbage"
 
     def _dump(self) -> str:
         try:

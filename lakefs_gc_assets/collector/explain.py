@@ -149,12 +149,12 @@ def explain(
     """
     key = find_key(repository, address)
     step = _begin(repository, key, note)
-    listed_by, known = _ask_newest_run(repository, key)
+    listed_by, ranges_read_before = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, note)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
-    search = _Search(step, key, known)
+    search = _Search(step, key, ranges_read_before)
     readings = retention.read(repository, repository.clock.now(), note, retention.policy_of(repository.settings))
     retained = retention.retention(repository, readings, now)
     holders, compacted = search.commits(repository, readings.dump, retained.why, retained.late)
@@ -244,8 +244,8 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
             elif not _has(repository, plan, NOT_COMMITTED_DF, key):
                 return None, IdSet()
         if not_committed.inputs.get(COMMITTED_DF.name) == committed.digest:
-            known = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
-            return listed_by, known
+            ids = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
+            return listed_by, ids
     except CollectionError:
         pass
     return listed_by, IdSet()
@@ -321,14 +321,17 @@ class _Search:
         ranges_of: dict[str, tuple[str, ...]] = {}
         with ThreadPoolExecutor(_READERS) as pool:
             for metarange_id, rows in zip(wanted, pool.map(live_files.metarange, wanted), strict=True):
-                named = [RangeRecord(**row) for row in rows.to_pylist() if row["id"] not in self.known]
-                records |= {record.id: record for record in named}
-                ranges_of[metarange_id] = tuple(record.id for record in named)
+                records_of_metarange = [RangeRecord(**row) for row in rows.to_pylist() if row["id"] not in self.known]
+                records |= {record.id: record for record in records_of_metarange}
+                ranges_of[metarange_id] = tuple(record.id for record in records_of_metarange)
         self.step.log(f"reading {len(records):,} ranges of {len(wanted):,} metaranges of {repository.facts.id}")
         paths = self._paths(repository, records.values())
         if repository is self.step.repository:
             self.read.update({**dict.fromkeys(wanted, ()), **paths})
-        paths_of = {id_: tuple(path for part in named for path in paths[part]) for id_, named in ranges_of.items()}
+        paths_of = {
+            id_: tuple(path for part in records_of_metarange for path in paths[part])
+            for id_, records_of_metarange in ranges_of.items()
+        }
         return {metarange_id: at for metarange_id, at in paths_of.items() if at}
 
     def unnamed(self) -> tuple[UnnamedRange, ...]:

@@ -48,7 +48,7 @@ Expired = Mapping[str, frozenset[str]]
 """By the attempt of a run that deleted something: the metaranges that only expired commits had then."""
 
 
-def select_expired(step: Step[R], gone: R, count: int) -> R:
+def select_expired(step: Step[R], missing_rows: R, count: int) -> R:
     """Selects from addresses that earlier runs deleted those that had expired by the rules of that time (`address`).
 
     Usually a branch was made on an expired commit, so its metarange is live again and is read first. The ranges of all
@@ -59,7 +59,7 @@ def select_expired(step: Step[R], gone: R, count: int) -> R:
         count: how many there are.
     """
     engine = step.engine
-    rows = engine.hold(engine.among_exactly(deletions(step), gone), count)
+    rows = engine.hold(engine.among_exactly(deletions(step), missing_rows), count)
     try:
         expired = find_expired_then(step, rows)
         read = ranges_read.read(
@@ -78,7 +78,7 @@ def select_expired(step: Step[R], gone: R, count: int) -> R:
             explained = engine.union(explained, _select_held(step, rows, rest))
         explained = engine.hold(explained, count)
     except CollectionError as error:
-        step.warn(f"whether objects that are gone had expired by rule cannot be told, so they count as lost: {error}")
+        step.warn(f"missing objects count as lost, since the expired commits cannot be read: {error}")
         return engine.select(engine.table(DELETIONS.empty_table()), "address")
     unexplained = engine.without_matching(rows, explained, ("address", "attempt"))
     return engine.without_exactly(
@@ -109,10 +109,10 @@ def find_expired_then(step: Step[R], rows: R) -> Expired:
 
 def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
     """The plans of the runs by retention rules that some attempts belong to."""
-    left = {*attempts}.difference([None])
+    unread = {*attempts}.difference([None])
     runs = EarlierRuns(step.repository.store)
     for run_id in runs.newest_first():
-        if not left:
+        if not unread:
             return
         settled = runs.settled(run_id)
         if settled is not None and not settled.deleted:
@@ -122,8 +122,8 @@ def _plans(step: Step[R], attempts: Iterable[str | None]) -> Iterator[Plan]:
         except CorruptFile as corrupt:
             step.warn(f"what run {run_id} deleted counts as lost where it is referenced: {corrupt}")
             continue
-        if plan.attempt in left:
-            left.remove(plan.attempt)
+        if plan.attempt in unread:
+            unread.remove(plan.attempt)
             if plan.flow.by_retention:
                 yield plan
 
@@ -243,31 +243,31 @@ def find_gap(
     with engine.cached(engine.distinct(deleted), at_most=count) as gone_from_store:
         if all_listed and not engine.count(gone_from_store):
             return complete
-        known = before.read_ids if before and lost_before is None else IdSet()
-        of_heads = engine.select(_of_heads(step, committed, known), *_COLUMNS)
+        read_before = before.read_ids if before and lost_before is None else IdSet()
+        of_heads = engine.select(_of_heads(step, committed, read_before), *_COLUMNS)
         heads = engine.distinct(engine.union(live[0], of_heads))
         lost = engine.among_exactly(gone_from_store, heads)
         if not lists_all:
             lost = engine.where(lost, partial(_is_not_there, step.repository.opener))
         lacking = engine.select(engine.without(expected(heads), there, count=count), "address")
-        with engine.cached(lacking, at_most=count) as missing, engine.cached(lost, at_most=count) as gone:
-            unexplained = engine.without_exactly(missing, gone)
+        with engine.cached(lacking, at_most=count) as missing, engine.cached(lost, at_most=count) as lost_rows:
+            unexplained = engine.without_exactly(missing, lost_rows)
             gap = Gap(engine.count(unexplained), engine.count(expected(heads)), _examples(engine, unexplained))
-            return _with_gone(step, gap, gone)
+            return _with_gone(step, gap, lost_rows)
 
 
-def _with_gone(step: Step[R], gap: Gap, gone: R) -> Gap:
+def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
     """The gap with what earlier runs deleted: lost, or expired by rule then and referenced again.
 
     Both are stored as the frame `lost`, since the run that builds on this one reads their ranges no more.
     """
-    engine, count = step.engine, step.engine.count(gone)
+    engine, count = step.engine, step.engine.count(lost_rows)
     if not count:
         return gap
     place = partial(_place, window_size=step.plan.slice_window)
-    step.complete(LOST_DF, NoFigures(), step.write(LOST_DF, gone, place))
-    again = engine.hold(select_expired(step, gone, count), count)
-    lost = engine.without_exactly(gone, again)
+    step.complete(LOST_DF, NoFigures(), step.write(LOST_DF, lost_rows, place))
+    again = engine.hold(select_expired(step, lost_rows, count), count)
+    lost = engine.without_exactly(lost_rows, again)
     return replace(
         gap,
         lost=engine.count(lost),
@@ -325,7 +325,7 @@ def _first_id(moment: datetime) -> str:
     return xids.encode(int(moment.timestamp()).to_bytes(4) + bytes(8))
 
 
-def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], known: Set[str]) -> R:
+def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_before: Set[str]) -> R:
     """Addresses that branch heads hold.
 
     Args:
@@ -333,5 +333,5 @@ def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], known: Se
             was read before so was every range.
     """
     references = References.from_step(step)
-    heads = lacking(known, sorted(set(committed.figures.heads.values())))
-    return references.committed(references.range_records(heads).without(known))
+    heads = lacking(read_before, sorted(set(committed.figures.heads.values())))
+    return references.committed(references.range_records(heads).without(read_before))

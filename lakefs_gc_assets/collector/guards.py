@@ -27,7 +27,7 @@ _FEW_BRANCHES = 5
 """Up to this many branches may go whatever their share, if one remains: they were merged. Each may stand for many
 staged objects, so the number is lower than those of objects."""
 _ADDRESS_FORM = "address form"
-_MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be told from garbage"
+_MARKED_ONLY = "This repository can be marked, not swept: its staged objects cannot be distinguished from garbage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,15 @@ def require_live_set(mark: Mark) -> None:
     require_committed(bool(mark.committed or mark.noted), mark.entries_promised, mark.candidates)
 
 
-def require_committed(found: bool, promised: int | None, going: int) -> None:
+def require_committed(any_committed: bool, promised: int | None, going: int) -> None:
     """Raises GuardTripped where objects are to be deleted, commits promise entries, and no committed address was found.
 
     Args:
-        found: true if any committed address was found.
+        any_committed: true if any committed address was found.
         promised: entries that the metaranges of live commits say there are; None where none was read.
         going: number of objects to be deleted.
     """
-    if going and promised and not found:
+    if going and promised and not any_committed:
         raise GuardTripped(
             "empty live set",
             f"no committed address was found although live commits count {promised:,} entries, and {going:,} objects "
@@ -362,7 +362,7 @@ def refuse_access_point(address: str, staged_as: str, key: str, namespace: Names
         f"{address}, staged as {staged_as}, may be {key} of {namespace.uri}, and the server's uncommitted data lacks "
         "it",
         "Commit or reset it if it was imported by an access point; if not, the server spells all addresses in a way "
-        "that staged objects cannot be told from garbage by",
+        "that does not distinguish staged objects from garbage",
     )
 
 

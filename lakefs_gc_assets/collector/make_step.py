@@ -133,8 +133,8 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
             require_own_plan(plan, repository)
             owner = plan.owner
             require_windows(plan, request.windows)
-        asked = repository.settings
-        deletes = asked.sweep if plan is None else plan.sweep or asked.approve_run == plan.run_id
+        settings = repository.settings
+        deletes = settings.sweep if plan is None else plan.sweep or settings.approve_run == plan.run_id
         lock = acquire(repository, request.run_id, owner, deletes=deletes)
         warn_if_unfenced(lock, host.warn)
         if request.begins is not None:

@@ -94,7 +94,7 @@ def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amoun
 def make_report(
     step: Step[R],
     outcomes: StoredFrame[DeletedFigures],
-    left: Checkpoint | str,
+    checkpoint_or_reason: Checkpoint | str,
     amounts: Amounts,
     late_arrivals: int,
     failures: Verdict | None,
@@ -102,7 +102,7 @@ def make_report(
     """The report of a run that came to its end.
 
     Args:
-        left: checkpoint for the next run, or why there is none.
+        checkpoint_or_reason: checkpoint for the next run, or why there is none.
         late_arrivals: candidates that came into a slice after an earlier run had sealed it.
         failures: judgement of failed deletions; None for a dry run.
     """
@@ -166,8 +166,8 @@ def make_report(
         server_run_ids=uncommitted.figures.server_run_ids,
         why_clean=plan.why_clean,
         base_run=plan.base_run,
-        checkpoint=left if isinstance(left, Checkpoint) else None,
-        no_checkpoint=left if isinstance(left, str) else None,
+        checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, Checkpoint) else None,
+        no_checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, str) else None,
         loosened={**plan.loosened, **step.repository.loosened},
         waited_seconds={
             name: frame.manifest.span.waited_seconds
@@ -236,16 +236,16 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
     """Advice on the settings of unnamed ranges for a server that compacts staging; None if they suit it."""
     if not figures.compacted_bases:
         return None
-    seen = f"the server compacts staging: {figures.compacted_bases:,} compacted bases are on branches"
+    fact = f"the server compacts staging: {figures.compacted_bases:,} compacted bases are on branches"
     if not settings.keep_unnamed_ranges:
         return (
-            f"{seen}, and collection.keep_unnamed_ranges is off, so that what moves from staging into a new base is "
+            f"{fact}, and collection.keep_unnamed_ranges is off, so that what moves from staging into a new base is "
             "kept by the server's list and by the refs dump alone. Turn it on, and collection.keep_old_unnamed_ranges "
             "off: young ranges count then whoever names them, and what superseded compactions hold goes all the same"
         )
     if settings.keep_old_unnamed_ranges and figures.unnamed_ranges:
         return (
-            f"{seen}, and {figures.unnamed_ranges:,} ranges that nothing names keep what they hold. What superseded "
+            f"{fact}, and {figures.unnamed_ranges:,} ranges that nothing names keep what they hold. What superseded "
             "compactions hold goes only with collection.keep_old_unnamed_ranges turned off, where no other repository "
             "is on this storage namespace"
         )
@@ -303,8 +303,8 @@ def find_young_candidates(
     moment = pa.scalar(cutoff, TIME)
 
     def is_young(rows: pa.RecordBatch) -> pa.BooleanArray:
-        named = pc.fill_null(pc.greater_equal(rows.column("issued_at"), moment), False)
-        return pc.or_(pc.greater_equal(rows.column("last_modified"), moment), named)
+        is_named_young = pc.fill_null(pc.greater_equal(rows.column("issued_at"), moment), False)
+        return pc.or_(pc.greater_equal(rows.column("last_modified"), moment), is_named_young)
 
     count = engine.count(engine.where(candidates.rows(engine, "last_modified", "issued_at"), is_young))
     return [Violation("older than the cutoff", f"the cutoff is {cutoff:%F %T}Z", count)] if count else []

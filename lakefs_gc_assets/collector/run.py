@@ -239,7 +239,7 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
 def track(step: Step[R], committed: Committed) -> str | None:
     """Stores which ranges are live, for the run by retention rules that builds on this one; returns the file's SHA-256.
 
-    None in other flows, and where ranges cannot be told apart, or are of other repositories.
+    None in other flows, and if the commits give no ranges, or ranges of other repositories.
     """
     if step.plan.flow is not Flow.UNIFIED or not committed.tells_ranges:
         return None
@@ -310,7 +310,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     etags = partial(listed.rows, engine, "address", "size", "etag")
     heads = committed.figures.heads
-    with engine.in_background(find_gap) as found_gap:
+    with engine.in_background(find_gap) as gap_result:
         not_committed = subtract_committed(step, listed, committed)
         rows = subtract_live(step, listed, not_committed, committed, uncommitted, earlier)
         with choose_candidates(
@@ -325,7 +325,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
             written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
             step.complete(UNRECOGNISED_DF, NoFigures(), written)
-            gap = found_gap()
+            gap = gap_result()
             written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
             # A sweep asks for the present state itself.
             foresees = not step.plan.sweep and any(file.rows for file in written)
@@ -389,11 +389,11 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
 
 
 def say_why(step: Step[R]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Adds to candidates why they are garbage; what was brought back is not told apart where that cannot be read."""
+    """Adds the reason to candidates; does not mark restored objects if the restorations cannot be read."""
     try:
         restored = restored_before(step.repository.store, step.plan.run_id)
     except CollectionError as error:
-        step.warn(f"candidates that were brought back earlier are not told from others: {error}")
+        step.warn(f"cannot mark candidates that were restored earlier: {error}")
         restored = pa.array([], pa.string())
     return partial(add_why, why=by_flow(step.plan.flow), restored=restored)
 
@@ -458,15 +458,17 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         heads = step.stored(COMMITTED_DF).figures.heads
         other_repositories.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
         passes.wait_for_recheck(step, listed.manifest.span.ended_at)
-    remaining, left, done = passes.resume(step, candidates)
+    remaining, undecided, done = passes.resume(step, candidates)
     yield from done
-    if left:
-        remaining, left, gone = passes.exclude_deleted(step, remaining, left, listed.manifest.span.started_at)
-        yield from gone
-    while left:
-        outcomes = passes.sweep_once(step, remaining, left)
+    if undecided:
+        remaining, undecided, deleted_before = passes.exclude_deleted(
+            step, remaining, undecided, listed.manifest.span.started_at
+        )
+        yield from deleted_before
+    while undecided:
+        outcomes = passes.sweep_once(step, remaining, undecided)
         yield from outcomes.manifest.files
-        before, left = left, left - outcomes.count
-        if left:
+        before, undecided = undecided, undecided - outcomes.count
+        if undecided:
             remaining = passes.exclude_decided(step, remaining, before, outcomes)
-            step.log(f"{left:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")
+            step.log(f"{undecided:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")

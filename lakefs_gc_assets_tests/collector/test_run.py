@@ -109,7 +109,7 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
     opened.store.put(restoration.KEY, b"nothing")
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
     (line,) = lines
-    assert "are not told from others" in line
+    assert "cannot mark candidates that were restored earlier" in line
 
 
 def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(opened: OpenRepository) -> None:

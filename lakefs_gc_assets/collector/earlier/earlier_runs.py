@@ -122,7 +122,7 @@ def note(store: ObjectStore, plan: Plan, report: Report, warn: LogLine) -> None:
     holds nothing is written: it might bring back what a sweep that began meanwhile took out.
 
     Args:
-        warn: is told what went wrong: without an index the next run looks at more, and that is all.
+        warn: called with what went wrong: without an index the next run reads more, and that is all.
     """
     if plan.no_lock is not None:
         return

@@ -186,9 +186,9 @@ def read_manifest(store: ObjectStore, frame: str, run_id: str) -> Manifest[Any]:
 
 
 _RUNS = 20
-"""So many of the newest runs are asked for."""
+"""Maximum runs to read, the newest first."""
 MOST = 100_000
-"""So many addresses are told; where there are more, none are."""
+"""Maximum addresses to return; with more, none are."""
 
 
 def restored_before(store: ObjectStore, run_id: str) -> pa.Array:

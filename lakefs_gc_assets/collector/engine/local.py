@@ -261,7 +261,7 @@ class LocalEngine:
     def count_by_sets(self, *frames: ArrowRows, count: int) -> dict[int, int]:
         """Distinct addresses by the frames that hold them, at most eight frames: bit k of a key is frame k's."""
         if len(frames) > 8:
-            raise ValueError(f"{len(frames)} frames, at most eight can be told apart")
+            raise ValueError(f"{len(frames)} frames; at most eight can be counted")
         columns = [self.named(frame) for frame in frames]
         one, other = (
             np.concatenate([hashing.hashes(addresses, seed) for addresses in columns])

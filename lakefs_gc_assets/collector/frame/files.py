@@ -192,7 +192,7 @@ def reader(
 
     Args:
         columns, added: as for `read_file`.
-        damaged: is told of each file that cannot be read, whose rows are then left out; by default such a file is an
+        damaged: called for each file that cannot be read, whose rows are then left out; by default such a file is an
             error.
     """
 
@@ -265,7 +265,7 @@ class StoredFrame(Generic[F]):
         """The rows with all columns or some; files are dealt out to tasks by their size.
 
         Args:
-            damaged_files: is told of each file that cannot be read, whose rows are then left out; by default such a
+            damaged_files: called for each file that cannot be read, whose rows are then left out; by default such a
                 file ends the run. It may be called in a worker.
         """
         chosen = columns or tuple(self.frame.schema.names)

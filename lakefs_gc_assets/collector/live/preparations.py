@@ -72,18 +72,18 @@ def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozens
     Args:
         entries: keys of the objects and folders directly in the run's folder.
     """
-    named: list[object] = []
+    ids: list[object] = []
     if run_folder.frame(run_id, UNCOMMITTED_DF.name) in entries:
-        named += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))
+        ids += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))
     try:
         report = reports.read(store, run_id)
     except CorruptFile:
         report = None
     if report is not None:
-        named += report.server_run_ids
+        ids += report.server_run_ids
     if notes(run_id) in entries:
-        named += noted(store, run_id)
-    return frozenset(name for name in named if isinstance(name, str) and xids.is_xid(name))
+        ids += noted(store, run_id)
+    return frozenset(name for name in ids if isinstance(name, str) and xids.is_xid(name))
 
 
 def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
@@ -93,10 +93,10 @@ def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
     try:
         content = json.loads(data)
         records_json.require_digest(content)
-        named = content["figures"]["server_run_ids"]
+        ids = content["figures"]["server_run_ids"]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
-    return named if isinstance(named, list) else ()
+    return ids if isinstance(ids, list) else ()
 
 
 def remove(store: ObjectStore, server_run_id: str) -> int:

@@ -308,10 +308,10 @@ def table_parts(
 
 
 def _fetch_missing(
-    api: LakeFSApi, settings: CollectionSettings, commits: CommitColumns, named: Iterable[str]
+    api: LakeFSApi, settings: CollectionSettings, commits: CommitColumns, named_ids: Iterable[str]
 ) -> list[Commit]:
     """Commits that are named, by `named` or as parents, and not there, with their ancestors down to known ones."""
-    wanted = pc.unique(pa.concat_arrays([pa.array(named, pa.string()), commits.parents]))
+    wanted = pc.unique(pa.concat_arrays([pa.array(named_ids, pa.string()), commits.parents]))
     missing = wanted.filter(pa.array(commits.positions(wanted) < 0)).to_pylist()
     if not missing:
         return []
