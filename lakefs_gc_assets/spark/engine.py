@@ -95,8 +95,8 @@ def in_driver_where_held(
 
 
 def _operands(argument: object) -> list[Rows]:
-    found = argument if isinstance(argument, list | tuple) else [argument]
-    return [each for each in found if isinstance(each, DataFrame | Reading | Mapped | DriverRows | United)]
+    values = argument if isinstance(argument, list | tuple) else [argument]
+    return [each for each in values if isinstance(each, DataFrame | Reading | Mapped | DriverRows | United)]
 
 
 def _as_held(argument: Any) -> Any:
@@ -271,8 +271,8 @@ class SparkEngine:
     @in_driver_where_held
     def collect(self, rows: Rows, limit: int | None = None) -> pa.Table:
         """The rows in the driver, at most so many: no task sends more."""
-        found = dataframe_of(rows)
-        return (found if limit is None else found.limit(limit)).toArrow()
+        dataframe = dataframe_of(rows)
+        return (dataframe if limit is None else dataframe.limit(limit)).toArrow()
 
     @in_driver_where_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:
@@ -338,8 +338,8 @@ class SparkEngine:
         def made() -> Iterator[Batches]:
             wanted = HERE.named(rows.rows)
             named = self.union(*(self.select(each, "address") for each in others))
-            found = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
-            return operation(rows.rows, HERE.table(found), count=found.num_rows).tasks()
+            matching = self.collect(self.map_batches(named, partial(_come_across, wanted), _ADDRESS))
+            return operation(rows.rows, HERE.table(matching), count=matching.num_rows).tasks()
 
         return DriverRows(self.spark, ArrowRows(rows.rows.schema, made))
 
@@ -350,13 +350,13 @@ def _is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Those of the addresses that the rows of a task have, each once."""
-    found = pa.array([], pa.string())
+    matches = pa.array([], pa.string())
     for batch in batches:
         column = pc.unique(batch.column("address"))
         here = column.filter(pc.is_in(column, value_set=addresses))
-        new = here.filter(pc.invert(pc.is_in(here, value_set=found)))
+        new = here.filter(pc.invert(pc.is_in(here, value_set=matches)))
         if len(new):
-            found = pa.concat_arrays([found, new])
+            matches = pa.concat_arrays([matches, new])
             yield pa.RecordBatch.from_arrays([new], schema=_ADDRESS)
 
 

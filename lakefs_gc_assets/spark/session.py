@@ -113,7 +113,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     home = ensure_java()
     use_python(given.get(_PYTHON), is_local=settings.master.startswith("local"))
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
-    found = {
+    spark_properties = {
         "spark.master": settings.master,
         "spark.app.name": "lakefs-gc",
         "spark.driver.memory": settings.driver_memory,
@@ -125,14 +125,14 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     if settings.master.startswith("local"):
         if not settings.many_objects:
             options += [_QUICK_COMPILER, *_SMALL_HEAP, _ONE_ARENA]
-            found |= _INTERPRETED
-        found |= _ON_THIS_MACHINE
-        found[_DAEMON] = _OUR_DAEMON
-        found |= _sockets(_socket_folder())
-        found["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
+            spark_properties |= _INTERPRETED
+        spark_properties |= _ON_THIS_MACHINE
+        spark_properties[_DAEMON] = _OUR_DAEMON
+        spark_properties |= _sockets(_socket_folder())
+        spark_properties["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
     if given.get(_SPECULATION, "").lower() == "true":
-        found |= _OF_SPECULATION
-    return {**found, "spark.driver.extraJavaOptions": " ".join(options), **given}
+        spark_properties |= _OF_SPECULATION
+    return {**spark_properties, "spark.driver.extraJavaOptions": " ".join(options), **given}
 
 
 def _check(settings: SparkSettings) -> None:
@@ -149,17 +149,17 @@ def _from_environment(settings: SparkSettings) -> dict[str, str]:
     """The properties whose values are in the environment, and one that keeps Spark from showing them."""
     if not settings.config_from_environment:
         return {}
-    found = {}
+    secrets = {}
     for name, variable in settings.config_from_environment.items():
         if variable not in os.environ:
             raise ConfigurationError(
                 f"spark.config.{name} is to come from the environment variable {variable}, which is not set"
             )
-        found[name] = os.environ[variable]
+        secrets[name] = os.environ[variable]
     # Spark shows properties of Hadoop twice, the second time without their prefix.
-    hidden = "|".join(re.escape(name.removeprefix("spark.hadoop.")) for name in found)
+    hidden = "|".join(re.escape(name.removeprefix("spark.hadoop.")) for name in secrets)
     shown = settings.config.get(_REDACTION, _REDACTED_BY_SPARK)
-    return {_REDACTION: f"{shown}|{hidden}", **found}
+    return {_REDACTION: f"{shown}|{hidden}", **secrets}
 
 
 def _sockets(folder: str) -> dict[str, str]:
@@ -248,28 +248,30 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
 
     Raises SparkNotStarted where Java ends before it answers, and for what the builder raises of Java's.
     """
-    found = properties(settings)
+    spark_properties = properties(settings)
     if settings.remote or not settings.master:
-        yield found
+        yield spark_properties
         return
     with _without_connect(), launch.readable_errors():
         if launch.is_started():
-            yield found
+            yield spark_properties
             return
-        with _properties_file(found) as file:
+        with _properties_file(spark_properties) as file:
             is_local = settings.master.startswith("local")
-            hides_aws_keys = is_local and found[_DAEMON] == _OUR_DAEMON
+            hides_aws_keys = is_local and spark_properties[_DAEMON] == _OUR_DAEMON
             launch.launch(file, is_local, hides_aws_keys)
         yield {}
 
 
 @contextmanager
-def _properties_file(found: Mapping[str, str]) -> Iterator[Path]:
+def _properties_file(spark_properties: Mapping[str, str]) -> Iterator[Path]:
     """A file of properties that only this user can read; it is gone at the exit."""
     with tempfile.TemporaryDirectory(prefix="gc") as folder:
         file = Path(folder, "session.properties")
         file.touch(mode=0o600)
-        file.write_text("".join(f"{_escape(name)}={_escape(value)}\n" for name, value in found.items()), "utf-8")
+        file.write_text(
+            "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in spark_properties.items()), "utf-8"
+        )
         yield file
 
 
@@ -303,10 +305,10 @@ def _warm(spark: Any) -> None:
 
 def parallelism(spark: "SparkSession") -> int:
     """Tasks that run at the same time, on classic and remote sessions."""
-    found = spark.conf.get("spark.default.parallelism", None)
-    if found is None and hasattr(spark, "_jsc"):
-        found = str(spark.sparkContext.defaultParallelism)
-    return int(found or _REMOTE_CORES)
+    parallelism = spark.conf.get("spark.default.parallelism", None)
+    if parallelism is None and hasattr(spark, "_jsc"):
+        parallelism = str(spark.sparkContext.defaultParallelism)
+    return int(parallelism or _REMOTE_CORES)
 
 
 def tasks_of_stages() -> dict[int, tuple[int, int]]:
@@ -322,5 +324,5 @@ def tasks_of_stages() -> dict[int, tuple[int, int]]:
     if context is None:
         return {}
     tracker = context.statusTracker()
-    found = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
-    return {stage: (info.numCompletedTasks, info.numTasks) for stage, info in found.items() if info is not None}
+    stages = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+    return {stage: (info.numCompletedTasks, info.numTasks) for stage, info in stages.items() if info is not None}

@@ -383,10 +383,10 @@ def from_worker(error: BaseException) -> CollectionError | None:
 
     What a worker raised arrives as a traceback in the driver's exception; the class is kept where its message is all.
     """
-    found = _RAISED.findall(str(error))
-    if not found:
+    raised = _RAISED.findall(str(error))
+    if not raised:
         return None
-    name, message = found[-1]
+    name, message = raised[-1]
     kind = getattr(errors, name, CollectionError)
     if kind in (errors.CorruptFile, errors.GuardTripped) or not issubclass(kind, CollectionError):
         return CollectionError(message)

@@ -243,11 +243,11 @@ def make(
         StorageError: the store cannot be read, or written to.
     """
     with ask(repository, engine, note, ages, policies, depth) as asked:
-        found = _summed(asked)
-    if found.by_folder is not None:
-        repository.store.put(folders_key(found.forecast_id), tables.encode(folders_table(found)))
-    repository.store.put(forecast_key(found.forecast_id), tables.encode(table(found)))
-    return found
+        forecast = _summed(asked)
+    if forecast.by_folder is not None:
+        repository.store.put(folders_key(forecast.forecast_id), tables.encode(folders_table(forecast)))
+    repository.store.put(forecast_key(forecast.forecast_id), tables.encode(table(forecast)))
+    return forecast
 
 
 @contextmanager
@@ -342,9 +342,9 @@ class _Sums:
     @classmethod
     def from_rows(cls, engine: Engine[R], rows: R, questions: Questions) -> "_Sums":
         """Counts rows as `holding.count` does."""
-        found = engine.collect(engine.map_batches(rows, count, SUMS))
+        summed = engine.collect(engine.map_batches(rows, count, SUMS))
         sums: dict[bytes, Amount] = {}
-        for row in found.to_pylist():
+        for row in summed.to_pylist():
             so_far = sums.get(row["held"], Amount())
             sums[row["held"]] = Amount(so_far.objects + row["objects"], so_far.bytes + row["bytes"])
         packed = np.frombuffer(b"".join(sums), np.uint8).reshape(len(sums), questions.width)
@@ -378,7 +378,7 @@ class _Sums:
         return Amount(int(self.objects[rows].sum()), int(self.bytes[rows].sum()))
 
 
-def table(found: Forecast) -> pa.Table:
+def table(forecast: Forecast) -> pa.Table:
     """A forecast as rows (FORECAST)."""
     rows: list[dict[str, object]] = [
         {
@@ -389,9 +389,9 @@ def table(found: Forecast) -> pa.Table:
             "freed_objects": each.amount.objects,
             "freed_bytes": each.amount.bytes,
         }
-        for each in found.rules
+        for each in forecast.rules
     ]
-    for holding in found.holdings:
+    for holding in forecast.holdings:
         holder, deleted = holding.holder, holding.if_deleted
         rows.append(
             {
@@ -412,21 +412,21 @@ def table(found: Forecast) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=FORECAST)
 
 
-def folders_table(found: Forecast) -> pa.Table:
+def folders_table(forecast: Forecast) -> pa.Table:
     """The folders of a forecast as rows (FOLDERS)."""
     rows: list[dict[str, object]] = []
-    folders = found.by_folder
+    folders = forecast.by_folder
     for each in [*folders.largest, *([folders.others] if folders.others else [])] if folders else []:
         rows.append(_folder_row(each.folder, "all", "", each.stored, None))
-        for holding, portion in portions(found, each):
+        for holding, portion in portions(forecast, each):
             kind = "rest" if holding.holder.kind is None else holding.holder.kind.value
             rows.append(_folder_row(each.folder, kind, holding.holder.name, portion.in_all, portion.alone))
     return pa.Table.from_pylist(rows, schema=FOLDERS)
 
 
-def portions(found: Forecast, folder: FolderHolding) -> list[tuple[Holding, Portion]]:
+def portions(forecast: Forecast, folder: FolderHolding) -> list[tuple[Holding, Portion]]:
     """The holders with objects in a folder and their amounts, most bytes first."""
-    pairs = zip(found.holdings, folder.portions, strict=True)
+    pairs = zip(forecast.holdings, folder.portions, strict=True)
     return sorted(
         (pair for pair in pairs if pair[1].in_all.objects),
         key=lambda pair: (-pair[1].in_all.bytes, pair[0].holder.name),

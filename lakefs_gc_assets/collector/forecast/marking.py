@@ -86,8 +86,8 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.
 
     items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
     groups = [[group] for group in runs_by_weight(items, references.tasks, lambda item: 1)]
-    found = unite_ranges(engine.collect(engine.read(groups, read, HELD_RANGES)))
-    return found.sort_by([("min_key", "ascending"), ("id", "ascending")])
+    distinct = unite_ranges(engine.collect(engine.read(groups, read, HELD_RANGES)))
+    return distinct.sort_by([("min_key", "ascending"), ("id", "ascending")])
 
 
 def unite_ranges(rows: pa.Table) -> pa.Table:
@@ -95,11 +95,11 @@ def unite_ranges(rows: pa.Table) -> pa.Table:
     if not rows.num_rows:
         return rows.cast(HELD_RANGES)
     numbered = rows.select(RANGES.names).append_column("row", pa.array(np.arange(rows.num_rows)))
-    found = numbered.group_by(RANGES.names).aggregate([("row", "list")])
-    lengths = pc.list_value_length(found.column("row_list")).to_numpy()
-    order = pc.list_flatten(found.column("row_list")).to_numpy()
+    grouped = numbered.group_by(RANGES.names).aggregate([("row", "list")])
+    lengths = pc.list_value_length(grouped.column("row_list")).to_numpy()
+    order = pc.list_flatten(grouped.column("row_list")).to_numpy()
     bits = np.bitwise_or.reduceat(words_of(rows.column("held"))[order], np.cumsum(lengths) - lengths, axis=0)
-    return found.select(RANGES.names).append_column(_HELD, binary_of(bits)).cast(HELD_RANGES)
+    return grouped.select(RANGES.names).append_column(_HELD, binary_of(bits)).cast(HELD_RANGES)
 
 
 def add_bits_where(ranges: pa.Table, ids: pa.ChunkedArray, bits: bytes) -> pa.Table:
@@ -395,9 +395,11 @@ def _find_kept_by_any_rules(
         Ids of ranges of this repository that stay in every scenario, and what is read beside the known ranges.
     """
     no_commit = replace(questions.definition.live, metarange_ids=())
-    found = find_committed(step, no_commit, prepared_until, frozenset(), lambda: known | IdSet(questions.metaranges))
+    committed = find_committed(
+        step, no_commit, prepared_until, frozenset(), lambda: known | IdSet(questions.metaranges)
+    )
     own, others = list[Unread](), list[Unread]()
-    for each in (*found.everything, *found.provisional):
+    for each in (*committed.everything, *committed.provisional):
         (own if each.repository is step.repository else others).append(each)
     kept_ids = pa.concat_tables(each.records.rows for each in own).column("id")
     return kept_ids, [*(each.without(known) for each in own), *others]

@@ -153,7 +153,7 @@ def ask(
     metaranges = bits.of_metaranges(readings.dump.commits)
     # The server listed these after the dump was made: they stay by any rules.
     late = (1 << len(scenarios)) - 1 | 1 << bits.count - 1
-    for metarange_id in {*asked.found.late.values()} - {""}:
+    for metarange_id in {*asked.retained.late.values()} - {""}:
         metaranges[metarange_id] = metaranges.get(metarange_id, 0) | late
     return Questions(tuple(scenarios), tuple(holders), metaranges, bits.width, asked.definition)
 
@@ -183,11 +183,11 @@ class _Bits:
         ids = distinct_metaranges(commits)
         places = pc.index_in(commits.metarange_ids, value_set=ids)
         has_one, at = places.is_valid().to_numpy(zero_copy_only=False), places.drop_null().to_numpy()
-        found = np.zeros((len(ids), len(self._bytes)), np.uint8)
+        bits = np.zeros((len(ids), len(self._bytes)), np.uint8)
         for number, each in enumerate(self._bytes):
-            np.bitwise_or.at(found[:, number], at, each[has_one])
+            np.bitwise_or.at(bits[:, number], at, each[has_one])
         return {
-            metarange_id: int.from_bytes(found[number].tobytes(), "little")
+            metarange_id: int.from_bytes(bits[number].tobytes(), "little")
             for number, metarange_id in enumerate(ids.to_pylist())
         }
 
@@ -197,15 +197,18 @@ class _Asked:
 
     def __init__(self, repository: OpenRepository, readings: Readings, now: datetime) -> None:
         self.repository, self.readings, self.now = repository, readings, now
-        self.found = self._retained(readings)
-        self.definition = retention.define(readings, self.found, repository.settings, now)
+        self.retained = self._retained(readings)
+        self.definition = retention.define(readings, self.retained, repository.settings, now)
 
     def _retained(self, readings: Readings) -> Retention:
         return retention.retention(self.repository, readings, self.now)
 
     def in_force(self) -> Iterator[tuple[Scenario, Flags]]:
         """The rules as they are."""
-        yield self._scenario(Kind.IN_FORCE, "rules in force", self.found, _notes(self.definition)), self.found.flags
+        yield (
+            self._scenario(Kind.IN_FORCE, "rules in force", self.retained, _notes(self.definition)),
+            self.retained.flags,
+        )
 
     def by_age(self, ages: Sequence[int | None]) -> Iterator[tuple[Scenario, Flags]]:
         """One retention for everything, in place of all rules."""
@@ -216,21 +219,21 @@ class _Asked:
                 continue
             if not 0 <= days <= LONGEST_RETENTION.days:
                 raise ConfigurationError(f"a retention of {days} days: give 0 to {LONGEST_RETENTION.days:,} days")
-            found = self._retained(replace(self.readings, policy=of_age(self.readings.policy, days)))
-            yield self._scenario(Kind.AGE, in_days(days), found, (), days), found.flags
+            retained = self._retained(replace(self.readings, policy=of_age(self.readings.policy, days)))
+            yield self._scenario(Kind.AGE, in_days(days), retained, (), days), retained.flags
 
     def by_policy(self, policies: Mapping[str, Policy]) -> Iterator[tuple[Scenario, Flags]]:
         """Other policies."""
         for name, policy in policies.items():
             readings = replace(self.readings, policy=policy)
-            found = self._retained(readings)
-            definition = retention.define(readings, found, self.repository.settings, self.now)
-            yield self._scenario(Kind.POLICY, name, found, _notes(definition)), found.flags
+            retained = self._retained(readings)
+            definition = retention.define(readings, retained, self.repository.settings, self.now)
+            yield self._scenario(Kind.POLICY, name, retained, _notes(definition)), retained.flags
 
     def _scenario(
-        self, kind: Kind, name: str, found: Retention, notes: tuple[str, ...], days: int | None = None
+        self, kind: Kind, name: str, retained: Retention, notes: tuple[str, ...], days: int | None = None
     ) -> Scenario:
-        return Scenario(kind, name, int((~found.flags).sum()), days, notes)
+        return Scenario(kind, name, int((~retained.flags).sum()), days, notes)
 
     def deletions(self) -> Iterator[tuple[Scenario, Flags]]:
         """Each branch gone but the default one, which cannot be deleted, and each tag gone, under the rules in force.
@@ -238,41 +241,43 @@ class _Asked:
         What is the head of a deleted branch is dangling then. The server's own list is a function of branches, too:
         what it has beyond the definition counts as if it had that then as well.
         """
-        graph, active = self.found.graph, self.found.active
+        graph, active = self.retained.graph, self.retained.active
         listed_alone = self._listed_alone()
         for branch in sorted(graph.heads):
             if branch == self.repository.facts.default_branch:
                 continue
-            flags = self.found.flags
+            flags = self.retained.flags
             if active is not None:
                 rules = EffectiveRules(
                     active.rules.default,
                     {name: rule for name, rule in active.rules.branches.items() if name != branch},
                 )
                 flags = active_commits(graph.without(branch), rules, self.now).flags | listed_alone
-                flags[[*self.found.tags, *self.found.pins]] = True
+                flags[[*self.retained.tags, *self.retained.pins]] = True
             yield Scenario(Kind.BRANCH, branch, int((~flags).sum())), flags
-        for at, tags in self.found.tags.items():
-            kept_all_the_same = active is None or active.flags[at] or at in self.found.pins or at in self.found.listed
+        for at, tags in self.retained.tags.items():
+            kept_all_the_same = (
+                active is None or active.flags[at] or at in self.retained.pins or at in self.retained.listed
+            )
             for tag in tags:
-                flags = self.found.flags.copy()
+                flags = self.retained.flags.copy()
                 flags[at] = bool(kept_all_the_same) or len(tags) > 1
                 yield Scenario(Kind.TAG, tag, int((~flags).sum())), flags
 
     def _listed_alone(self) -> Flags:
         """The commits that the server's list has and the definition by the server's rules has not."""
-        alone = np.zeros(len(self.found.graph.commits), np.bool_)
-        alone[self.found.listed] = True
+        alone = np.zeros(len(self.retained.graph.commits), np.bool_)
+        alone[self.retained.listed] = True
         rules = retention_rules.effective(self.readings.rules, Policy(), self.readings.dump.branches)
         if alone.any() and rules is not None:
-            alone &= ~active_commits(self.found.graph, rules, self.now).flags
+            alone &= ~active_commits(self.retained.graph, rules, self.now).flags
         return alone
 
     def holders(self) -> Iterator[tuple[Holder, Flags]]:
         """Each branch with what its walk keeps, each tag with its commit, and last all else that stays."""
-        graph, active = self.found.graph, self.found.active
+        graph, active = self.retained.graph, self.retained.active
         stale = {each.branch for each in self.definition.stale}
-        rest = self.found.flags.copy()
+        rest = self.retained.flags.copy()
         for branch, head in sorted(graph.heads.items()):
             flags = np.zeros(len(graph.commits), np.bool_)
             rule = None if active is None else active.rules.branches[branch]

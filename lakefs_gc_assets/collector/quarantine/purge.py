@@ -123,8 +123,8 @@ def in_quarantine(
         CollectionError: a run has no plan, or one that cannot be read, and `unreadable` does not handle it.
     """
     folders = store.list_level(deletion.ROOT).prefixes
-    found = (folder.removeprefix(deletion.ROOT).rstrip("/") for folder in folders)
-    for run_id in sorted(run_id for run_id in found if xids.is_xid(run_id)):
+    names = (folder.removeprefix(deletion.ROOT).rstrip("/") for folder in folders)
+    for run_id in sorted(run_id for run_id in names if xids.is_xid(run_id)):
         if not run_ids or run_id in run_ids:
             try:
                 plan = plans.read(store, run_id)
@@ -363,43 +363,43 @@ class LiveCheck(Generic[R]):
         require_own_namespace(step)
         shown = heads_shown(step)
         prepared = prepare_uncommitted(step)
-        found = ask_committed(step, prepared.ended_at, self._known, shown)
-        require_retention_holds(found)
+        current = ask_committed(step, prepared.ended_at, self._known, shown)
+        require_retention_holds(current)
         if self._first is not None:
-            order.require_same_source(found.source, self._first.source)
-            guards.require_commits_ended(self._first.own.sealed, found.own.sealed)
-        committed = engine.union(*found.addresses(step))
-        live = engine.union(committed, *found.provisional_addresses(step), *prepared.addresses)
+            order.require_same_source(current.source, self._first.source)
+            guards.require_commits_ended(self._first.own.sealed, current.own.sealed)
+        committed = engine.union(*current.addresses(step))
+        live = engine.union(committed, *current.provisional_addresses(step), *prepared.addresses)
         held = engine.collect(engine.select(engine.among_exactly(copies, live), "address"))
         self._live |= frozenset(held.column("address").to_pylist())
-        self._known |= found.ids
+        self._known |= current.ids
         self._as_of = as_of
         step.log(
-            f"{prepared.files} files of uncommitted data, {found.own.commits:,} commits, {found.ranges:,} ranges: "
+            f"{prepared.files} files of uncommitted data, {current.own.commits:,} commits, {current.ranges:,} ranges: "
             f"{held.num_rows:,} copies are live"
         )
-        return found, engine.collect(committed, limit=1).num_rows if self._first is None else 0
+        return current, engine.collect(committed, limit=1).num_rows if self._first is None else 0
 
-    def _require_believable(self, found: Committed, any_committed: bool, going: int) -> None:
+    def _require_believable(self, current: Committed, any_committed: bool, going: int) -> None:
         """Raises GuardTripped where the server does not look like the one that the run knew, or lost its commits."""
         repository = self._step.repository
-        promised = sum(each.promised or 0 for each in found.unread)
+        promised = sum(each.promised or 0 for each in current.unread)
         guards.require_committed(any_committed, promised, going)
         other_repositories.require_own_addresses(
-            repository.api, repository.store, repository.namespace, found.own.heads
+            repository.api, repository.store, repository.namespace, current.own.heads
         )
         before, _ = count_branches(repository.store, self._step.plan.run_id, None, self._step.warn)
         if before is not None:
-            guards.require_branches(len(found.own.heads), before, repository.settings)
+            guards.require_branches(len(current.own.heads), before, repository.settings)
 
-    def _look_for_hidden(self, copies: R, found: Committed) -> None:
+    def _look_for_hidden(self, copies: R, current: Committed) -> None:
         """Looks for copies that may be staged where the server does not list them."""
         step, engine = self._step, self._step.engine
         live = engine.table(pa.table({"address": pa.array(sorted(self._live), pa.string())}))
         rest = engine.without_exactly(copies, live)
         if not engine.count(rest):
             return
-        with clear_hidden(step, rest, found.own.heads, COPIES) as cleared:
+        with clear_hidden(step, rest, current.own.heads, COPIES) as cleared:
             if not cleared.kept:
                 return
             left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))

@@ -132,7 +132,7 @@ def undoable(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None
 
 def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFile]]:
     """The rows of a run's frame `deleted_report` (RECEIPTS), and errors of its damaged or missing files."""
-    found, missing = [RECEIPTS.empty_table()], list[CorruptFile]()
+    parts, missing = [RECEIPTS.empty_table()], list[CorruptFile]()
     try:
         manifest = manifests.read(store, run_id, DELETED_REPORT)
         if not manifest.figures.swept:
@@ -145,10 +145,10 @@ def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFi
         stored, missing = (), [corrupt]
     for file in stored:
         try:
-            found.append(files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).cast(RECEIPTS))
+            parts.append(files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).cast(RECEIPTS))
         except CorruptFile as corrupt:
             missing.append(corrupt)
-    return pa.concat_tables(found), missing
+    return pa.concat_tables(parts), missing
 
 
 def _moved(gone: pa.Table) -> bool:
@@ -180,12 +180,12 @@ def restore_copies(
     with ThreadPoolExecutor(_CALLERS) as pool:
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
-            found = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
-            there = pa.array([each.address for each in found if each.fate.is_well], pa.string())
+            results = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
+            there = pa.array([each.address for each in results if each.fate.is_well], pa.string())
             if len(there):
                 rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), there)), clock.now())
                 receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
-            yield from found
+            yield from results
 
 
 def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
@@ -236,8 +236,8 @@ def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
         return True
     if one.size > objects.LARGEST_READ:
         return False
-    found = objects.content_digest(store, one.key), objects.content_digest(store, other.key)
-    return found[0] is not None and found[0] == found[1]
+    checksums = objects.content_digest(store, one.key), objects.content_digest(store, other.key)
+    return checksums[0] is not None and checksums[0] == checksums[1]
 
 
 def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
@@ -289,8 +289,8 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
         CollectionError: an address lies elsewhere or was not deleted by the run, or nothing of the run can be restored.
     """
     deleted = _deleted(repository, run_id, addresses, lambda damage: warn(f"not everything is known: {damage}"))
-    found = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
-    return found.sort_by("address")
+    sizes = deleted.group_by("address").aggregate([("size", "max")]).rename_columns(["address", "size"])
+    return sizes.sort_by("address")
 
 
 def restore(

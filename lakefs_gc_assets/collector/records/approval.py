@@ -37,7 +37,7 @@ def read(store: ObjectStore, run_id: str) -> Approval | None:
     data = get_if_there(store, key)
     if data is None:
         return None
-    found = records_json.decode(Approval, FORMAT_VERSION, data, key)
-    if found.run_id != run_id:
-        raise CorruptFile(key, "approval", f"it is the approval of run {found.run_id}")
-    return found
+    approval = records_json.decode(Approval, FORMAT_VERSION, data, key)
+    if approval.run_id != run_id:
+        raise CorruptFile(key, "approval", f"it is the approval of run {approval.run_id}")
+    return approval

@@ -170,7 +170,7 @@ def _stored(store: ObjectStore, run_id: str) -> Plan | None:
     data = get_if_there(store, key)
     if data is None:
         return None
-    found = Plan.from_json(data, key)
-    if found.run_id != run_id:
-        raise CorruptFile(key, "plan", f"it is the plan of run {found.run_id}")
-    return found
+    plan = Plan.from_json(data, key)
+    if plan.run_id != run_id:
+        raise CorruptFile(key, "plan", f"it is the plan of run {plan.run_id}")
+    return plan

@@ -242,10 +242,10 @@ def read(store: ObjectStore, run_id: str) -> Report | None:
     data = get_if_there(store, key)
     if data is None:
         return None
-    found = Report.from_json(data, key)
-    if found.run_id != run_id:
-        raise CorruptFile(key, "report", f"it is the report of run {found.run_id}")
-    return found
+    report = Report.from_json(data, key)
+    if report.run_id != run_id:
+        raise CorruptFile(key, "report", f"it is the report of run {report.run_id}")
+    return report
 
 
 def describe(report: Report) -> list[str]:

@@ -90,11 +90,11 @@ def require_none_since(store: ObjectStore, run_id: str) -> None:
     So it does where the record of that restoration cannot be read.
     """
     try:
-        found = read(store)
+        restoration = read(store)
     except CorruptFile as corrupt:
         raise OrderViolation(
             f"it is not known whether objects were brought back after run {run_id} was opened: {corrupt} "
             "Open a new run: it replaces this file and looks at everything"
         ) from corrupt
-    if found is not None and found.concerns(run_id):
-        raise OrderViolation(f"{found}, after run {run_id} was opened: it deletes nothing more; open a new run")
+    if restoration is not None and restoration.concerns(run_id):
+        raise OrderViolation(f"{restoration}, after run {run_id} was opened: it deletes nothing more; open a new run")

@@ -90,15 +90,15 @@ def _main_parents(commits: CommitColumns) -> Integers:
     chosen = np.where(commits.versions == 0, offsets[1:] - 1, offsets[:-1])
     has_parents = np.diff(offsets) > 0
     named = commits.parents.take(pa.array(chosen[has_parents]))
-    found = np.full(len(commits), -1, np.int64)
-    found[has_parents] = commits.positions(named)
-    lost = np.flatnonzero(has_parents & (found < 0))
+    parents = np.full(len(commits), -1, np.int64)
+    parents[has_parents] = commits.positions(named)
+    lost = np.flatnonzero(has_parents & (parents < 0))
     if len(lost):
         raise LakeFSError(
             f"the graph is incomplete: commit {commits.ids[int(lost[0])]} has a main parent that is not among the "
             f"commits ({len(lost)} such commits)"
         )
-    return found
+    return parents
 
 
 def _by_id(commits: CommitColumns, positions: Integers) -> Integers:

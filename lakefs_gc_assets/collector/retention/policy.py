@@ -151,7 +151,7 @@ class _Reader:
         self._file = file
 
     def policy(self, root: yaml.Node) -> Policy:
-        found: dict[str, yaml.Node] = {}
+        nodes: dict[str, yaml.Node] = {}
         for key, value in self._items(root, "a policy"):
             if key.value in _SERVER_FIELDS:
                 self._wrong(
@@ -160,16 +160,16 @@ class _Reader:
                 )
             if key.value not in _KEYS:
                 self._wrong(key, f"{key.value!r} is none of {', '.join(_KEYS)}")
-            found[key.value] = value
+            nodes[key.value] = value
 
         def value_of(key: str, read: Callable[[yaml.Node], Value], otherwise: Value) -> Value:
-            node = found.get(key)
+            node = nodes.get(key)
             return otherwise if node is None or _is_null(node) else read(node)
 
         replace = value_of("replace", self._flag, False)
         default: timedelta | None = value_of("default", self._duration, None)
         if replace and default is None:
-            self._wrong(found["replace"], "a policy that replaces the server's rules needs a `default`")
+            self._wrong(nodes["replace"], "a policy that replaces the server's rules needs a `default`")
         return Policy(
             default=default,
             rules=value_of("branches", self._rules, ()),
@@ -211,10 +211,12 @@ class _Reader:
         match = _DURATION.fullmatch(text)
         if match is None:
             self._wrong(node, f"{text!r} is no duration such as 36h, 21d or 6w")
-        found = int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
-        if found is None or found > LONGEST_RETENTION:
+        duration = (
+            int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
+        )
+        if duration is None or duration > LONGEST_RETENTION:
             self._wrong(node, f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
-        return found
+        return duration
 
     def _flag(self, node: yaml.Node) -> bool:
         text = self._scalar(node, "true or false")

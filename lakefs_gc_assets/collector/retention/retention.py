@@ -198,8 +198,8 @@ def live_definition(
         live = commits_module.every_metadata_file(repository)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
-    found = _with_shown(repository.api, retention(repository, readings, now), shown)
-    definition = define(readings, found, settings, now)
+    retained = _with_shown(repository.api, retention(repository, readings, now), shown)
+    definition = define(readings, retained, settings, now)
     for line in _noted(definition):
         note(line)
     return definition
@@ -274,21 +274,21 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     return Retention(graph, active, tags, pinned, listed, late, active.flags | others, by_files)
 
 
-def _with_shown(api: LakeFSApi, found: Retention, shown: Collection[str]) -> Retention:
-    at = found.graph.commits.positions(pa.array(shown, pa.string()))
-    flags, by_files = found.flags.copy(), found.by_files.copy()
+def _with_shown(api: LakeFSApi, retained: Retention, shown: Collection[str]) -> Retention:
+    at = retained.graph.commits.positions(pa.array(shown, pa.string()))
+    flags, by_files = retained.flags.copy(), retained.by_files.copy()
     flags[at[at >= 0]], by_files[at[at >= 0]] = True, False
     unknown = [commit_id for commit_id, place in zip(shown, at.tolist(), strict=True) if place < 0]
     late = {commit_id: api.commit(commit_id).metarange_id for commit_id in unknown}
-    return replace(found, flags=flags, by_files=by_files, late={**found.late, **late})
+    return replace(retained, flags=flags, by_files=by_files, late={**retained.late, **late})
 
 
 def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:
-    found: dict[int, tuple[str, ...]] = {}
+    tags_by_position: dict[int, tuple[str, ...]] = {}
     at = columns.positions(pa.array(tags.values(), pa.string())).tolist()
     for tag, position in zip(tags, at, strict=True):
-        found[position] = (*found.get(position, ()), tag)
-    return found
+        tags_by_position[position] = (*tags_by_position.get(position, ()), tag)
+    return tags_by_position
 
 
 def _listed(
@@ -317,51 +317,53 @@ def _listed(
     return at[known], {commit_id: repository.api.commit(commit_id).metarange_id for commit_id in ids}
 
 
-def define(readings: Readings, found: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
+def define(readings: Readings, retained: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
     """Puts together what stays and what may be taken, with the counts, warnings and guards that belong to it."""
     dump, policy = readings.dump, readings.policy
-    live = dump.live(found.flags)
-    if found.late:
-        late = sorted({*found.late.values()}.difference(live.metarange_ids, [""]))
-        live = replace(live, metarange_ids=(*live.metarange_ids, *late), commits=live.commits + len(found.late))
-    expired = commits_module.distinct_metaranges(dump.commits, ~found.flags)
+    live = dump.live(retained.flags)
+    if retained.late:
+        late = sorted({*retained.late.values()}.difference(live.metarange_ids, [""]))
+        live = replace(live, metarange_ids=(*live.metarange_ids, *late), commits=live.commits + len(retained.late))
+    expired = commits_module.distinct_metaranges(dump.commits, ~retained.flags)
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     expired = expired.filter(pc.invert(kept_too))
-    differences = _differences(readings, found, now)
+    differences = _differences(readings, retained, now)
     return LiveDefinition(
         live=live,
         expired_metaranges=tuple(expired.to_pylist()),
         rules_digest=retention_rules.digest(readings.rules, policy, settings.commit_dates),
         counts={
-            "commits_known": len(dump.commits) + len(found.late),
-            "commits_active": int(found.flags.sum() if found.active is None else found.active.flags.sum()),
-            "commits_tagged": len(found.tags),
-            "commits_pinned": len(found.pins),
-            "commits_expired": int((~found.flags).sum()),
-            "commits_by_files_alone": int(found.by_files.sum()),
+            "commits_known": len(dump.commits) + len(retained.late),
+            "commits_active": int(retained.flags.sum() if retained.active is None else retained.active.flags.sum()),
+            "commits_tagged": len(retained.tags),
+            "commits_pinned": len(retained.pins),
+            "commits_expired": int((~retained.flags).sum()),
+            "commits_by_files_alone": int(retained.by_files.sum()),
             "commits_by_definition_alone": sum(each.kept_by == "definition" for each in differences),
             "commits_by_server_alone": sum(each.kept_by == "server" for each in differences),
         },
         differences=differences,
-        warnings=tuple(_warnings(readings, found)),
+        warnings=tuple(_warnings(readings, retained)),
         guards=_guards(readings, settings),
-        stale=stale_branches(found.graph, policy.stale_after, now),
+        stale=stale_branches(retained.graph, policy.stale_after, now),
         last_holders=(
-            LAST_HOLDERS.empty_table() if found.active is None else last_holders(found.active, found.flags, expired)
+            LAST_HOLDERS.empty_table()
+            if retained.active is None
+            else last_holders(retained.active, retained.flags, expired)
         ),
     )
 
 
-def _differences(readings: Readings, found: Retention, now: datetime) -> tuple[Difference, ...]:
+def _differences(readings: Readings, retained: Retention, now: datetime) -> tuple[Difference, ...]:
     """Differences between the server's list and the definition by the server's rules, without policy and tags.
 
     It uses the dates that commits claim, which the server believes. Commits that stay because of later dates are
     counted separately. If a policy replaces those rules, only commits that the dump lacks matter.
     """
-    late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in found.late]
+    late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in retained.late]
     if readings.listed is None or readings.rules is None or readings.policy.replace:
         return tuple(late)
-    graph = found.graph
+    graph = retained.graph
     rules = retention_rules.effective(readings.rules, Policy(), readings.dump.branches)
     assert rules is not None
     ours = active_commits(replace(graph, commits=readings.dump.commits), rules, now)
@@ -379,13 +381,13 @@ def _differences(readings: Readings, found: Retention, now: datetime) -> tuple[D
     return tuple(alone + late)
 
 
-def _warnings(readings: Readings, found: Retention) -> list[str]:
-    if found.active is None:
+def _warnings(readings: Readings, retained: Retention) -> list[str]:
+    if retained.active is None:
         named = bool(readings.policy.rules or readings.policy.default is not None)
         advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
         return [_NO_RULES + advice]
-    lines = list(retention_rules.headless(found.active.rules))
-    if count := int(found.by_files.sum()):
+    lines = list(retention_rules.headless(retained.active.rules))
+    if count := int(retained.by_files.sum()):
         lines.append(
             f"{count:,} commits stay only because files were written later than the dates that commits claim: "
             "backdated commits, or a copied or restored storage namespace. They stay for one retention period after "
@@ -452,11 +454,11 @@ class RuleLine:
         return "(dangling)" if self.branch is None else self.branch
 
 
-def rule_lines(found: Retention, now: datetime) -> tuple[RuleLine, ...]:
+def rule_lines(retained: Retention, now: datetime) -> tuple[RuleLine, ...]:
     """Branches by name, then dangling commits; nothing where every commit stays."""
-    if found.active is None:
+    if retained.active is None:
         return ()
-    graph, rules = found.graph, found.active.rules
+    graph, rules = retained.graph, retained.active.rules
     kept = kept_by_branch(graph, rules, now)
     lines = [
         RuleLine(branch, rule.retention, rule.source, kept[branch], date(graph.commits, graph.heads[branch]))
@@ -466,7 +468,9 @@ def rule_lines(found: Retention, now: datetime) -> tuple[RuleLine, ...]:
     return (*lines, dangling)
 
 
-def encode_rules(readings: Readings, found: Retention, definition: LiveDefinition, now: datetime) -> dict[str, object]:
+def encode_rules(
+    readings: Readings, retained: Retention, definition: LiveDefinition, now: datetime
+) -> dict[str, object]:
     """The rules in force for programs: retention in seconds, times as datetimes; dangling commits have no branch."""
     return {
         "warnings": definition.warnings,
@@ -478,7 +482,7 @@ def encode_rules(readings: Readings, found: Retention, definition: LiveDefinitio
                 "commits_kept": line.kept,
                 "head_made_at": line.head_made_at,
             }
-            for line in rule_lines(found, now)
+            for line in rule_lines(retained, now)
         ],
         "commits": {
             "known": definition.counts["commits_known"],
@@ -497,10 +501,10 @@ def encode_rules(readings: Readings, found: Retention, definition: LiveDefinitio
     }
 
 
-def describe_rules(readings: Readings, found: Retention, definition: LiveDefinition, now: datetime) -> list[str]:
+def describe_rules(readings: Readings, retained: Retention, definition: LiveDefinition, now: datetime) -> list[str]:
     """The rules in force, as lines."""
     lines = [f"WARNING: {warning}" for warning in definition.warnings]
-    rules = rule_lines(found, now)
+    rules = rule_lines(retained, now)
     width = min(max((len(line.name) for line in rules), default=0), _WIDEST_NAME)
     if rules:
         lines.append(f"{'branch':<{width}}  {'retention':>9}  {'commits':>9}  {'head':>15}  rule")
@@ -512,7 +516,7 @@ def describe_rules(readings: Readings, found: Retention, definition: LiveDefinit
         f"of {counts['commits_known']:,} commits {definition.live.commits:,} stay, "
         f"{counts['commits_expired']:,} are expired"
     )
-    if found.active is not None:
+    if retained.active is not None:
         lines.append(
             f"tags keep {counts['commits_tagged']:,} commits, the policy pins {counts['commits_pinned']:,}"
             + ("" if readings.policy.keep_tags else " (keep_tags: false)")

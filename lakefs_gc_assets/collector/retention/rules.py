@@ -85,9 +85,13 @@ def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[
 def unknown_branches(server: RetentionRules | None, policy: Policy, branches: Iterable[str]) -> tuple[str, ...]:
     """Rules for branches that do not exist: perhaps gone, perhaps misspelt."""
     known = set(branches)
-    found = [f"the server's rule of {branch}" for branch in (server.branches if server else ()) if branch not in known]
-    found += [f"the policy's rule of {name}, line {line}" for name, line in policy.exact_names() if name not in known]
-    return tuple(found)
+    unmatched = [
+        f"the server's rule of {branch}" for branch in (server.branches if server else ()) if branch not in known
+    ]
+    unmatched += [
+        f"the policy's rule of {name}, line {line}" for name, line in policy.exact_names() if name not in known
+    ]
+    return tuple(unmatched)
 
 
 def headless(rules: EffectiveRules) -> Iterator[str]:
@@ -110,9 +114,9 @@ def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDa
 
 
 def _of_policy(policy: Policy, branch: str) -> Rule | None:
-    found = policy.rule_of(branch)
-    if found is not None:
-        return Rule(found.retention, f"the policy's rule {found.pattern}, line {found.line}")
+    policy_rule = policy.rule_of(branch)
+    if policy_rule is not None:
+        return Rule(policy_rule.retention, f"the policy's rule {policy_rule.pattern}, line {policy_rule.line}")
     return None if policy.default is None else Rule(policy.default, "the policy's default")
 
 
@@ -167,8 +171,8 @@ def parse(text: str, file: str) -> RetentionRules:
         if not isinstance(name, str) or not name or name in branches:
             wrong(f"branch_id must be the name of a branch without a rule so far, not {json.dumps(name)}")
         branches[name] = days(rule["retention_days"], f"retention_days of {name}")
-    found = RetentionRules(days(content["default_retention_days"], "default_retention_days"), branches)
-    require_sane(found)
-    if not found.default_days and not found.branches:
+    parsed = RetentionRules(days(content["default_retention_days"], "default_retention_days"), branches)
+    require_sane(parsed)
+    if not parsed.default_days and not parsed.branches:
         wrong("lakeFS takes zero days for all for no rules, by which everything stays. Name at least one branch")
-    return found
+    return parsed

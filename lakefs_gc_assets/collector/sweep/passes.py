@@ -39,12 +39,12 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
 
     Raises CollectionError where the run is no such run, or its candidates are no longer stored.
     """
-    planned, found = plans.read(store, run_id), report.read(store, run_id)
+    planned, stored_report = plans.read(store, run_id), report.read(store, run_id)
     if planned.sweep:
         raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
-    if found is not None and found.is_complete and not found.dry_run:
-        raise CollectionError(f"run {run_id} was approved before: {found.did}")
-    if found is None or not (found.is_complete or approval.read(store, run_id) is not None):
+    if stored_report is not None and stored_report.is_complete and not stored_report.dry_run:
+        raise CollectionError(f"run {run_id} was approved before: {stored_report.did}")
+    if stored_report is None or not (stored_report.is_complete or approval.read(store, run_id) is not None):
         raise CollectionError(f"run {run_id} did not come to its end: make a new one")
     try:
         return manifests.read(store, run_id, CANDIDATES_DF)
@@ -67,8 +67,8 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
     if step.repository.settings.approve_run == plan.run_id:
         give(store, candidates.manifest, step.repository.clock.now())
         step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
-    found = approval.read(store, plan.run_id)
-    return found is not None and found.candidates_digest == candidates.manifest.digest
+    stored_approval = approval.read(store, plan.run_id)
+    return stored_approval is not None and stored_approval.candidates_digest == candidates.manifest.digest
 
 
 def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[FrameFile, ...]:
@@ -146,11 +146,11 @@ def exclude_deleted(
     return exclude_decided(step, remaining, left, done), left - count, written
 
 
-def _first_of_each(found: pa.Table) -> pa.Table:
+def _first_of_each(receipt_rows: pa.Table) -> pa.Table:
     """One receipt for each address."""
-    numbered = found.append_column("row", pa.array(range(found.num_rows), pa.int64()))
+    numbered = receipt_rows.append_column("row", pa.array(range(receipt_rows.num_rows), pa.int64()))
     first = numbered.group_by("address").aggregate([("row", "min")]).column("row_min")
-    return found.take(first.combine_chunks().sort())
+    return receipt_rows.take(first.combine_chunks().sort())
 
 
 def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFigures]:
@@ -186,8 +186,10 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
     failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
     failures: list[tuple[str, str | None]] = []
     if failed:
-        found = engine.collect(engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), undeletable.LIMIT + 1)
-        failures = [(row["address"], row["error"]) for row in found.to_pylist()]
+        failed_rows = engine.collect(
+            engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), undeletable.LIMIT + 1
+        )
+        failures = [(row["address"], row["error"]) for row in failed_rows.to_pylist()]
     settled: set[str] = set()
     if known:
         listed = engine.table(pa.table({"address": pa.array([each.address for each in known], pa.string())}))

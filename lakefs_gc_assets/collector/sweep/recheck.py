@@ -39,15 +39,15 @@ def find_live_again(step: Step[R]) -> R:
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
     known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
-    found = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
-    step.waited += found.waited
-    order.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else found.source, marked.commit_source)
-    require_retention_holds(found)
-    guards.require_commits_ended({**marked.sealed, **(sealed or {})}, found.own.sealed)
-    guards.require_branches(len(found.own.heads), len(marked.heads), repository.settings)
-    live = step.engine.union(*prepared.addresses, *found.addresses(step), *found.provisional_addresses(step))
-    require_uncommitted_kept(step, live, prepared, found)
-    step.log(f"recheck: {prepared.files} files of uncommitted data, {found.own.commits:,} commits")
+    current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
+    step.waited += current.waited
+    order.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source)
+    require_retention_holds(current)
+    guards.require_commits_ended({**marked.sealed, **(sealed or {})}, current.own.sealed)
+    guards.require_branches(len(current.own.heads), len(marked.heads), repository.settings)
+    live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
+    require_uncommitted_kept(step, live, prepared, current)
+    step.log(f"recheck: {prepared.files} files of uncommitted data, {current.own.commits:,} commits")
     return live
 
 
@@ -87,18 +87,18 @@ def _without(step: Step[R], logged: str) -> Step[R]:
     return replace(step, log=note)
 
 
-def require_retention_holds(found: Committed) -> None:
+def require_retention_holds(current: Committed) -> None:
     """Raises GuardTripped where the retention rules, read anew, trip a guard of theirs."""
-    for guard in found.definition.guards if found.definition else ():
+    for guard in current.definition.guards if current.definition else ():
         raise guard
 
 
-def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], found: Committed) -> None:
+def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], current: Committed) -> None:
     """Raises GuardTripped where too much of what was uncommitted at the mark is neither uncommitted nor committed."""
     engine, marked, committed = step.engine, step.stored(UNCOMMITTED_DF), step.stored(COMMITTED_DF)
     if not marked.count:
         return
-    count = marked.count + prepared.count + found.count
+    count = marked.count + prepared.count + current.count
     gone = engine.without(marked.rows(engine, "address"), live, count=count)
     with engine.cached(gone, at_most=marked.count) as left:
         lost = engine.count(left)

@@ -140,8 +140,8 @@ def find_expired(step: Step[R]) -> R:
     An active commit may hold such an object through another range: the subtraction finds that out later.
     """
     # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
-    found = define_live(step, prepared_until=step.plan.cutoff)
-    active = find_ranges(step, step.repository, found.live.metarange_ids).ids
-    expired = find_ranges(step, step.repository, found.expired_metaranges).without(active)
-    step.log(f"{len(found.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
+    definition = define_live(step, prepared_until=step.plan.cutoff)
+    active = find_ranges(step, step.repository, definition.live.metarange_ids).ids
+    expired = find_ranges(step, step.repository, definition.expired_metaranges).without(active)
+    step.log(f"{len(definition.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
     return step.engine.without_exactly(References.from_step(step).entries(expired), deleted_before(step))

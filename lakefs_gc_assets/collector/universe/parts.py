@@ -89,15 +89,15 @@ def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None 
     Args:
         sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices.
     """
-    found = folders(store)
+    namespace_folders = folders(store)
     parts = []
     if sealed is None:
         parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
-        parts += [Part(f"{DATA_PREFIX}{name}/") for name in found.others]
-    unsealed = [name for name in found.slices if name not in (sealed or ())]
+        parts += [Part(f"{DATA_PREFIX}{name}/") for name in namespace_folders.others]
+    unsealed = [name for name in namespace_folders.slices if name not in (sealed or ())]
     skipped = {name for name in unsealed if xids.as_datetime(xids.created_at(name)) >= cutoff}
     parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsealed if name not in skipped]
-    return Listing(tuple(parts), tuple(sorted(skipped)), found)
+    return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders)
 
 
 def list_part(
@@ -176,20 +176,20 @@ def cut(rest: Rest) -> tuple[Part, ...]:
     """The pieces of a rest, in order; a single one where the names listed so far allow no estimate."""
     part, after, until = rest.part, rest.part.after, rest.part.until
     names = [name.removeprefix(part.prefix) for name in (rest.first, after, until or "")]
-    found: set[str] = set()
+    starts: set[str] = set()
     if len(rest.alphabet) > 1:
         scale = _Scale(rest.alphabet, max(map(len, names)))
         first, last = scale.number(names[0]), scale.number(names[1])
         end = scale.end if until is None else scale.number(names[2])
-        found = {part.prefix + scale.name(number) for number in _steps(last, end, last - first)}
-    bounds: list[str | None] = [after, *sorted(_within(found, after, until), key=str.encode), until]
+        starts = {part.prefix + scale.name(number) for number in _steps(last, end, last - first)}
+    bounds: list[str | None] = [after, *sorted(_within(starts, after, until), key=str.encode), until]
     return tuple(replace(part, after=begin or "", until=end) for begin, end in pairwise(bounds))
 
 
-def _within(found: set[str], after: str, until: str | None) -> set[str]:
+def _within(starts: set[str], after: str, until: str | None) -> set[str]:
     return {
         bound
-        for bound in (_short(bound, after) for bound in found)
+        for bound in (_short(bound, after) for bound in starts)
         if after.encode() < bound.encode() and (until is None or bound.encode() < until.encode())
     }
 

@@ -421,7 +421,7 @@ def decode_commits(
     Spans of parents follow each other, those of a commit from `parent_offsets[i]` to `parent_offsets[i + 1]`. The third
     result is how many there are: where `parents` is too short for them, the rest is counted only.
     """
-    found = 0
+    parent_count = 0
     parent_offsets[0] = 0
     for index in range(len(values)):
         position = values[index, DATA_START]
@@ -435,35 +435,35 @@ def decode_commits(
                 value, start = read_varint(buffer, start, end)
             position = field_end(tag, value, start, end)
             if position < 0:
-                return 9, index, found
+                return 9, index, parent_count
             number = tag >> 3
             if number > 9:
                 continue
             if tag & 7 != (VARINT if number >= 8 else LENGTH):
-                return 10, index, found
+                return 10, index, parent_count
             if number == 1:
                 id_start, id_end = start, position
             elif number == 4:
                 fault, seconds, nanos = _moment(buffer, start, position, seconds, nanos)
                 if fault:
-                    return fault, index, found
+                    return fault, index, parent_count
             elif number == 5:
                 metarange_start, metarange_end = start, position
             elif number == 7:
-                if found < len(parents):
-                    parents[found, 0] = start
-                    parents[found, 1] = position
-                found += 1
+                if parent_count < len(parents):
+                    parents[parent_count, 0] = start
+                    parents[parent_count, 1] = position
+                parent_count += 1
             elif number == 8:
                 version = value
         if _compare(keys, key_offsets[index], key_offsets[index + 1], buffer, id_start, id_end) != 0:
-            return 14, index, found
+            return 14, index, parent_count
         if metarange_start < metarange_end and not _is_range_id(buffer, metarange_start, metarange_end):
-            return 15, index, found
+            return 15, index, parent_count
         metaranges[index, 0] = metarange_start
         metaranges[index, 1] = metarange_end
         numbers[index, 0] = seconds
         numbers[index, 1] = nanos
         numbers[index, 2] = version
-        parent_offsets[index + 1] = found
-    return 0, 0, found
+        parent_offsets[index + 1] = parent_count
+    return 0, 0, parent_count

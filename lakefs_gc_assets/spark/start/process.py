@@ -84,5 +84,5 @@ def leave_out_pandas() -> None:
 def without_archives(path: Sequence[str]) -> list[str]:
     """A search path without archives of sources, where pyspark is installed beside them; else the same path."""
     installed = [entry for entry in path if not entry.endswith(".zip")]
-    found = all(PathFinder.find_spec(package, installed) for package in ("pyspark", "py4j"))
-    return installed if found else list(path)
+    are_installed = all(PathFinder.find_spec(package, installed) for package in ("pyspark", "py4j"))
+    return installed if are_installed else list(path)
