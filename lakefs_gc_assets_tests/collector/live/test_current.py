@@ -135,7 +135,7 @@ class TestUncommittedData:
 
         def prepared(*given: object, **named: object) -> Prepared:
             asked.append((*given, named))
-            own = given[1] is repositories.own.store
+            own = cast(OpenRepository, given[0]).store is repositories.own.store
             started_at = NOW + timedelta(minutes=2 if own else 1)
             return Prepared(started_at, NOW, (server_run if own else "other",), ("f",) if own else ("g",), 1)
 
@@ -148,10 +148,7 @@ class TestUncommittedData:
         told = list[int]()
         found = prepare_uncommitted(step, told.append)
 
-        given = [
-            (each.api, each.store, each.namespace, each.settings, each.clock, step.plan.cutoff, told.append)
-            for each in (step.repository, repositories.other)
-        ]
+        given = [(each, step.plan.cutoff, told.append) for each in (step.repository, repositories.other)]
         assert asked == [(*each, {"commits_expire": False}) for each in given]
         assert addresses(step, found.addresses) == {"data/own", "data/others", staged}
         (row,) = step.engine.collect(found.addresses[2]).to_pylist()
@@ -342,7 +339,7 @@ class TestCommits:
             assert asked == [] and found.definition is None
             return
         until = (step.plan.earliest_clock, NOW, step.log, ["shown"])
-        assert asked == [(own.api, own.store, own.namespace, own.settings, own.clock, *until)]
+        assert asked == [(own, *until)]
         assert (found.definition, found.own, found.unread[0].metarange_ids) == (definition, live, (held,))
         # What only expired commits name is no other repository's.
         assert found.unnamed is not None and expired not in found.unnamed.ids and not found.unnamed.records
