@@ -68,7 +68,7 @@ class Table:
     `pyarrow.table`, `polars.DataFrame` and any other consumer of an Arrow stream accept it.
 
     Attributes:
-        name: of the frame, such as `candidates`.
+        name: name of the frame, such as `candidates`.
         run_id: the run that made it.
         paths: its parquet files, as other programs open them: `s3://…` or a file's path. Such programs need their own
             credentials, and compare no digests.
@@ -186,7 +186,7 @@ class Repository:
     """A repository and its runs.
 
     Attributes:
-        name: of the repository.
+        name: name of the repository.
         storage_namespace: URI below which its objects and the frames of runs are stored.
     """
 

@@ -16,10 +16,10 @@ COMMANDS = {
     ),
     "candidates": LazyCommand(
         "lakefs_gc_assets.cli.candidates:candidates",
-        "Lists what a run found to be garbage: what a sweep deletes.",
+        "Lists the garbage of a run: the objects that a sweep deletes.",
     ),
     "deleted": LazyCommand(
-        "lakefs_gc_assets.cli.deleted:deleted", "Lists what became of each object that a run was to delete."
+        "lakefs_gc_assets.cli.deleted:deleted", "Lists the outcome of each object that a run was to delete."
     ),
     "demo": LazyCommand(
         "lakefs_gc_assets.cli.demo:demo",
@@ -38,7 +38,7 @@ COMMANDS = {
     "init": LazyCommand("lakefs_gc_assets.cli.init:init", "Writes a configuration file to begin with."),
     "forecast": LazyCommand(
         "lakefs_gc_assets.cli.forecast:forecast",
-        "Says what other rules of retention would free, and what each branch and tag holds.",
+        "Shows the bytes that other retention rules would free, and the bytes of each branch and tag.",
         "lakefs_gc_assets.cli.common:start_as_configured",
     ),
     "metrics": LazyCommand(
@@ -48,12 +48,12 @@ COMMANDS = {
     "policy": LazyCommand("lakefs_gc_assets.cli.policy:policy", "Shows, checks and sets how long replaced data stays."),
     "purge": LazyCommand(
         "lakefs_gc_assets.cli.purge:purge",
-        "Deletes for good what has been in quarantine for collection.quarantine_days.",
+        "Deletes objects for good that have been in quarantine for collection.quarantine_days.",
         "lakefs_gc_assets.cli.common:start_unless_dry",
     ),
     "report": LazyCommand(
         "lakefs_gc_assets.cli.report:report",
-        "Shows what a run found and did: as lines, as JSON, or as a page.",
+        "Shows the results of a run as lines, as JSON, or as a page.",
     ),
     "restore": LazyCommand(
         "lakefs_gc_assets.cli.restore:restore",

@@ -146,7 +146,7 @@ _COLUMNS = (
 def candidates(
     file: Path | None, repository: str | None, form: Format, out: BinaryIO, quiet: bool, run_id: str | None
 ) -> None:
-    """Lists what a run found to be garbage: what a sweep deletes.
+    """Lists the garbage of a run: the objects that a sweep deletes.
 
     Defaults to the newest finished run.
     """

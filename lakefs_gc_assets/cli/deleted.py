@@ -1,4 +1,4 @@
-"""`lakefs-gc deleted`: what became of each object that a run was to delete."""
+"""`lakefs-gc deleted`: the outcome of each object that a run was to delete."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -28,7 +28,7 @@ _COLUMNS = (
 def deleted(
     file: Path | None, repository: str | None, form: Format, out: BinaryIO, quiet: bool, run_id: str | None
 ) -> None:
-    """Lists what became of each object that a run was to delete.
+    """Lists the outcome of each object that a run was to delete.
 
     Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live, or
     deleted_by_another_run; for a dry run it is dry_run.

@@ -1,4 +1,4 @@
-"""`lakefs-gc forecast`: what other rules of retention would free, and what each branch and tag holds."""
+"""`lakefs-gc forecast`: bytes that other retention rules would free, and bytes of each branch and tag."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -82,7 +82,7 @@ def forecast(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Says what other rules of retention would free, and what each branch and tag holds.
+    """Shows the bytes that other retention rules would free, and the bytes of each branch and tag.
 
     Each line of rules shows the objects that a run of flow committed with these rules would mark now. The command
     deletes nothing, needs no lock, and may run beside a collection. It reads every range of the repository once. The
@@ -111,10 +111,7 @@ def describe(result: Forecast) -> Iterator[str]:
         f"{size(result.stored.bytes)}, in {result.ranges:,} ranges"
     )
     yield f"ages count back from {result.now:%F %T}Z"
-    yield (
-        f"what was written after {result.cutoff:%F %T}Z stays by any rules, and so does what is staged; nothing was "
-        "deleted"
-    )
+    yield (f"objects written after {result.cutoff:%F %T}Z and staged objects stay by any rules; nothing was deleted")
     yield ""
     names = [freed.scenario.name for freed in result.rules]
     width = _width("retention", names)
@@ -145,9 +142,9 @@ def _describe_holdings(result: Forecast) -> Iterator[str]:
             f"{holding.title:<{width}}  {holding.holder.commits:>9,}  {_amount(holding.in_all)}  "
             f"{size(holding.alone.bytes):>12}  {size(holding.shared.bytes):>12}  {more_freed:>12}  {head}"
         ).rstrip()
-    yield "if deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now"
+    yield "if deleted: additional bytes that a run would free if the branch or tag were deleted now"
     if result.undecided:
-        yield "there is more to ask for than collection.hidden_suspect_limit: deletions may free more than that"
+        yield "more objects need a check than collection.hidden_suspect_limit allows: deletions may free more than that"
 
 
 def _describe_folders(result: Forecast) -> Iterator[str]:

@@ -37,7 +37,7 @@ _SHOWN = 5
 def purge(
     file: Path | None, repository: str | None, run_id: str | None, dry_run: bool, quiet: bool, as_json: bool
 ) -> None:
-    """Deletes for good what has been in quarantine for collection.quarantine_days.
+    """Deletes objects for good that have been in quarantine for collection.quarantine_days.
 
     It first checks again what is live. Objects that are live again are brought back, and then the next run is a clean
     one. If that cannot be checked, nothing is deleted. May be repeated.

@@ -48,7 +48,7 @@ def report(
     again: bool,
     run_id: str | None,
 ) -> None:
-    """Shows what a run found and did: as lines, as JSON, or as a page.
+    """Shows the results of a run as lines, as JSON, or as a page.
 
     Defaults to the newest run that ended, failed or not. The page is one file that loads nothing: objects stored, live,
     kept and garbage, the largest objects, figures beside the guards' limits, bytes to free, how to approve and undo.

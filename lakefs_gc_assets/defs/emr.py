@@ -38,8 +38,8 @@ class EmrRunConfig(dg.Config):
     flow: FlowName = Field(default="clean", description="As in the job open_run.")
     sweep: bool | None = Field(
         default=None,
-        description="Delete at once, or not; only where launch.sweep is any in the configuration file. Left out, that "
-        "file decides where it is any, and it is a dry run otherwise.",
+        description="Delete at once, or not; only if launch.sweep is any in the configuration file. If left out, that "
+        "file decides if launch.sweep is any; otherwise it is a dry run.",
     )
 
 

@@ -48,13 +48,13 @@ class ForecastConfig(dg.Config):
     policies: dict[str, str] = Field(
         default={},
         max_length=_MOST_SCENARIOS,
-        description="Further policies: the text of each, as a policy file has it, by a name.",
+        description="More policies to compare: the text of a policy file, by a name.",
     )
     by_path: int = Field(
         default=0,
         ge=0,
         le=16,
-        description="Say also what folders hold, and who has it: so many components of paths make a folder; 0: do not.",
+        description="Also show the bytes of each folder and its holders, for folders of this depth; 0: do not.",
     )
 
 
@@ -96,9 +96,9 @@ def define(names: Names) -> dg.AssetsDefinition:
 
     @dg.asset(
         key=names.asset(NAME),
-        description=f"What other rules of retention would free in {names.repository}, exactly: what a run of flow "
-        "committed with them would mark at that moment. And what each branch and tag holds, and what would go without "
-        "it. It deletes nothing, takes no lock, and may be made beside a run.",
+        description=f"Bytes that other retention rules would free in {names.repository}: exactly those that a run of "
+        "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
+        "freed without it. It deletes nothing, takes no lock, and may be made beside a run.",
         # A separate group, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
         group_name=names.qualified("retention"),
         kinds={"pyspark", "parquet"},
@@ -121,8 +121,8 @@ def forecast_job(names: Names) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         name=names.qualified(JOB),
         selection=[names.asset(NAME)],
-        description=f"Says what other rules of retention would free in {names.repository}, and what each branch and "
-        "tag holds. Deletes nothing.",
+        description=f"Shows the bytes that other retention rules would free in {names.repository}, and the bytes of "
+        "each branch and tag. Deletes nothing.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )

@@ -87,16 +87,16 @@ class OpenRunConfig(dg.Config):
 
     flow: FlowName = Field(
         default="clean",
-        description="clean: look at every object; what any commit holds stays. optimized: the same, but look only at "
-        "what is new since the last run that deleted; where none can be built on, it is a clean run and says why. "
-        "committed: what only commits hold that retention rules let expire; nothing is listed. unified: what "
-        "nothing references and what expired commits hold may go; every object is looked at once in "
-        "collection.full_listing_days, in between only what is new and what expired.",
+        description="clean: every object; those that any commit holds stay. optimized: the same for objects that are "
+        "new since the last run that deleted; without a run to build on, it is a clean run and says why. committed: "
+        "objects that only expired commits hold, by retention rules; nothing is listed. unified: unreferenced objects "
+        "and those that only expired commits hold. It looks at every object once in collection.full_listing_days, and "
+        "in between only at new and expired ones.",
     )
     sweep: bool | None = Field(
         default=None,
-        description="Delete at once, or not; only where launch.sweep is any in the configuration file. Left out, that "
-        "file decides where it is any, and it is a dry run otherwise.",
+        description="Delete at once, or not; only if launch.sweep is any in the configuration file. If left out, that "
+        "file decides if launch.sweep is any; otherwise it is a dry run.",
     )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
@@ -188,7 +188,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
     @dg.op(
         name=names.qualified(_APPROVING_OP),
-        description="Says how much the dry run found, approves it, and asks for its last step.",
+        description="Logs the garbage of the dry run, approves it, and requests its last step.",
         config_schema=_schema(ApproveConfig, policy),
         required_resource_keys={names.qualified("collector")},
         pool=names.pool,

@@ -259,9 +259,9 @@ def restore_job(names: Names) -> dg.JobDefinition:
 
     @dg.job(
         name=names.qualified("restore"),
-        description=f"Brings back what a run of {names.repository} deleted, out of quarantine or, in a bucket that "
-        "keeps versions, from below its delete markers. Give the run's id; it shows what it would do unless `confirm` "
-        "is true. The next run is a clean one.",
+        description=f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "
+        "that keeps versions, by removing its delete markers. Give the run's id; it shows what it would do unless "
+        "`confirm` is true. The next run is a clean one.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )
@@ -276,7 +276,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
     @dg.op(
         name=names.qualified(_PURGE_OP),
-        description="Deletes for good what is due, brings back what is live again, or shows what is there.",
+        description="Deletes due objects for good and brings back live ones, or shows the quarantine.",
         required_resource_keys={names.qualified("collector")},
         pool=names.pool,
     )
@@ -305,8 +305,8 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     @dg.job(
         name=names.qualified("purge"),
         description=f"Deletes for good what runs of {names.repository} moved to quarantine "
-        "collection.quarantine_days ago. What is live is looked at anew: what became live again is brought back, and "
-        "where it cannot be known nothing goes. Shows what is there unless `confirm` is true.",
+        "collection.quarantine_days ago. It first checks again what is live: live objects are brought back, and "
+        "without that check nothing is deleted. Shows the quarantine unless `confirm` is true.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},
     )
@@ -406,8 +406,8 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     @dg.job(
         name=names.qualified("expire_runs"),
         description=f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
-        f"those of the newest {settings.keep_runs} (automation.keep_runs), and what `explain` made the server prepare. "
-        "Plans, reports and receipts stay for ever. "
+        f"those of the newest {settings.keep_runs} (automation.keep_runs). Also removes files that the server prepared "
+        "for `explain`. Plans, reports and receipts stay for ever. "
         "A run stays whole while the next optimized run builds on it, its sweep has not come to its end, or its "
         "approved mark is to be deleted yet. Shows what it would do unless `dry` is false.",
         executor_def=dg.in_process_executor,

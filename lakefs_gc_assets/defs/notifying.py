@@ -55,7 +55,7 @@ def post(url: str, text: str) -> None:
 def _failure_sensor(
     names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str], posts: bool
 ) -> dg.SensorDefinition:
-    webhook = "posts it to notifications.failure_webhook" if posts else "notifications.failure_webhook would be told"
+    webhook = "posts it to notifications.failure_webhook" if posts else "notifications.failure_webhook would get it"
 
     @dg.run_failure_sensor(
         name=names.qualified("note_failures"),

@@ -55,7 +55,7 @@ class RunPartitions:
         """
         name = self.windows.name or ""
         existing = instance.get_dynamic_partitions(name)
-        for foreign in (each for each in existing if not layout.is_window(each)):
+        for foreign in (window for window in existing if not layout.is_window(window)):
             instance.delete_dynamic_partition(name, foreign)
         new = [window for window in windows if window not in existing]
         for start in range(0, len(new), _CHUNK):

@@ -82,8 +82,8 @@ def define(
             purge,
             maintenance.purging_config(names),
             f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
-            f"brings back what is live again. Launch the job {names.qualified('purge')} first to see what is there. "
-            "Cron: automation.purge_cron.",
+            f"brings back objects that are live again. Launch the job {names.qualified('purge')} first to see the "
+            "quarantine. Cron: automation.purge_cron.",
             by_this_schedule,
         ),
     ]

@@ -42,8 +42,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
 """Counts the candidates of a manifest; returns None if there are too many. May raise CorruptFile."""
 
-_NOT_READ = "so much is not read when a run ends; `lakefs-gc report --again RUN` reads it"
-_NOT_COUNTED = "the run failed, and so many are not counted then; `lakefs-gc report --again RUN` counts them"
+_NOT_READ = "too much to read when a run ends; `lakefs-gc report --again RUN` reads it"
+_NOT_COUNTED = "the run failed with too many to count; `lakefs-gc report --again RUN` counts them"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def render(forecast: Forecast) -> bytes:
 
 
 def _sections(forecast: Forecast) -> Iterator[Element]:
-    yield element("h1", f"What other rules of retention would free of {forecast.repository}")
+    yield element("h1", f"Forecast of retention rules for {forecast.repository}")
     yield element(
         "p",
         f"{forecast.commits:,} commits hold {forecast.stored.objects:,} objects, {size(forecast.stored.bytes)}. "
@@ -44,21 +44,23 @@ def _sections(forecast: Forecast) -> Iterator[Element]:
     )
     yield element(
         "p",
-        f"Ages count back from {forecast.now:%F %T}Z. What was written after {forecast.cutoff:%F %T}Z stays by any "
-        "rules, and so does what is staged.",
+        f"Ages count back from {forecast.now:%F %T}Z. Objects written after {forecast.cutoff:%F %T}Z and staged "
+        "objects stay by any rules.",
         class_="soft",
     )
     yield from _rules(forecast)
     yield from _holders(forecast)
     yield from _folders(forecast)
-    yield element("h2", "What to do next")
-    yield element("p", "Write a policy, see what it would free, and what would stop a sweep by it:")
+    yield element("h2", "Next steps")
+    yield element("p", "Write a policy, and see the bytes that it would free and the guards that would stop a sweep:")
     yield element("pre", "lakefs-gc forecast --policy FILE")
-    yield element("p", "Name it in collection.retention_policy, and make a dry run: it marks what the forecast said.")
+    yield element(
+        "p", "Name it in collection.retention_policy, and make a dry run: it marks the objects of the forecast."
+    )
     yield element("pre", "lakefs-gc run --flow committed")
     yield element(
         "p",
-        f"Forecast {forecast.forecast_id}; all times are UTC. forecast.parquet beside this page says it to programs.",
+        f"Forecast {forecast.forecast_id}; all times are UTC. forecast.parquet beside this page has it for programs.",
         class_="soft",
     )
 
@@ -90,16 +92,14 @@ def _rules(forecast: Forecast) -> Iterator[Element]:
 
 
 def _holders(forecast: Forecast) -> Iterator[Element]:
-    yield element("h2", "Who holds it")
+    yield element("h2", "Bytes by branch and tag")
     order = sorted(forecast.holdings, key=lambda holding: (-holding.in_all.bytes, holding.title))
     shown = [holding for holding in order if holding.in_all.objects][:_DRAWN]
     if shown:
         parts = [
             (holding.title, holding.alone.bytes, holding.shared.bytes, _held_in_words(holding)) for holding in shown
         ]
-        yield stacked(
-            "Bytes that each branch and tag holds: first what no other one has, then what others have as well", parts
-        )
+        yield stacked("Bytes that each branch and tag holds: first alone, then shared with others", parts)
     rows = [
         (
             holding.title,
@@ -119,13 +119,13 @@ def _holders(forecast: Forecast) -> Iterator[Element]:
         yield element("p", f"{more:,} more are in forecast.parquet.", class_="soft")
     yield element(
         "p",
-        "If deleted: what a run would free beside what it frees anyway, were the branch or tag deleted now.",
+        "If deleted: additional bytes that a run would free if the branch or tag were deleted now.",
         class_="soft",
     )
     if forecast.undecided:
         yield element(
             "p",
-            "There is more to ask for than collection.hidden_suspect_limit: deletions may free more than that.",
+            "More objects need a check than collection.hidden_suspect_limit allows: deletions may free more than that.",
             class_="box",
         )
 
@@ -134,7 +134,7 @@ def _folders(forecast: Forecast) -> Iterator[Element]:
     by_folder = forecast.by_folder
     if by_folder is None:
         return
-    yield element("h2", "Where it lies")
+    yield element("h2", "Bytes by folder")
     drawn = [(folder.title, folder.stored.bytes, _words(folder.stored)) for folder in by_folder.largest[:_DRAWN]]
     if by_folder.others is not None:
         name = f"({by_folder.other_folders:,} smaller ones)"
@@ -147,7 +147,7 @@ def _folders(forecast: Forecast) -> Iterator[Element]:
         if more := len(holders) - len(named):
             named.append(f"{more:,} more")
         rows.append((folder.title, f"{folder.stored.objects:,}", size(folder.stored.bytes), ", ".join(named)))
-    yield table("What each folder holds, and who has it", ("Folder", "Objects", "Bytes", "Held by"), rows)
+    yield table("Objects and bytes of each folder, and their holders", ("Folder", "Objects", "Bytes", "Held by"), rows)
     yield element("p", "An object that is in several folders counts in each of them.", class_="soft")
 
 

@@ -89,8 +89,8 @@ def sections(facts: RunFacts) -> Iterator[Element]:
     yield from _next_steps(facts)
     yield element(
         "p",
-        f"Made at {facts.made_at:%F %T}Z from what the run left in {facts.report.storage_namespace}; all times are "
-        "UTC. report.json beside this page says the same to programs, the frames name every object.",
+        f"Made at {facts.made_at:%F %T}Z from the run's files in {facts.report.storage_namespace}; all times are "
+        "UTC. report.json beside this page has the same facts for programs; the frames name every object.",
         class_="soft",
     )
 
@@ -112,7 +112,7 @@ def _head(facts: RunFacts) -> Iterator[Element]:
         ("Flow", report.flow),
         ("Began", f"{report.started_at:%F %T}Z"),
         ("Took", _duration((report.ended_at - report.started_at).total_seconds())),
-        ("Cutoff", f"{report.cutoff:%F %T}Z: what was written or named later stays"),
+        ("Cutoff", f"{report.cutoff:%F %T}Z: objects written or named later stay"),
         ("Slice windows", " to ".join(dict.fromkeys([*first, *last])) + f", {len(plan.windows):,} in all"),
     ]
     if report.base_run:
@@ -123,8 +123,8 @@ def _head(facts: RunFacts) -> Iterator[Element]:
     if report.loosened:
         rows.append(("Loosened by its launch", ", ".join(f"{k}={json.dumps(v)}" for k, v in report.loosened.items())))
     if report.commit_source:
-        rows.append(("Commits learnt from", report.commit_source))
-    yield table("The run", ("What", "Value"), rows)
+        rows.append(("Source of commits", report.commit_source))
+    yield table("The run", ("Fact", "Value"), rows)
 
 
 def _kind(facts: RunFacts) -> str:
@@ -135,7 +135,7 @@ def _kind(facts: RunFacts) -> str:
 
 def _objects(facts: RunFacts) -> Iterator[Element]:
     report, counts, sizes = facts.report, facts.report.counts, facts.report.object_bytes
-    yield element("h2", "What it found")
+    yield element("h2", "Objects")
     if not counts:
         yield element("p", "The run ended before it had counted everything.")
         return
@@ -169,7 +169,7 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
             ("Live again at the recheck, kept", f"{counts['kept_live']:,}", ""),
             ("Deleted by another run since the listing", f"{counts.get('deleted_by_another_run', 0):,}", ""),
         ]
-    yield table("Objects by what they were found to be", ("What", "Objects", "Bytes"), rows, numbers=2)
+    yield table("Objects by kind", ("Kind", "Objects", "Bytes"), rows, numbers=2)
     if facts.retention:
         yield table(
             "Commits by the reason why they stay",
@@ -183,7 +183,7 @@ def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
     report, sizes = facts.report, facts.report.object_bytes
     if not report.counts:
         return
-    yield element("h2", "What that frees")
+    yield element("h2", "Freed bytes")
     if report.dry_run:
         yield element("p", f"A sweep would free {_worth(facts, sizes.get('candidates', 0))}.")
         if facts.settings.quarantines:
@@ -199,14 +199,14 @@ def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
 def _worth(facts: RunFacts, count: int) -> str:
     price = facts.prices.price_per_gb_month
     if not price:
-        return f"{size(count)} (with report.price_per_gb_month set, this page says also what they cost)"
+        return f"{size(count)} (set report.price_per_gb_month to see their cost)"
     cost = count / _GB * price
     # Cents matter for small costs only.
     return f"{size(count)}, which cost {cost:,.{2 if cost < 1000 else 0}f} {facts.prices.currency} a month"
 
 
 def _garbage(facts: RunFacts) -> Iterator[Element]:
-    yield element("h2", "What the garbage is")
+    yield element("h2", "Garbage")
     garbage = facts.garbage
     if facts.months:
         newest = dict([*facts.months.items()][-_MONTHS:])
@@ -296,7 +296,7 @@ def _chart(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[
 
 
 def _guards(facts: RunFacts) -> Iterator[Element]:
-    yield element("h2", "How near to its guards")
+    yield element("h2", "Guards")
     if facts.mark is None:
         yield element("p", "The frames that guards look at are not there: the run ended before, or they were removed.")
         return
@@ -324,7 +324,7 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
         others.append(f"the server does not list its repositories: {facts.mark.repositories_unknown}")
     for guard_text in others:
         yield element("p", guard_text, class_="box")
-    yield element("p", "Right before anything is deleted, branches and uncommitted data are looked at once more.")
+    yield element("p", "Right before it deletes, a sweep reads branches and uncommitted data again.")
 
 
 def _used(gauge: Gauge) -> float:
@@ -338,7 +338,7 @@ def _figure(value: float, is_share: bool) -> str:
 
 
 def _times(facts: RunFacts) -> Iterator[Element]:
-    yield element("h2", "How long it took")
+    yield element("h2", "Duration")
     seconds, waited = facts.figures.seconds, facts.figures.waited
     if not seconds:
         yield element("p", "No step came to its end.")
@@ -353,8 +353,8 @@ def _times(facts: RunFacts) -> Iterator[Element]:
     if waited:
         yield element(
             "p",
-            "A step waits before it asks which commits are live, and before it asks once more right before deletions: "
-            "what a server cannot show yet, it shows then.",
+            "A step waits before it reads live commits, and again before the recheck, since a server may show new "
+            "data with a delay.",
             class_="soft",
         )
 
@@ -362,22 +362,22 @@ def _times(facts: RunFacts) -> Iterator[Element]:
 def _next_steps(facts: RunFacts) -> Iterator[Element]:
     report = facts.report
     run_id, counts = report.run_id, report.counts
-    yield element("h2", "What to do next")
+    yield element("h2", "Next steps")
     if report.ending is Ending.FAILED:
         yield element("p", "The error above says what to do; then open a new run.")
         if not report.dry_run:
-            yield element("p", "Some objects may be gone already. What became of each that was decided about:")
+            yield element("p", "Some objects may be gone already. To see those that can be brought back:")
             yield element("pre", f"lakefs-gc restore --run-id {run_id} --dry-run")
     elif report.dry_run:
         yield from _approval(facts)
     if counts.get("quarantined"):
         until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
-        yield element("p", f"To undo what was moved to quarantine; it may be purged from {until:%F %T}Z on:")
+        yield element("p", f"To undo the move to quarantine; it may be purged from {until:%F %T}Z on:")
         yield element("pre", f"lakefs-gc restore --run-id {run_id}")
     if counts.get("deleted"):
         yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
         yield element("pre", f"lakefs-gc restore --run-id {run_id}")
-        yield element("p", "In a bucket without versions, what was deleted is gone.")
+        yield element("p", "In a bucket without versions, deleted objects are gone.")
     if counts.get("failed"):
         yield element("p", "To see what could not be deleted, and why:")
         yield element("pre", f"lakefs-gc deleted {run_id}")
@@ -399,8 +399,8 @@ def _approval(facts: RunFacts) -> Iterator[Element]:
     does = "moves to quarantine" if facts.settings.quarantines else "deletes"
     yield element(
         "p",
-        f"To approve{until}, here or by the job approve in the Dagster UI; it {does} what was found and is not live by "
-        "then:",
+        f"To approve{until}, here or by the job approve in the Dagster UI; it {does} the candidates that are not live "
+        "by then:",
     )
     yield element("pre", f"lakefs-gc approve {run_id}")
 
