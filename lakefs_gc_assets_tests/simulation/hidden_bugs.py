@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, known_ranges
-from lakefs_gc_assets.collector.live.contents import Looking
+from lakefs_gc_assets.collector.live.contents import Sample
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
@@ -31,7 +31,7 @@ _select_ranges = known_ranges.select_ranges
 
 
 def _in_a_world(
-    test: Callable[[World], None], choose_sizes: Callable[..., Looking] = contents.choose_sizes
+    test: Callable[[World], None], choose_sizes: Callable[..., Sample] = contents.choose_sizes
 ) -> Callable[[], None]:
     """The test in a world of its own."""
 
@@ -103,7 +103,7 @@ _REQUESTS, _BOUND = tests.TestRequests(), tests.TestBoundOfCandidates()
 
 HIDDEN_BUGS: dict[str, TestedBug] = {
     "any ETag taken for the MD5": TestedBug(
-        replaced((contents, "_told", _etag_as_md5)),
+        replaced((contents, "_ask_md5", _etag_as_md5)),
         _looking(tests.test_plain_objects_say_nothing_of_an_encrypted_one_beside_them),
     ),
     "checksums taken for the MD5 of what is committed": TestedBug(

@@ -43,7 +43,7 @@ def read_earlier(step: Step[R], before: datetime) -> R:
         try:
             frame = step.stored_of(run_id, SIGHTINGS_DF)
             if frame.manifest.span.ended_at <= before and run_id != step.plan.run_id:
-                sightings.append(frame.rows(engine, damaged_files=_leave_out))
+                sightings.append(frame.rows(engine, damaged_files=_warn_of_damage))
                 if settled is not None:
                     flows.add(settled.flow)
         except OrderViolation:
@@ -53,7 +53,7 @@ def read_earlier(step: Step[R], before: datetime) -> R:
     return engine.earliest_sightings(engine.union(*sightings))
 
 
-def _leave_out(damage: CorruptFile) -> None:
+def _warn_of_damage(damage: CorruptFile) -> None:
     _log.warning(_KEPT_FOR_LONGER.format(damage=damage))
 
 

@@ -348,8 +348,10 @@ def batches_of(frames: Iterable[ArrowRows]) -> Batches:
 
 def _whole(frames: Sequence[ArrowRows]) -> pa.RecordBatch:
     """All rows of several frames that have the same columns, in one batch."""
-    found = list(batches_of(frames))
-    return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=frames[0].schema)
+    batches_of_all = list(batches_of(frames))
+    return (
+        pa.concat_batches(batches_of_all) if batches_of_all else pa.RecordBatch.from_pylist([], schema=frames[0].schema)
+    )
 
 
 def _of_whole(

@@ -68,19 +68,19 @@ def find(repository: OpenRepository, definition: str, before: str | None = None)
         StorageError: the store cannot be asked.
     """
     try:
-        found = _newest(repository.store, before)
-        checkpoint = found.report.checkpoint
+        ended = _newest(repository.store, before)
+        checkpoint = ended.report.checkpoint
         if checkpoint is None:
-            raise NoBaseRun(f"run {found.report.run_id} left nothing to build on: {_why_nothing(found.report)}")
-        _require_not_undone(repository.store, found.report.run_id)
-        _require_alike(repository, found.plan, definition)
-        run_id = found.report.run_id
+            raise NoBaseRun(f"run {ended.report.run_id} left nothing to build on: {_why_nothing(ended.report)}")
+        _require_not_undone(repository.store, ended.report.run_id)
+        _require_alike(repository, ended.plan, definition)
+        run_id = ended.report.run_id
         files = checkpoints.require_frames(repository.store, run_id, checkpoint)
         checkpoints.count_ids(repository.store, run_id, checkpoint)
         sealed = checkpoints.read_sealed(repository.store, run_id, checkpoint)
     except CorruptFile as corrupt:
         raise _unreadable(corrupt) from corrupt
-    return BaseRun(found.plan, found.report, checkpoint, sealed, files)
+    return BaseRun(ended.plan, ended.report, checkpoint, sealed, files)
 
 
 def live_definition(repository: OpenRepository) -> str:
@@ -102,46 +102,46 @@ def find_base_run(repository: OpenRepository, before: str | None = None, definit
     Raises:
         NoBaseRun: it cannot build on any.
     """
-    found = find(repository, definition or live_definition(repository), before)
-    if new := sorted(set(folders(repository.store).others).difference(found.checkpoint.other_folders)):
+    base = find(repository, definition or live_definition(repository), before)
+    if new := sorted(set(folders(repository.store).others).difference(base.checkpoint.other_folders)):
         raise NoBaseRun(
-            f"`data/` has folders that are no slices and were not there in run {found.run_id}: {', '.join(new[:5])}"
+            f"`data/` has folders that are no slices and were not there in run {base.run_id}: {', '.join(new[:5])}"
         )
-    return found
+    return base
 
 
 def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
     return NoBaseRun(f"what an earlier run left cannot be read: {corrupt}")
 
 
-def require_files(store: ObjectStore, found: BaseRun) -> None:
+def require_files(store: ObjectStore, base: BaseRun) -> None:
     """Reads the files of the frames that the base run left. Raises NoBaseRun where one is damaged or gone.
 
     The run reads them later as well. A run that is planned on a damaged file could only fail, and so would each dry run
     after it, since a dry run never takes the place of its base run.
     """
     try:
-        checkpoints.require_files(store, found.files)
+        checkpoints.require_files(store, base.files)
     except CorruptFile as corrupt:
         raise _unreadable(corrupt) from corrupt
 
 
-def require_earlier_cutoff(found: BaseRun, planned: Plan) -> None:
+def require_earlier_cutoff(base: BaseRun, planned: Plan) -> None:
     """Raises NoBaseRun where the base run's cutoff is later than this run's, as it is after a clock was set back."""
-    if found.plan.cutoff > planned.cutoff:
+    if base.plan.cutoff > planned.cutoff:
         raise NoBaseRun(
-            f"run {found.run_id} had a later cutoff, {found.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
+            f"run {base.run_id} had a later cutoff, {base.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
         )
 
 
-def require_recent_full_listing(found: BaseRun, planned: Plan, settings: CollectionSettings) -> None:
+def require_recent_full_listing(base: BaseRun, planned: Plan, settings: CollectionSettings) -> None:
     """Raises NoBaseRun where the last run by rules that listed everything began too long ago.
 
     Only such a run finds what came into a sealed slice late.
     """
-    full_run = found.checkpoint.full_run
+    full_run = base.checkpoint.full_run
     if full_run is None:
-        raise NoBaseRun(f"run {found.run_id} does not say which run listed every object last")
+        raise NoBaseRun(f"run {base.run_id} does not say which run listed every object last")
     began = xids.as_datetime(xids.created_at(full_run))
     if not timedelta() <= planned.started_at - began < timedelta(days=settings.full_listing_days):
         raise NoBaseRun(
@@ -150,7 +150,7 @@ def require_recent_full_listing(found: BaseRun, planned: Plan, settings: Collect
         )
 
 
-def require_none_failed_on(store: ObjectStore, found: BaseRun, planned: Plan) -> None:
+def require_none_failed_on(store: ObjectStore, base: BaseRun, planned: Plan) -> None:
     """Raises NoBaseRun where the run before, or this run's attempt before, built on the same run and failed.
 
     A dry run that fails hides no base run. What it could not read, such as a range that is gone, no other could. So it
@@ -161,8 +161,8 @@ def require_none_failed_on(store: ObjectStore, found: BaseRun, planned: Plan) ->
             report = None if run_id is None else reports.read(store, run_id)
         except CorruptFile as corrupt:
             raise _unreadable(corrupt) from corrupt
-        if report is not None and report.error is not None and report.base_run == found.run_id:
-            raise NoBaseRun(f"run {run_id}, which built on run {found.run_id}, failed ({report.error})")
+        if report is not None and report.error is not None and report.base_run == base.run_id:
+            raise NoBaseRun(f"run {run_id}, which built on run {base.run_id}, failed ({report.error})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,23 +258,24 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
     """
     try:
         newest = newest_sweep(store, among=_LOOKED_AT)
-        found = None if newest is None else reports.read(store, newest.run_id)
+        report = None if newest is None else reports.read(store, newest.run_id)
     except CorruptFile as corrupt:
         return f"the newest run that was to delete cannot be read ({corrupt}): open a clean run that sweeps"
     if newest is None:
         return "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
-    if found is None:
+    if report is None:
         return f"run {newest.run_id}, which is to delete, has not ended"
-    if found.dry_run:
+    if report.dry_run:
         return f"run {newest.run_id} was approved and has not deleted yet"
-    if not found.is_complete and not found.only_undeletable:
+    if not report.is_complete and not report.only_undeletable:
         return (
-            f"run {newest.run_id} did not succeed ({found.error or found.ending.value}): make it again, or a clean run"
+            f"run {newest.run_id} did not succeed ({report.error or report.ending.value}): "
+            "make it again, or a clean run"
         )
     believable = xids.is_xid(followed) and not xids.is_to_come(followed, now)
-    if believable and found.run_id >= followed:
-        return f"run {found.run_id} was followed already"
-    due = found.started_at + cadence
+    if believable and report.run_id >= followed:
+        return f"run {report.run_id} was followed already"
+    due = report.started_at + cadence
     if now < due:
-        return f"run {found.run_id} is followed from {due:%F %T}Z on"
-    return found
+        return f"run {report.run_id} is followed from {due:%F %T}Z on"
+    return report

@@ -113,14 +113,14 @@ def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> t
     frames = [(PENDING_DF, checkpoint.pending_digest)]
     if checkpoint.tracked_sha256 is None:
         frames.append((CHECKPOINT_COMMITTED_DF, checkpoint.committed_digest))
-    found: list[FrameFile] = []
+    files: list[FrameFile] = []
     for frame, digest in frames:
         key = run_folder.manifest(run_id, frame.name)
         manifest = fetch(store, key)
         if hashlib.sha256(manifest).hexdigest() != digest:
             raise CorruptFile(key, "digest", "the frame is not the one that the report names")
-        found += Manifest.from_json(manifest, key, frame).files
-    return tuple(found)
+        files += Manifest.from_json(manifest, key, frame).files
+    return tuple(files)
 
 
 def require_files(store: ObjectStore, files: Sequence[FrameFile]) -> None:
@@ -181,11 +181,11 @@ class BaseCheckpoint:
     def __init__(self, store: ObjectStore, run_id: str) -> None:
         self._store = store
         self.run_id = run_id
-        found = report.read(store, run_id)
-        if found is None or found.checkpoint is None:
+        base_report = report.read(store, run_id)
+        if base_report is None or base_report.checkpoint is None:
             raise CorruptFile(run_id, "report", "the run that this one builds on has lost its report")
-        self.report: Report = found
-        self.checkpoint: Checkpoint = found.checkpoint
+        self.report: Report = base_report
+        self.checkpoint: Checkpoint = base_report.checkpoint
 
     @property
     def sealed(self) -> frozenset[str]:
@@ -262,9 +262,9 @@ def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
     """
     if step.plan.base_run is None:
         return None
-    found = BaseCheckpoint(step.repository.store, step.plan.base_run)
-    if found.checkpoint.attempt != step.plan.base_run_attempt:
+    base = BaseCheckpoint(step.repository.store, step.plan.base_run)
+    if base.checkpoint.attempt != step.plan.base_run_attempt:
         raise OrderViolation(
-            f"run {found.run_id}, which this one builds on, was made again since this one began: open a new run"
+            f"run {base.run_id}, which this one builds on, was made again since this one began: open a new run"
         )
-    return found
+    return base

@@ -25,7 +25,7 @@ _MANY_ENTRIES = 8_000_000
 """Of so many, which are too many to be looked up, those are left out first that ranges in their place hold."""
 
 
-def store_expired(step: Step[R], before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
+def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -> StoredFrame[NoFigures]:
     """Stores the objects that expired since the base run as the frame `expired`.
 
     Args:
@@ -34,11 +34,11 @@ def store_expired(step: Step[R], before: BaseCheckpoint, found: Committed) -> St
         CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
     """
     began = step.repository.clock.now()
-    dead = before.tracked.without(found.ids)
+    dead = before.tracked.without(committed.ids)
     step.log(f"{len(dead):,} of {before.checkpoint.tracked:,} ranges expired since run {before.run_id}")
     instead = None
-    if found.tells_ranges and dead.entries > _MANY_ENTRIES:
-        instead = found.records.covering(dead)
+    if committed.tells_ranges and dead.entries > _MANY_ENTRIES:
+        instead = committed.records.covering(dead)
         step.log(
             f"they have {dead.entries:,} entries, of which those are left out first that {len(instead):,} live ranges "
             "with the same keys hold"

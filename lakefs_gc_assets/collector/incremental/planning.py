@@ -107,9 +107,9 @@ def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
     settings = repository.settings
     if not settings.inventory or plan.follows_expiry or plan.flow not in (Flow.CLEAN, Flow.UNIFIED):
         return plan
-    found = open_inventory(repository.opener.settings, settings.inventory, repository.namespace)
-    trusted = found.created_at - timedelta(hours=settings.inventory_margin_hours) - plan.skew
-    return replace(plan, inventory=found.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
+    opened = open_inventory(repository.opener.settings, settings.inventory, repository.namespace)
+    trusted = opened.created_at - timedelta(hours=settings.inventory_margin_hours) - plan.skew
+    return replace(plan, inventory=opened.manifest, cutoff=min(plan.cutoff, trusted.replace(microsecond=0)))
 
 
 def _build_on_base_run(repository: OpenRepository, planned: Plan, flow: Flow) -> Plan:

@@ -61,7 +61,7 @@ _OBJECTS = pa.schema(
     ]
 )
 """Candidates, whose `checksum` is null, and committed objects with that of their entry, which looks like an MD5."""
-_TOLD = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("looked_at", pa.bool_()))
+_WITH_MD5 = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("looked_at", pa.bool_()))
 _TRUE_CHECKSUMS = pa.schema([HEAD_ENTRIES.field("key"), HEAD_ENTRIES.field("etag")])
 _SAMPLED = pa.schema([pa.field("key", pa.string()), pa.field("size", pa.int64()), pa.field("md5", pa.string())])
 _AMOUNTS = pa.schema([pa.field("bits", pa.int64()), pa.field("bytes", pa.int64())])
@@ -90,7 +90,7 @@ class _Learned(Generic[R]):
     """Objects with the MD5s that the store told or that were computed from their content.
 
     Attributes:
-        objects: _TOLD, without those that are gone.
+        objects: _WITH_MD5, without those that are gone.
         trusted: whether the store told MD5s, and those of a sample are true.
         bytes_left: how many more bytes may be read.
     """
@@ -101,7 +101,7 @@ class _Learned(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Looking:
+class Sample:
     """Which objects are looked at.
 
     Attributes:
@@ -124,7 +124,7 @@ class Looking:
         ]
 
 
-def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> Looking:
+def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], limit: int, seed: str) -> Sample:
     """Chooses the sizes whose candidates are looked at: those of which there are more questions than candidates.
 
     Of other sizes, the paths are asked for without knowing what the candidates hold, as far as the limit allows it.
@@ -133,7 +133,7 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
         candidates: how many there are of each size.
         questions: how many paths on branches there are of each size.
         limit: how many questions may be asked.
-        seed: see Looking.
+        seed: see Sample.
     """
     asked, looked = 0, []
     for size, number in sorted(questions.items(), key=lambda item: (item[1], item[0])):
@@ -142,14 +142,14 @@ def choose_sizes(candidates: Mapping[int, int], questions: Mapping[int, int], li
         elif size:
             # All objects of size 0 are equal: there is nothing to learn about them.
             looked.append(size)
-    return Looking(
+    return Sample(
         pa.array(looked, pa.int64()), _share(CANDIDATES_LOOKED_AT, sum(candidates[size] for size in looked)), seed
     )
 
 
 @contextmanager
 def known_contents(
-    step: Step[R], candidates: R, entries: R, columns: pa.Schema, looking: Looking, listed: Callable[[], R] | None
+    step: Step[R], candidates: R, entries: R, columns: pa.Schema, sample: Sample, listed: Callable[[], R] | None
 ) -> Iterator[Known[R]]:
     """Learns the contents of candidates that have the size of an entry, and which checksums of entries are true.
 
@@ -157,14 +157,14 @@ def known_contents(
         candidates: address and size at least, and `key` where an object lies elsewhere than at its address.
         entries: entries of branch heads (HEAD_ENTRIES); used several times, so worth being cached.
         columns: of the candidates.
-        looking: which candidates are looked at.
+        sample: which candidates are looked at.
         listed: gives address, size and ETag of all objects of the store, where it was listed.
     """
     engine = step.engine
     sizes = engine.collect(engine.distinct(engine.select(entries, "size"))).column("size").combine_chunks()
     key = "key" if "key" in columns.names else "address"
     suspects = engine.map_batches(candidates, partial(_suspects, key, sizes), _OBJECTS)
-    with _learn(step, suspects, looking, READ_BYTES // 2) as learned:
+    with _learn(step, suspects, sample, READ_BYTES // 2) as learned:
         contents = engine.map_batches(learned.objects, _contents, CONTENTS)
         if extremes := _extremes(engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))):
             # Where the store's ETags are no MD5s, its listing confirms no checksum.
@@ -184,23 +184,23 @@ def _without_doubtful_checksums(
     doubtful = engine.map_batches(entries, partial(_doubtful, extremes), HEAD_ENTRIES)
     if listed is not None:
         sizes = pa.array(extremes, pa.int64())
-        told = engine.map_batches(listed(), partial(_computed_by_server, sizes), _TRUE_CHECKSUMS)
-        doubtful = engine.without_matching(doubtful, told, _TRUE_CHECKSUMS.names)
+        computed = engine.map_batches(listed(), partial(_computed_by_server, sizes), _TRUE_CHECKSUMS)
+        doubtful = engine.without_matching(doubtful, computed, _TRUE_CHECKSUMS.names)
     with engine.cached(doubtful, at_most=sys.maxsize) as rest:
         objects = engine.distinct(engine.map_batches(rest, _committed, _OBJECTS))
-        looking = Looking(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
-        with _learn(step, objects, looking, bytes_left) as learned:
+        sample = Sample(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
+        with _learn(step, objects, sample, bytes_left) as learned:
             true = engine.map_batches(learned.objects, _true_checksums, _TRUE_CHECKSUMS)
             untold = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
             with engine.cached(untold, at_most=sys.maxsize) as unknown:
-                told = engine.without_matching(
+                computed = engine.without_matching(
                     engine.select(entries, *HEAD_ENTRIES.names), unknown, ("range_id", "path")
                 )
-                yield engine.union(told, engine.map_batches(unknown, _without_etag, HEAD_ENTRIES))
+                yield engine.union(computed, engine.map_batches(unknown, _without_etag, HEAD_ENTRIES))
 
 
 @contextmanager
-def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iterator[_Learned[R]]:
+def _learn(step: Step[R], objects: R, sample: Sample, bytes_left: int) -> Iterator[_Learned[R]]:
     """Learns the MD5s of objects: asks the store, and reads small objects where it does not tell.
 
     Args:
@@ -208,11 +208,11 @@ def _learn(step: Step[R], objects: R, looking: Looking, bytes_left: int) -> Iter
         bytes_left: how many bytes may be read.
     """
     engine, opener = step.engine, step.repository.opener
-    looked = engine.map_batches(engine.spread(objects), partial(_look, opener, looking), _TOLD)
-    with engine.cached(looked, at_most=sys.maxsize) as told:
-        trusted = _tells_the_truth(step, told)
-        largest, taken = _largest_to_read(step, told, trusted, bytes_left)
-        digested = engine.map_batches(engine.spread(told), partial(_digest, opener, trusted, largest), _TOLD)
+    looked = engine.map_batches(engine.spread(objects), partial(_look, opener, sample), _WITH_MD5)
+    with engine.cached(looked, at_most=sys.maxsize) as with_md5:
+        trusted = _tells_the_truth(step, with_md5)
+        largest, taken = _largest_to_read(step, with_md5, trusted, bytes_left)
+        digested = engine.map_batches(engine.spread(with_md5), partial(_digest, opener, trusted, largest), _WITH_MD5)
         with engine.cached(digested, at_most=sys.maxsize) as known:
             yield _Learned(known, trusted, bytes_left - taken)
 
@@ -254,47 +254,51 @@ def _computed_by_server(sizes: pa.Int64Array, batches: Iterable[pa.RecordBatch])
         plain = pc.fill_null(pc.match_substring_regex(batch.column("etag"), PLAIN_ETAG), False)
         linked = pc.match_substring(batch.column("address"), _SIGNATURE)
         wanted = pc.and_(pc.and_not(plain, linked), pc.is_in(batch.column("size"), value_set=sizes))
-        found = batch.filter(wanted)
-        yield pa.record_batch([found.column("address"), found.column("etag")], schema=_TRUE_CHECKSUMS)
+        chosen = batch.filter(wanted)
+        yield pa.record_batch([chosen.column("address"), chosen.column("etag")], schema=_TRUE_CHECKSUMS)
 
 
 def _committed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The committed objects that entries name, where it is certain which object that is (_OBJECTS)."""
     for batch in batches:
-        found = batch.filter(pc.is_valid(batch.column("key")))
-        keys = found.column("key")
-        yield pa.record_batch([keys, keys, found.column("size"), found.column("etag")], schema=_OBJECTS)
+        committed = batch.filter(pc.is_valid(batch.column("key")))
+        keys = committed.column("key")
+        yield pa.record_batch([keys, keys, committed.column("size"), committed.column("etag")], schema=_OBJECTS)
 
 
-def _look(opener: OpensStore, looking: Looking, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look(opener: OpensStore, sample: Sample, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Asks the store for the MD5 of the objects that are looked at; leaves out what is gone."""
     with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
         for batch in batches:
-            wanted = looking.chooses(batch)
-            found = list(pool.map(partial(_told, opener.open()), batch.column("key").to_pylist(), wanted))
-            told = pa.record_batch(
-                [*batch.columns, pa.array([each[1] for each in found], pa.string()), pa.array(wanted, pa.bool_())],
-                schema=_TOLD,
+            wanted = sample.chooses(batch)
+            answers = list(pool.map(partial(_ask_md5, opener.open()), batch.column("key").to_pylist(), wanted))
+            with_md5 = pa.record_batch(
+                [
+                    *batch.columns,
+                    pa.array([answer[1] for answer in answers], pa.string()),
+                    pa.array(wanted, pa.bool_()),
+                ],
+                schema=_WITH_MD5,
             )
-            yield told.filter(pa.array([each[0] for each in found], pa.bool_()))
+            yield with_md5.filter(pa.array([answer[0] for answer in answers], pa.bool_()))
 
 
-def _told(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]:
-    """Whether an object is there, as far as is known, and the MD5 that the store tells."""
+def _ask_md5(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]:
+    """True if an object is there, as far as is known, and the MD5 of the store."""
     if not wanted:
         return True, None
     facts = head_if_there(store, key)
     return (False, None) if facts is None else (True, facts.md5)
 
 
-def _tells_the_truth(step: Step[R], told: R) -> bool:
-    """Whether the MD5s that the store tells are true for a sample of the objects, which is read.
+def _tells_the_truth(step: Step[R], rows: R) -> bool:
+    """True if the MD5s of the store are right for a sample of the objects, which is read.
 
     This can only take trust away: some services that speak S3 have ETags that look like MD5s and are none. Where an
     object of the sample is too large to be read, or none of them is left, nothing is trusted.
     """
     engine = step.engine
-    sampled = sorted(engine.collect(engine.map_batches(told, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
+    sampled = sorted(engine.collect(engine.map_batches(rows, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
     small = [row for row in sampled if row["size"] <= _SAMPLED_BYTES] or sampled[:_LARGE_SAMPLE]
     readable = [(row["key"], row["md5"]) for row in small if row["size"] <= digests.LARGEST_READ]
     trusted = len(readable) == len(small) and digests.are_digests(step.repository.store, readable)
@@ -314,17 +318,17 @@ def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The objects of a task that come first in a sample, of those whose MD5 the store tells (_SAMPLED)."""
     rows: list[dict[str, object]] = []
     for batch in batches:
-        told = batch.filter(pc.is_valid(batch.column("md5"))).select(_SAMPLED.names)
-        rows = sorted([*rows, *told.to_pylist()], key=_as_sampled)[:_SAMPLE]
+        with_md5 = batch.filter(pc.is_valid(batch.column("md5"))).select(_SAMPLED.names)
+        rows = sorted([*rows, *with_md5.to_pylist()], key=_as_sampled)[:_SAMPLE]
     if rows:
         yield pa.RecordBatch.from_pylist(rows, _SAMPLED)
 
 
-def _largest_to_read(step: Step[R], told: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
+def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
     """The largest size in bytes of objects to read for their MD5, and how many bytes these have together at most."""
     engine = step.engine
     amounts: dict[int, int] = {}
-    for row in engine.collect(engine.map_batches(told, partial(_untold, trusted), _AMOUNTS)).to_pylist():
+    for row in engine.collect(engine.map_batches(with_md5, partial(_count_unknown, trusted), _AMOUNTS)).to_pylist():
         amounts[row["bits"]] = amounts.get(row["bits"], 0) + row["bytes"]
     largest, taken = 0, 0
     for bits, amount in sorted(amounts.items()):
@@ -337,7 +341,7 @@ def _largest_to_read(step: Step[R], told: R, trusted: bool, bytes_left: int) -> 
     return min(largest, digests.LARGEST_READ), taken
 
 
-def _untold(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _count_unknown(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """How many bytes the objects of a task have that could be read, by the number of bits of their size (_AMOUNTS)."""
     amounts: dict[int, int] = {}
     for batch in batches:
@@ -353,7 +357,7 @@ def _untold(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def _digest(
     opener: OpensStore, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Adds the MD5 that the store tells or that is computed from the content; null where neither is known (_TOLD)."""
+    """Adds the MD5 of the store, or one computed from the content; null where neither is known (_WITH_MD5)."""
 
     def digest(key: str, size: int, md5: str | None, looked_at: bool) -> str | None:
         if trusted and md5:
@@ -363,39 +367,41 @@ def _digest(
     with ThreadPoolExecutor(_READING_AT_ONCE) as pool:
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in ("key", "size", "md5", "looked_at")]
-            found = pa.array(list(pool.map(digest, *columns)), pa.string())
-            yield batch.set_column(_TOLD.get_field_index("md5"), _TOLD.field("md5"), found).select(_TOLD.names)
+            md5s = pa.array(list(pool.map(digest, *columns)), pa.string())
+            yield batch.set_column(_WITH_MD5.get_field_index("md5"), _WITH_MD5.field("md5"), md5s).select(
+                _WITH_MD5.names
+            )
 
 
 def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The lowest and the highest MD5 of each size (_EXTREMES)."""
-    found: dict[int, tuple[str, str]] = {}
+    extremes_by_size: dict[int, tuple[str, str]] = {}
     for batch in batches:
         for size, md5 in zip(batch.column("size").to_pylist(), batch.column("md5").to_pylist(), strict=True):
             if md5 is not None:
-                lowest, highest = found.get(size, (md5, md5))
-                found[size] = min(lowest, md5), max(highest, md5)
-    if found:
-        rows = [(size, *extremes) for size, extremes in found.items()]
+                lowest, highest = extremes_by_size.get(size, (md5, md5))
+                extremes_by_size[size] = min(lowest, md5), max(highest, md5)
+    if extremes_by_size:
+        rows = [(size, *extremes) for size, extremes in extremes_by_size.items()]
         columns = zip(zip(*rows, strict=True), _EXTREMES, strict=True)
         yield pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=_EXTREMES)
 
 
 def _extremes(rows: pa.Table) -> Extremes:
     """The lowest and the highest MD5 of each size, over all tasks."""
-    found: dict[int, tuple[str, str]] = {}
+    extremes_by_size: dict[int, tuple[str, str]] = {}
     for row in rows.to_pylist():
-        lowest, highest = found.get(row["size"], (row["lowest"], row["highest"]))
-        found[row["size"]] = min(lowest, row["lowest"]), max(highest, row["highest"])
-    return found
+        lowest, highest = extremes_by_size.get(row["size"], (row["lowest"], row["highest"]))
+        extremes_by_size[row["size"]] = min(lowest, row["lowest"]), max(highest, row["highest"])
+    return extremes_by_size
 
 
 def _true_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Committed objects whose checksum is their MD5."""
     for batch in batches:
         equal = pc.fill_null(pc.equal(batch.column("checksum"), batch.column("md5")), False)
-        found = batch.filter(equal)
-        yield pa.record_batch([found.column("key"), found.column("md5")], schema=_TRUE_CHECKSUMS)
+        chosen = batch.filter(equal)
+        yield pa.record_batch([chosen.column("key"), chosen.column("md5")], schema=_TRUE_CHECKSUMS)
 
 
 def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

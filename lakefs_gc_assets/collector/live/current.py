@@ -74,8 +74,8 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
     )
     preparations.note(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [
-        References.from_step(step, each).uncommitted(found.files)
-        for each, found in zip(repositories, prepared, strict=True)
+        References.from_step(step, each).uncommitted(data.files)
+        for each, data in zip(repositories, prepared, strict=True)
     ]
     if step.repository.others:
         apis = [each.api for each in step.repository.others]
@@ -287,13 +287,13 @@ def find_committed(
         bases.append(find_compacted(step, each, live, known, unread[-1]))
         waited += live.waited
     provisional = tuple(base for base in bases if base.metarange_ids)
-    found = Committed(own, tuple(unread), None, provisional=provisional, waited=waited)
+    committed = Committed(own, tuple(unread), None, provisional=provisional, waited=waited)
     if not settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
-        return found
-    unnamed = _find_unnamed(step, found, known, find_expired_ids() | bases[0].ids)
+        return committed
+    unnamed = _find_unnamed(step, committed, known, find_expired_ids() | bases[0].ids)
     if settings.keep_old_unnamed_ranges:
-        return replace(found, unnamed=unnamed)
-    return replace(found, provisional=(*provisional, unnamed) if unnamed.records else provisional)
+        return replace(committed, unnamed=unnamed)
+    return replace(committed, provisional=(*provisional, unnamed) if unnamed.records else provisional)
 
 
 def find_compacted(
@@ -311,7 +311,7 @@ def find_compacted(
     return Unread(repository, live.source, tuple(live.compacted), records, ())
 
 
-def _find_unnamed(step: Step[R], found: Committed, known: Set[str], expired: IdSet) -> Unread:
+def _find_unnamed(step: Step[R], committed: Committed, known: Set[str], expired: IdSet) -> Unread:
     """What no commit and no branch names: all of it, or what is not older than the cutoff.
 
     A compacted base that another one replaced is named by nothing, and so is what others have committed here: only who
@@ -319,8 +319,8 @@ def _find_unnamed(step: Step[R], found: Committed, known: Set[str], expired: IdS
     """
     repository = step.repository
     since = None if repository.settings.keep_old_unnamed_ranges else step.plan.cutoff
-    unnamed = find_unnamed(repository.store, References.from_step(step), known | found.ids, expired, since)
-    return Unread(repository, found.own.source, unnamed.ids, unnamed.records, ())
+    unnamed = find_unnamed(repository.store, References.from_step(step), known | committed.ids, expired, since)
+    return Unread(repository, committed.own.source, unnamed.ids, unnamed.records, ())
 
 
 def _every_commit(

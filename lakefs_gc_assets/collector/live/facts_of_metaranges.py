@@ -116,8 +116,12 @@ def look_up(store: ObjectStore, wanted: Set[str], files: Iterable[FactFile]) -> 
         rows = read(store, file)
         metaranges = rows.filter(pc.is_null(rows.column("min_key")))
         is_wanted = _at_places(metaranges, ~IdSet.from_ids(wanted).lacks(metaranges.column("id").combine_chunks()))
-        found = rows.filter(pa.array(is_named(is_wanted, *_places(rows)))).select(RANGES.names)
-        yield from found.append_column("damage", pa.nulls(found.num_rows, pa.string())).cast(LOOKED_UP).to_batches()
+        ranges_of_wanted = rows.filter(pa.array(is_named(is_wanted, *_places(rows)))).select(RANGES.names)
+        yield from (
+            ranges_of_wanted.append_column("damage", pa.nulls(ranges_of_wanted.num_rows, pa.string()))
+            .cast(LOOKED_UP)
+            .to_batches()
+        )
 
     return facts.each_readable(look_up_in, files, LOOKED_UP)
 
@@ -158,7 +162,7 @@ def require_whole(rows: pa.Table, file: str) -> None:
         for values in (np.ones(len(first), np.int64), _hashes(ranges.column("id")))
     )
     recorded = (_at_places(metaranges, metaranges.column(name).to_numpy()) for name in ("count", "estimated_size"))
-    if not all((said == found).all() for said, found in zip(recorded, (counted, total), strict=True)):
+    if not all((expected == actual).all() for expected, actual in zip(recorded, (counted, total), strict=True)):
         raise CorruptFile(file, _WHAT, "its metaranges do not name what they named when they were read")
 
 

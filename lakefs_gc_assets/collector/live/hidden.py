@@ -89,13 +89,13 @@ def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.T
     branches: dict[str, list[str]] = {}
     for branch, metarange_id in heads.items():
         branches.setdefault(metarange_id, []).append(branch)
-    found: dict[str, list[str]] = {}
+    branches_by_range: dict[str, list[str]] = {}
     entries: dict[str, int] = {}
     for metarange_id, ranges in ranges_of:
         for range_id, count in zip(ranges.column("id").to_pylist(), ranges.column("count").to_pylist(), strict=True):
-            found.setdefault(range_id, []).extend(branches[metarange_id])
+            branches_by_range.setdefault(range_id, []).extend(branches[metarange_id])
             entries[range_id] = count
-    return {range_id: HeadRange(tuple(names), entries[range_id]) for range_id, names in found.items()}
+    return {range_id: HeadRange(tuple(names), entries[range_id]) for range_id, names in branches_by_range.items()}
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:
@@ -114,12 +114,12 @@ def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[s
     asked, requests, live = 0, 0, set[str]()
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
         questions = list(_questions(askable, heads))
-        for question, (found, made) in zip(
+        for question, (live_keys, request_count) in zip(
             questions, pool.map(partial(_answer, api, namespace), questions), strict=True
         ):
-            live |= found
+            live |= live_keys
             asked += len(question.paths)
-            requests += made
+            requests += request_count
     return Answers(frozenset(live), places.filter(pc.invert(text)), asked, requests)
 
 
@@ -169,7 +169,7 @@ def _answer(api: LakeFSApi, namespace: Namespace, question: _Question) -> tuple[
 
 def _listed(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[dict[str, str], int]:
     """The addresses of those paths that a listing of the branch has, and how many pages it took."""
-    found: dict[str, str] = {}
+    address_of_path: dict[str, str] = {}
     place, pages, after = 0, 0, ""
     while place < len(paths):
         # What lies between two paths is passed over.
@@ -180,9 +180,9 @@ def _listed(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[dict[str
         after = page.objects[-1].path if page.objects else after
         while place < len(paths) and (not page.more or paths[place] <= after):
             if paths[place] in addresses:
-                found[paths[place]] = addresses[paths[place]]
+                address_of_path[paths[place]] = addresses[paths[place]]
             place += 1
-    return found, pages
+    return address_of_path, pages
 
 
 def _right_before(path: str) -> str:
@@ -259,13 +259,13 @@ def clear_hidden(
             theirs = _heads(other)
             of_heads = heads_by_range(theirs, ranges_of(other, {*theirs.values()}))
             again = _clear_one(step, other, cleared.candidates, of_heads, columns, listed)
-            found = stack.enter_context(again)
+            by_other = stack.enter_context(again)
             cleared = Cleared(
-                found.candidates,
-                Counter(cleared.kept) + Counter(found.kept),
-                cleared.asked + found.asked,
-                cleared.unasked + found.unasked,
-                cleared.live | found.live,
+                by_other.candidates,
+                Counter(cleared.kept) + Counter(by_other.kept),
+                cleared.asked + by_other.asked,
+                cleared.unasked + by_other.unasked,
+                cleared.live | by_other.live,
             )
         yield cleared
 
@@ -366,18 +366,18 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
     engine, limit = step.engine, step.repository.settings.hidden_suspect_limit
     count = partial(_count_questions, weights)
     with engine.cached(engine.distinct(engine.select(alike, *_ALIKE)), at_most=sys.maxsize) as rows:
-        found = engine.collect(rows, limit=_FEW_PLACES + 1)
-        few = found.num_rows <= _FEW_PLACES
-        counted = pa.Table.from_batches(count(found.to_batches()), _COUNTED) if few else None
+        places = engine.collect(rows, limit=_FEW_PLACES + 1)
+        few = places.num_rows <= _FEW_PLACES
+        counted = pa.Table.from_batches(count(places.to_batches()), _COUNTED) if few else None
         if counted is None:
             counted = engine.collect(engine.map_batches(rows, count, _COUNTED))
         contents, left_out = _within(limit, counted)
         if contents is not None:
             holds = partial(_is_among, contents)
-            found = found.filter(holds(found)) if few else engine.collect(engine.where(rows, holds))
+            places = places.filter(holds(places)) if few else engine.collect(engine.where(rows, holds))
         elif not few:
-            found = engine.collect(rows)
-    return _Chosen(found.group_by(PLACES.names).aggregate([]).cast(PLACES), left_out)
+            places = engine.collect(rows)
+    return _Chosen(places.group_by(PLACES.names).aggregate([]).cast(PLACES), left_out)
 
 
 def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

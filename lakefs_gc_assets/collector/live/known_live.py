@@ -63,15 +63,19 @@ class KnownLive(Generic[R]):
     count: int = 0
 
 
-def hashes_folder(step: Step[R], found: Committed) -> FactsFolder | None:
+def hashes_folder(step: Step[R], committed: Committed) -> FactsFolder | None:
     """Where hashes are recorded for the run that builds on this one; None where none can that would look them up."""
-    if step.plan.flow is not Flow.UNIFIED or not found.tells_ranges or not step.repository.settings.full_listing_days:
+    if (
+        step.plan.flow is not Flow.UNIFIED
+        or not committed.tells_ranges
+        or not step.repository.settings.full_listing_days
+    ):
         return None
     return known_ranges.own_folder(step, HASHES)
 
 
 def find_known_live(
-    step: Step[R], found: Committed, asked: Sequence[StoredFrame[Any]], sealed: frozenset[str]
+    step: Step[R], committed: Committed, asked: Sequence[StoredFrame[Any]], sealed: frozenset[str]
 ) -> KnownLive[R]:
     """Looks up addresses in the facts about live ranges.
 
@@ -83,7 +87,7 @@ def find_known_live(
         CorruptFile: a range does not hold what is recorded of it, or one that is compared cannot be read.
     """
     engine = step.engine
-    if not found.tells_ranges:
+    if not committed.tells_ranges:
         step.log("every range is read: other repositories have ranges, and which ones is not known")
         return KnownLive()
     first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
@@ -97,7 +101,7 @@ def find_known_live(
     files = known_ranges.find_files(step, HASHES)
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
-    records = found.records
+    records = committed.records
     rounds = max(1, math.ceil(len(hashes) / _ASKED_AT_ONCE))
     look_up = partial(_look_up_part, step, files, _named_once(records), pa.array(sorted(sealed), pa.string()))
     parts = [look_up(part) for part in np.array_split(hashes, rounds)]

@@ -78,16 +78,16 @@ def look_up_files(
         weight: values of other facts that take as long to be read as one of these.
     """
     if weight * sum(file.values for file in files) <= VALUES_READ_HERE:
-        found = pa.Table.from_batches(look_up(files), schema)
+        rows = pa.Table.from_batches(look_up(files), schema)
     else:
         groups = [[group] for group in spread_by_weight(files, step.engine.tasks, lambda file: file.values)]
-        found = step.engine.collect(step.engine.read(groups, look_up, schema))
-    damage = pc.drop_null(found.column("damage")).to_pylist()
+        rows = step.engine.collect(step.engine.read(groups, look_up, schema))
+    damage = pc.drop_null(rows.column("damage")).to_pylist()
     if damage:
         step.warn(
             f"{len(damage)} files of facts ({kind.what}) cannot be used, and what they are about is read: {damage[0]}"
         )
-    return found.filter(pc.is_null(found.column("damage")))
+    return rows.filter(pc.is_null(rows.column("damage")))
 
 
 def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequence[str]) -> RangeRecords:
@@ -101,13 +101,13 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     look_up = partial(_look_up_metaranges, step.repository.opener, IdSet(metarange_ids))
-    found = look_up_files(step, METARANGES, find_files(step, METARANGES), look_up, LOOKED_UP, _VALUES_OF_A_ROW)
-    known = IdSet(found.filter(pc.is_null(found.column("min_key"))).column("id").to_pylist())
+    looked_up = look_up_files(step, METARANGES, find_files(step, METARANGES), look_up, LOOKED_UP, _VALUES_OF_A_ROW)
+    known = IdSet(looked_up.filter(pc.is_null(looked_up.column("min_key"))).column("id").to_pylist())
     unread = known.lacking(metarange_ids)
     if known:
         step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
     read = references.range_records(unread, own_folder(step, METARANGES).key)
-    rows = pa.concat_tables([facts_of_metaranges.select_ranges(found), read.rows])
+    rows = pa.concat_tables([facts_of_metaranges.select_ranges(looked_up), read.rows])
     return RangeRecords.of_rows(each_once(rows))
 
 

@@ -53,16 +53,18 @@ class LiveFiles:
     def metarange(self, metarange_id: str) -> pa.Table:
         """The ranges of a metarange (RANGES)."""
         key = METADATA_PREFIX + metarange_id
-        found = ranges.read_metarange_columns(fetch(self.store, key), key)
-        return pa.table([found.ids, found.min_keys, found.max_keys, found.counts, found.estimated_sizes], schema=RANGES)
+        columns = ranges.read_metarange_columns(fetch(self.store, key), key)
+        return pa.table(
+            [columns.ids, columns.min_keys, columns.max_keys, columns.counts, columns.estimated_sizes], schema=RANGES
+        )
 
     def range(self, record: RangeRecord) -> pa.Table:
         """The addresses that a range references inside the namespace (LIVE), each once."""
         key = METADATA_PREFIX + record.id
-        found = ranges.read_range(fetch(self.store, key), key, expected=record)
+        entries = ranges.read_range(fetch(self.store, key), key, expected=record)
         if self.size_facts is not None:
-            record_sizes(self.size_facts, record.id, found.sizes)
-        return self._live(found.addresses, found.address_types)
+            record_sizes(self.size_facts, record.id, entries.sizes)
+        return self._live(entries.addresses, entries.address_types)
 
     def entries(self, record: RangeRecord) -> pa.Table:
         """What a range references inside the namespace, as objects (LISTED), one row for each entry.
@@ -83,24 +85,24 @@ class LiveFiles:
         Args:
             depth: with so many components, rows have the column FOLDER, and an address a row for each entry.
         """
-        found = self._entries(record, ["keys"] if depth else [])
+        entries = self._entries(record, ["keys"] if depth else [])
         if self.size_facts is not None:
-            record_sizes(self.size_facts, record.id, found.sizes)
-        places, listed = self._objects(found)
+            record_sizes(self.size_facts, record.id, entries.sizes)
+        places, listed = self._objects(entries)
         certain = listed.append_column(_CERTAIN, pa.repeat(pa.scalar(True), listed.num_rows)).cast(HELD_ENTRIES)
-        folders = _folders(found, depth) if depth else None
+        folders = _folders(entries, depth) if depth else None
         if folders is not None:
             certain = certain.append_column(FOLDER, folders.take(places))
-        if listed.num_rows == len(found):
+        if listed.num_rows == len(entries):
             return certain
-        others = self._uncertain(found, places, listed, folders)
+        others = self._uncertain(entries, places, listed, folders)
         return pa.concat_tables([certain, others]) if others.num_rows else certain
 
     def _uncertain(
-        self, found: ranges.RangeEntries, certain: pa.Int64Array, listed: pa.Table, folders: pa.StringArray | None
+        self, entries: ranges.RangeEntries, certain: pa.Int64Array, listed: pa.Table, folders: pa.StringArray | None
     ) -> pa.Table:
         """What `held` tells of entries that are not certain."""
-        places, keys = self._keys(found.addresses, found.address_types)
+        places, keys = self._keys(entries.addresses, entries.address_types)
         if folders is None:
             keys = keys.filter(pc.invert(pc.is_in(keys, value_set=listed.column("address").combine_chunks()))).unique()
         else:
@@ -115,11 +117,11 @@ class LiveFiles:
         key = METADATA_PREFIX + record.id
         return ranges.read_range(fetch(self.store, key), key, expected=record, columns=columns)
 
-    def _objects(self, found: ranges.RangeEntries) -> tuple[pa.Int64Array, pa.Table]:
+    def _objects(self, entries: ranges.RangeEntries) -> tuple[pa.Int64Array, pa.Table]:
         """Entries whose address is certain: their places, and what they are as objects (LISTED)."""
-        places, keys = self._keys(found.addresses, found.address_types, only_certain=True)
+        places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
         read = names.read(keys, self.window_size)
-        written = pc.multiply(found.last_modified.take(places), 1_000_000).cast(TIME)
+        written = pc.multiply(entries.last_modified.take(places), 1_000_000).cast(TIME)
         listed = pa.table(
             [
                 keys,
@@ -128,7 +130,7 @@ class LiveFiles:
                 read.layouts,
                 read.issued_at,
                 pc.coalesce(read.issued_at, written),
-                found.sizes.take(places),
+                entries.sizes.take(places),
                 pa.nulls(len(keys), pa.string()),
             ],
             schema=LISTED,
@@ -139,10 +141,10 @@ class LiveFiles:
     def paths(self, record: RangeRecord, address: str) -> list[bytes]:
         """The logical paths at which a range may reference an address inside the namespace."""
         key = METADATA_PREFIX + record.id
-        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
-        assert found.keys is not None
-        places, keys = self._keys(found.addresses, found.address_types)
-        paths: list[bytes] = found.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
+        entries = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        assert entries.keys is not None
+        places, keys = self._keys(entries.addresses, entries.address_types)
+        paths: list[bytes] = entries.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
         return paths
 
     def folders(self, record: RangeRecord) -> pa.Table:
@@ -151,11 +153,11 @@ class LiveFiles:
         Rows are in order of paths; an address has a row for each path.
         """
         key = METADATA_PREFIX + record.id
-        found = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
-        assert found.keys is not None
-        places, keys = self._keys(found.addresses, found.address_types)
+        entries = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        assert entries.keys is not None
+        places, keys = self._keys(entries.addresses, entries.address_types)
         order = pc.sort_indices(places)
-        folders = _first_components(found.keys, 1)
+        folders = _first_components(entries.keys, 1)
         return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
     def metadata_file(self, name: str) -> pa.Table:
@@ -169,8 +171,8 @@ class LiveFiles:
         kind = ranges.table_kind(data, key)
         if kind.type == "metaranges" or kind.entity in _NO_OBJECTS:
             return LIVE.empty_table()
-        found = ranges.read_range(data, key)
-        return self._live(found.addresses, found.address_types)
+        entries = ranges.read_range(data, key)
+        return self._live(entries.addresses, entries.address_types)
 
     def unnamed(self, name: str) -> pa.Table:
         """What a file that no commit names tells of ranges of objects (RANGES, sizes left out).
@@ -200,17 +202,17 @@ class LiveFiles:
     def head_entries(self, range_id: str, sizes: pa.Int64Array) -> pa.Table:
         """Entries of a branch head's range (HEAD_ENTRIES) that have one of these sizes."""
         key = METADATA_PREFIX + range_id
-        found = ranges.read_range(fetch(self.store, key), key, columns=("keys", "etags"))
-        assert found.keys is not None and found.etags is not None
-        rows = pc.indices_nonzero(pc.is_in(found.sizes, value_set=sizes))
-        places, keys = self._keys(found.addresses.take(rows), found.address_types.take(rows), only_certain=True)
+        entries = ranges.read_range(fetch(self.store, key), key, columns=("keys", "etags"))
+        assert entries.keys is not None and entries.etags is not None
+        rows = pc.indices_nonzero(pc.is_in(entries.sizes, value_set=sizes))
+        places, keys = self._keys(entries.addresses.take(rows), entries.address_types.take(rows), only_certain=True)
         of_row = pc.index_in(pa.array(range(len(rows)), pa.int64()), value_set=places)
         return pa.table(
             [
                 pa.repeat(pa.scalar(range_id), len(rows)),
-                found.keys.take(rows),
-                found.sizes.take(rows),
-                found.etags.take(rows),
+                entries.keys.take(rows),
+                entries.sizes.take(rows),
+                entries.etags.take(rows),
                 keys.take(of_row),
             ],
             schema=HEAD_ENTRIES,
@@ -255,10 +257,10 @@ def _first_components(paths: pa.BinaryArray, depth: int) -> pa.BinaryArray:
     return pc.replace_substring_regex(paths, pattern=rf"(?s)^((?:[^/]*/){{0,{depth}}}).*$", replacement=r"\1")
 
 
-def _folders(found: ranges.RangeEntries, depth: int) -> pa.StringArray:
+def _folders(entries: ranges.RangeEntries, depth: int) -> pa.StringArray:
     """The folder (FOLDER) of each entry; what is no UTF-8 is written with escapes."""
-    assert found.keys is not None
-    each = _first_components(found.keys, depth).dictionary_encode()
+    assert entries.keys is not None
+    each = _first_components(entries.keys, depth).dictionary_encode()
     texts = pa.array([name.decode(errors="backslashreplace") for name in each.dictionary.to_pylist()], pa.string())
     return texts.take(each.indices)
 
@@ -268,9 +270,9 @@ def _ranges_of(name: str, data: bytes, key: str) -> pa.Table:
     if kind.entity in _NO_OBJECTS:
         return RANGES.empty_table()
     if kind.type == "metaranges":
-        found = ranges.read_metarange_columns(data, key)
-        sizes = pa.repeat(pa.scalar(0, pa.int64()), len(found.ids))
-        return pa.table([found.ids, found.min_keys, found.max_keys, found.counts, sizes], schema=RANGES)
+        columns = ranges.read_metarange_columns(data, key)
+        sizes = pa.repeat(pa.scalar(0, pa.int64()), len(columns.ids))
+        return pa.table([columns.ids, columns.min_keys, columns.max_keys, columns.counts, sizes], schema=RANGES)
     table = ranges.read_checked(data, key, "ranges", None)
     return pa.table([[name], [table.first_key], [table.last_key], [len(table)], [0]], schema=RANGES)
 

@@ -69,9 +69,11 @@ def _own_entries(store: ObjectStore, metarange_id: str) -> Iterator[tuple[str, s
     key = METADATA_PREFIX + metarange_id
     for record in ranges.read_metarange(fetch(store, key), key):
         part_key = METADATA_PREFIX + record.id
-        found = ranges.read_range(fetch(store, part_key), part_key, expected=record, columns=["keys"])
-        assert found.keys is not None
-        rows = zip(found.keys.to_pylist(), found.addresses.to_pylist(), found.address_types.to_pylist(), strict=True)
+        entries = ranges.read_range(fetch(store, part_key), part_key, expected=record, columns=["keys"])
+        assert entries.keys is not None
+        rows = zip(
+            entries.keys.to_pylist(), entries.addresses.to_pylist(), entries.address_types.to_pylist(), strict=True
+        )
         for path, address, address_type in rows:
             if address_type != AddressType.FULL and address.startswith(DATA_PREFIX):
                 with suppress(UnicodeDecodeError):
@@ -175,8 +177,8 @@ def staged_elsewhere(others: Iterable[LakeFSApi], namespace: Namespace, window_s
     Raises LakeFSError.
     """
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        found = {key for api in others for branch in api.branches() for key in _staged(api, branch.id, namespace, pool)}
-    return live_table(pa.array(sorted(found), pa.string()), window_size)
+        keys = {key for api in others for branch in api.branches() for key in _staged(api, branch.id, namespace, pool)}
+    return live_table(pa.array(sorted(keys), pa.string()), window_size)
 
 
 def _staged(api: LakeFSApi, branch: str, namespace: Namespace, pool: ThreadPoolExecutor) -> Iterator[str]:

@@ -153,13 +153,15 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
     files: list[str] = []
     for prefix in prefixes:
         # By the service's own pages: a listing that something ends early would leave out what is live.
-        found = [each.key for each in store.list_level(prefix).objects]
-        told = state.prefixes.get(prefix, 0)
-        if len(found) < told:
+        keys = [each.key for each in store.list_level(prefix).objects]
+        file_count = state.prefixes.get(prefix, 0)
+        if len(keys) < file_count:
             raise CorruptFile(
-                prefix, "uncommitted files", f"the server said that it wrote {told} files, the store lists {len(found)}"
+                prefix,
+                "uncommitted files",
+                f"the server said that it wrote {file_count} files, the store lists {len(keys)}",
             )
-        files.extend(found)
+        files.extend(keys)
     return tuple(sorted(files))
 
 
@@ -226,7 +228,7 @@ def staged_samples(
 def _samples(
     api: LakeFSApi, namespace: Namespace, branch: str, cutoff: datetime, commits_expire: bool
 ) -> list[StagedSample]:
-    found: list[StagedSample] = []
+    samples: list[StagedSample] = []
     try:
         for change in islice(_staged(api, branch), _PATHS_TRIED):
             stats = api.stat(branch, change.path)
@@ -241,13 +243,13 @@ def _samples(
             # Servers of a local store spell every address so: its repositories can be marked, not swept.
             by_access_point = namespace.location.kind != "local" and namespace.may_lie_elsewhere(stats.physical_address)
             if (own or by_access_point) and _older(keys, cutoff):
-                found.append(StagedSample(branch, change.path, keys, stats.physical_address, elsewhere=not own))
-            if sum(not sample.elsewhere for sample in found) == _SAMPLES:
+                samples.append(StagedSample(branch, change.path, keys, stats.physical_address, elsewhere=not own))
+            if sum(not sample.elsewhere for sample in samples) == _SAMPLES:
                 break
     except NotFound:
         if any(existing.id == branch for existing in api.branches()):
             raise
-    return found
+    return samples
 
 
 def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
@@ -276,11 +278,11 @@ def missing_samples(
     wanted = {key for sample in samples for key in sample.keys}
     wanted |= {namespace.uri + key for key in wanted}
     values = pa.array(sorted(wanted), pa.string())
-    found: set[str] = set()
+    addresses: set[str] = set()
     for file in files:
         column = read_addresses(store, file)
-        found.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
-    known = {key for address in found for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
+        addresses.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
+    known = {key for address in addresses for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
     missing = (sample for sample in samples if known.isdisjoint(sample.keys))
     return tuple(sample for sample in missing if not sample.elsewhere or _is_there(store, sample.keys))
 
