@@ -191,8 +191,8 @@ def _without_doubtful_checksums(
         sample = Sample(None, _share(COMMITTED_LOOKED_AT, engine.count(objects)), step.plan.run_id)
         with _learn(step, objects, sample, bytes_left) as learned:
             true = engine.map_batches(learned.objects, _true_checksums, _TRUE_CHECKSUMS)
-            untold = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
-            with engine.cached(untold, at_most=sys.maxsize) as unknown:
+            unchecked = engine.without_matching(rest, true, _TRUE_CHECKSUMS.names)
+            with engine.cached(unchecked, at_most=sys.maxsize) as unknown:
                 computed = engine.without_matching(
                     engine.select(entries, *HEAD_ENTRIES.names), unknown, ("range_id", "path")
                 )

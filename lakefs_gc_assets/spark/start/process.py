@@ -72,7 +72,7 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("pandas is left out of this process", name=fullname)
 
 
-def leave_out_pandas() -> None:
+def exclude_pandas() -> None:
     """Lets a process of workers find no pandas, which takes half a second and 40 MB to import.
 
     pyarrow imports it wherever it is installed, to see whether a value is one of pandas'; no task has such values. A

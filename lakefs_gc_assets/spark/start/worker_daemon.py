@@ -23,7 +23,7 @@ sys.path[:] = process.without_archives(sys.path)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # pyarrow would import it as soon as it makes an array of Python objects.
-process.leave_out_pandas()
+process.exclude_pandas()
 
 import pyspark.daemon
 import pyspark.worker

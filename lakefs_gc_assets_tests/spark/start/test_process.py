@@ -13,7 +13,7 @@ print(gc.isenabled(), gc.get_threshold()[0] > 10_000, gc.get_freeze_count())
 PANDAS = """
 import sys
 from lakefs_gc_assets.spark.start import process
-process.leave_out_pandas()
+process.exclude_pandas()
 import pyarrow as pa
 made = pa.array(["a", "b"])
 print("pandas" in sys.modules, len(made))
