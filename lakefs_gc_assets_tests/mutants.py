@@ -42,22 +42,20 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": (
-        "clock commits earlier_runs expiring failing gap_check guards history lock order preparations "
-        "run sightings step subtraction"
-    ),
-    "collector/frame": "receipts",
+    "collector": "expiring gap_check guards lock make_step repository run step subtraction",
+    "collector/earlier": "earlier_runs history sightings",
+    "collector/frame": "order receipts",
     "collector/engine": "local",
-    "collector/incremental": "base_checkpoint base_run checkpoint checkpoint_writer ranges_read",
+    "collector/incremental": "base_run checkpoint checkpoint_writer ranges_read",
     "collector/live": (
-        "contents current facts hidden hidden_staged known_ranges live_files other_repositories ownership "
-        "range_records facts_of_ranges uncommitted unnamed"
+        "contents current facts facts_of_ranges hidden known_ranges live_files other_repositories preparations "
+        "range_records references uncommitted"
     ),
-    "collector/quarantine": "check purge restore restore_run",
+    "collector/quarantine": "purge restore",
     "collector/records": "outcomes restoration undeletable",
-    "collector/retention": "active_commits policy retention rules server_commits",
-    "collector/stored": "ids objects records run_folder tables",
-    "collector/sweep": "approval batches move passes recheck validity",
+    "collector/retention": "active_commits commits policy retention rules server_commits",
+    "collector/stored": "ids objects records_json run_folder tables",
+    "collector/sweep": "deletion passes recheck validity",
     "collector/universe": "parts",
     "lakefs": "addresses",
 }
@@ -66,11 +64,11 @@ MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items(
 FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/live/test_preparations.py",),
-    "hidden_staged": ("collector/live/test_contents.py",),
+    "hidden": ("collector/live/test_contents.py",),
     "policy": ("collector/retention/test_rules.py",),
     "purge": ("collector/sweep/test_deletion_move.py",),
     "recheck": ("collector/test_run_guards.py",),
-    "records": (
+    "records_json": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
         "collector/frame/test_manifest.py",

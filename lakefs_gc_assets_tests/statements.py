@@ -43,7 +43,6 @@ MODULES = {
     "make_step": "collector.make_step",
     "step": "collector.step",
     "passes": "collector.sweep.passes",
-    "approval": "collector.sweep.approval",
 }
 """Modules that can be asked for, and where they are in the package. Each has tests in the file that mirrors it."""
 FOR_ALL = (

@@ -452,7 +452,7 @@ class TestOneStep:
     def test_that_cannot_be_ended_in_the_store_raises_nothing_else(self, process: OneProcess) -> None:
         with make_step.step(FIRST, process):
             pass
-        with mock.patch.object(make_step, "end_between_steps", side_effect=StorageError("503")) as asked:
+        with mock.patch.object(make_step, "end_in_store", side_effect=StorageError("503")) as asked:
             make_step.end_between_steps(RUN, process, "why")
         assert asked.call_count == 1
 
