@@ -287,9 +287,11 @@ def remove_frames(store: ObjectStore, run: PastRun) -> int:
 
 
 def _was_dry(store: ObjectStore, run: PastRun) -> bool:
-    """True if a run was not to delete, and nobody approved it."""
+    """True if a run was not to delete, and nobody approved it. False where its plan is missing or damaged."""
+    if run_folder.plan(run.run_id) not in run.entries or run_folder.approval(run.run_id) in run.entries:
+        return False
     try:
-        return not plans.read(store, run.run_id).sweep and run_folder.approval(run.run_id) not in run.entries
+        return not plans.read(store, run.run_id).sweep
     except CorruptFile:
         return False
 
