@@ -103,9 +103,9 @@ def compared(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for part in _each_part(batches):
-            made = compare(part)
-            if made.num_rows:
-                yield from made.to_batches()
+            compared_part = compare(part)
+            if compared_part.num_rows:
+                yield from compared_part.to_batches()
 
     columns = schema if isinstance(schema, StructType) else from_arrow_schema(schema)
     return Mapped(_in_parts(blocks, parts), run, columns)
@@ -176,8 +176,8 @@ def unmatched_hashes(most: int) -> Callable[[pa.Table], pa.Table]:
 
     def tell(part: pa.Table) -> pa.Table:
         hashes, live = (_numbers(blocks, "hashes") for blocks in _divided(part))
-        left = distinct(hashes[~hashing.among(hashes, live)])
-        return pa.table([[len(left)], [left.tobytes() if len(left) <= most else None]], schema=LEFT)
+        unmatched = distinct(hashes[~hashing.among(hashes, live)])
+        return pa.table([[len(unmatched)], [unmatched.tobytes() if len(unmatched) <= most else None]], schema=LEFT)
 
     return tell
 

@@ -88,8 +88,8 @@ def in_driver_where_held(
         if not operands or not all(isinstance(rows, DriverRows) for rows in operands):
             return operation(engine, *arguments, **named)
         here = getattr(HERE, operation.__name__)
-        made = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
-        return cast(T, DriverRows(engine.spark, made) if isinstance(made, ArrowRows) else made)
+        result = here(*map(_as_held, arguments), **{name: _as_held(each) for name, each in named.items()})
+        return cast(T, DriverRows(engine.spark, result) if isinstance(result, ArrowRows) else result)
 
     return chosen
 
@@ -196,8 +196,8 @@ class SparkEngine:
     def _hashes_left(self, rows: Rows, held: Sequence[Rows], parts: int) -> Hashes | None:
         """The hashes of the rows' addresses that no held frame has, where they are few; None where they are not."""
         cut = [blocks.cut_hashes(tasks.select(rows, "address"), parts, frame=0), *held]
-        left = self.collect(blocks.compared(cut, parts, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT))
-        hashes = left.column("hashes")
+        unmatched = self.collect(blocks.compared(cut, parts, blocks.unmatched_hashes(FEW_HASHES // parts), blocks.LEFT))
+        hashes = unmatched.column("hashes")
         return None if hashes.null_count else np.frombuffer(b"".join(hashes.to_pylist()), np.uint64)
 
     @in_driver_where_held
@@ -293,8 +293,8 @@ class SparkEngine:
     @in_driver_where_held
     def count_outcomes(self, receipts: Rows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
-        some = tasks.select(receipts, "outcome", "size")
-        counted = tasks.map_batches(some, batches.count_outcomes, OUTCOME_COUNTS)
+        outcomes_and_sizes = tasks.select(receipts, "outcome", "size")
+        counted = tasks.map_batches(outcomes_and_sizes, batches.count_outcomes, OUTCOME_COUNTS)
         return batches.added_up(self.collect(counted), OUTCOME_COUNTS)
 
     def hold(self, rows: Rows, count: int) -> Rows:
@@ -353,8 +353,8 @@ def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -
     matches = pa.array([], pa.string())
     for batch in batches:
         column = pc.unique(batch.column("address"))
-        here = column.filter(pc.is_in(column, value_set=addresses))
-        new = here.filter(pc.invert(pc.is_in(here, value_set=matches)))
+        matching = column.filter(pc.is_in(column, value_set=addresses))
+        new = matching.filter(pc.invert(pc.is_in(matching, value_set=matches)))
         if len(new):
             matches = pa.concat_arrays([matches, new])
             yield pa.RecordBatch.from_arrays([new], schema=_ADDRESS)

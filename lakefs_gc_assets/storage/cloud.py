@@ -304,14 +304,14 @@ def retry_throttled(
 
     Raises what `delete` raises.
     """
-    said: dict[str, DeleteOutcome] = {}
-    left = list(keys)
+    outcomes: dict[str, DeleteOutcome] = {}
+    remaining = list(keys)
 
     def delete_left() -> list[str]:
-        if left:
-            said.update(delete(left))
-        left[:] = [key for key in left if was_busy(said[key])]
-        return left
+        if remaining:
+            outcomes.update(delete(remaining))
+        remaining[:] = [key for key in remaining if was_busy(outcomes[key])]
+        return remaining
 
     attempts = Retrying(
         retry=retry_if_result(bool),
@@ -320,7 +320,7 @@ def retry_throttled(
         retry_error_callback=lambda state: None,
     )
     attempts(delete_left)
-    return said
+    return outcomes
 
 
 _AT_ONCE = 4

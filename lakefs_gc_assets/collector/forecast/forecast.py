@@ -292,8 +292,8 @@ def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
     held = _Sums.from_rows(step.engine, step.engine.select(marked.objects, "held", "size", "objects"), questions)
-    gone = _Sums.from_rows(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
-    freed = [Freed(scenario, gone.without(number)) for number, scenario in enumerate(questions.scenarios)]
+    candidates = _Sums.from_rows(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
+    freed = [Freed(scenario, candidates.without(number)) for number, scenario in enumerate(questions.scenarios)]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
     first = len(questions.scenarios)
     holders = range(first, first + len(questions.holders))
@@ -504,8 +504,8 @@ def _count(mask: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         everywhere = words_of(certain.column("held")) & wanted
         # One word has bits, and of these only one.
         single = (np.count_nonzero(everywhere, axis=1) == 1) & ~(everywhere & (everywhere - np.uint64(1))).any(axis=1)
-        there = binary_of(words_of(certain.column("held_there")) & wanted)
-        columns = [certain.column("folder"), there, pa.array(single), certain.column("size")]
+        held_there = binary_of(words_of(certain.column("held_there")) & wanted)
+        columns = [certain.column("folder"), held_there, pa.array(single), certain.column("size")]
         rows = pa.table(columns, [*_GROUPS, "size"])
         counted = rows.group_by(_GROUPS).aggregate([("size", "count"), ("size", "sum")])
         sums.append(counted.rename_columns([*_GROUPS, "objects", "bytes"]))

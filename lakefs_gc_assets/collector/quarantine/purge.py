@@ -166,7 +166,7 @@ def purge(
         CollectionError: what is live cannot be found out, or not fast enough.
         StorageError: the store failed at a batch as a whole.
     """
-    left = []
+    pending = []
     for each in moved:
         verify(store, lock)
         try:
@@ -175,20 +175,20 @@ def purge(
             yield left_out(each.run_id, f"{corrupt} Delete this file once nobody needs to know what that purge removed")
             continue
         if each.copies.num_rows:
-            left.append(each)
-    while left:
-        verdict = check(left)
+            pending.append(each)
+    while pending:
+        verdict = check(pending)
         rest: list[Moved] = []
-        for each in left:
+        for each in pending:
             copies = yield from _emptied(store, each, verdict, lock, clock, valid)
             if copies.num_rows:
                 rest.append(replace(each, copies=copies))
-        if _count(rest) == _count(left):
+        if _count(rest) == _count(pending):
             raise CollectionError(
                 "nothing could be purged in the time for which it is known what is live: raise "
                 "collection.recheck_valid_minutes"
             )
-        left = rest
+        pending = rest
 
 
 def left_out(run_id: str, why: str) -> Purged:
@@ -275,19 +275,19 @@ def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> It
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
     begun = deletion.key(plan.run_id, _BEGUN + batch_id)
     store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
-    said = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
-    if said.keys() != set(batch.column("key").to_pylist()):
+    outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
+    if outcomes.keys() != set(batch.column("key").to_pylist()):
         raise StorageError(
-            f"the store told what became of {len(said)} keys, {batch.num_rows} were to be deleted: purge again"
+            f"the store told what became of {len(outcomes)} keys, {batch.num_rows} were to be deleted: purge again"
         )
     rows = batch.to_pylist()
-    gone = pa.array([said[row["key"]].result is DeleteResult.ACCEPTED for row in rows], pa.bool_())
-    purged = _receipts(batch.filter(gone), Outcome.PURGED, clock.now())
+    are_deleted = pa.array([outcomes[row["key"]].result is DeleteResult.ACCEPTED for row in rows], pa.bool_())
+    purged = _receipts(batch.filter(are_deleted), Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, batch_id, purged)
     delete_all(store, [begun])
     for row in rows:
-        error = said[row["key"]].error
-        fate = Fate.PURGED if said[row["key"]].result is DeleteResult.ACCEPTED else Fate.FAILED
+        error = outcomes[row["key"]].error
+        fate = Fate.PURGED if outcomes[row["key"]].result is DeleteResult.ACCEPTED else Fate.FAILED
         yield Purged(plan.run_id, row["address"], row["size"], fate, error)
 
 
@@ -299,11 +299,11 @@ def _settle(store: ObjectStore, moved: Moved) -> None:
     folder = deletion.key(moved.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
-        left = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
-        gone = begun.filter(pc.invert(left))
-        if gone.num_rows:
+        still_there = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
+        deleted = begun.filter(pc.invert(still_there))
+        if deleted.num_rows:
             # The file replaces receipts of the same batch, where they were stored already.
-            receipts.write(store, moved.run_id, key.removeprefix(folder), gone)
+            receipts.write(store, moved.run_id, key.removeprefix(folder), deleted)
         delete_all(store, [key])
 
 
@@ -402,7 +402,7 @@ class LiveCheck(Generic[R]):
         with clear_hidden(step, rest, current.own.heads, COPIES) as cleared:
             if not cleared.kept:
                 return
-            left = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
-            kept = frozenset(engine.collect(left).column("address").to_pylist())
+            kept_rows = engine.without_exactly(rest, engine.select(cleared.candidates, "address"))
+            kept = frozenset(engine.collect(kept_rows).column("address").to_pylist())
         self._live |= kept & cleared.live
         self._unsure = kept - cleared.live

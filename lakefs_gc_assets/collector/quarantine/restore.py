@@ -89,22 +89,22 @@ def deleted_by(
         CollectionError: there is no such run, it did not delete one of the addresses, or none of its objects can be
             restored.
     """
-    gone = undoable(store, run_id, damaged)
-    if not gone.num_rows:
+    deleted = undoable(store, run_id, damaged)
+    if not deleted.num_rows:
         plans.read(store, run_id)
     if addresses:
-        unknown = set(addresses).difference(gone.column("address").to_pylist())
+        unknown = set(addresses).difference(deleted.column("address").to_pylist())
         if unknown:
             raise CollectionError(f"run {run_id} did not delete {min(unknown)!r}")
-        gone = gone.filter(pc.is_in(gone.column("address"), pa.array(addresses, pa.string())))
-    if not gone.num_rows:
+        deleted = deleted.filter(pc.is_in(deleted.column("address"), pa.array(addresses, pa.string())))
+    if not deleted.num_rows:
         raise CollectionError(f"run {run_id} deleted nothing")
-    if gone.column("version_id").null_count == gone.num_rows and not _moved(gone):
+    if deleted.column("version_id").null_count == deleted.num_rows and not _moved(deleted):
         raise CollectionError(
             f"what run {run_id} deleted is gone: its receipts name no delete marker and nothing in quarantine. Only a "
             "bucket that kept versions when the run deleted, or the sweep mode quarantine, can bring objects back"
         )
-    return gone
+    return deleted
 
 
 def undoable(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None) -> pa.Table:
@@ -122,12 +122,14 @@ def undoable(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None
             if damaged is None:
                 raise each
             damaged(each)
-        known = rows.column("address").combine_chunks()
-        rows = pa.concat_tables([rows, reported.filter(pc.invert(pc.is_in(reported.column("address"), known)))])
-    gone = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
+        receipt_addresses = rows.column("address").combine_chunks()
+        rows = pa.concat_tables(
+            [rows, reported.filter(pc.invert(pc.is_in(reported.column("address"), receipt_addresses)))]
+        )
+    deleted = rows.filter(pc.is_in(rows.column("outcome"), pa.array(receipts.GONE, pa.string())))
     copied = rows.filter(pc.equal(rows.column("outcome"), Outcome.COPIED.value))
-    unsure = pc.invert(pc.is_in(copied.column("address"), gone.column("address").combine_chunks()))
-    return pa.concat_tables([gone, copied.filter(unsure)])
+    unsure = pc.invert(pc.is_in(copied.column("address"), deleted.column("address").combine_chunks()))
+    return pa.concat_tables([deleted, copied.filter(unsure)])
 
 
 def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFile]]:
@@ -181,9 +183,9 @@ def restore_copies(
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
             results = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
-            there = pa.array([each.address for each in results if each.fate.is_well], pa.string())
-            if len(there):
-                rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), there)), clock.now())
+            restored = pa.array([each.address for each in results if each.fate.is_well], pa.string())
+            if len(restored):
+                rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), restored)), clock.now())
                 receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
             yield from results
 

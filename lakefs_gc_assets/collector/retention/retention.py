@@ -367,16 +367,16 @@ def _differences(readings: Readings, retained: Retention, now: datetime) -> tupl
     rules = retention_rules.effective(readings.rules, Policy(), readings.dump.branches)
     assert rules is not None
     ours = active_commits(replace(graph, commits=readings.dump.commits), rules, now)
-    theirs = np.zeros(len(graph.commits), np.bool_)
+    listed = np.zeros(len(graph.commits), np.bool_)
     at = graph.commits.positions(readings.listed.ids)
-    theirs[at[at >= 0]] = True
+    listed[at[at >= 0]] = True
     ids = graph.commits.ids
     alone = [
-        Difference(ids[at].as_py(), "definition", ours.why(at)) for at in np.flatnonzero(ours.flags & ~theirs).tolist()
+        Difference(ids[at].as_py(), "definition", ours.why(at)) for at in np.flatnonzero(ours.flags & ~listed).tolist()
     ]
     alone += [
         Difference(ids[at].as_py(), "server", "expired by the definition and this run's clock")
-        for at in np.flatnonzero(theirs & ~ours.flags).tolist()
+        for at in np.flatnonzero(listed & ~ours.flags).tolist()
     ]
     return tuple(alone + late)
 
@@ -408,8 +408,8 @@ def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -
     """Branches whose head is older than an age, the oldest first; none where no age is given."""
     if stale_after is None:
         return ()
-    made = [StaleBranch(branch, date(graph.commits, head)) for branch, head in graph.heads.items()]
-    stale = [each for each in made if each.head_made_at < now - stale_after]
+    branches = [StaleBranch(branch, date(graph.commits, head)) for branch, head in graph.heads.items()]
+    stale = [each for each in branches if each.head_made_at < now - stale_after]
     return tuple(sorted(stale, key=lambda each: (each.head_made_at, each.branch)))
 
 

@@ -41,9 +41,9 @@ class IdSet(Set[str]):
     @classmethod
     def of_columns(cls, columns: Iterable[pa.StringArray]) -> "IdSet":
         """The ids of columns without nulls, each at most some 100,000 long."""
-        made = cls()
-        made._take(columns)
-        return made
+        id_set = cls()
+        id_set._take(columns)
+        return id_set
 
     def _take(self, columns: Iterable[pa.StringArray]) -> None:
         """For a new set only: makes it one of the ids of columns."""
@@ -116,8 +116,8 @@ def lacking(known: Set[str], ids: Sequence[str]) -> list[str]:
 
 
 def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
-    left = iter(ids)
-    while some := list(islice(left, _AT_ONCE)):
+    remaining = iter(ids)
+    while some := list(islice(remaining, _AT_ONCE)):
         yield some
 
 

@@ -93,13 +93,13 @@ class Sweep:
             accepted: the outcome of objects whose deletion the store accepted.
         """
         addresses = batch.column("address").to_pylist()
-        said = {outcome.key: outcome for outcome in self.store.delete(addresses)}
-        if said.keys() != set(addresses):
+        results = {outcome.key: outcome for outcome in self.store.delete(addresses)}
+        if results.keys() != set(addresses):
             raise StorageError(
-                f"the store told what became of {len(said)} keys, {len(addresses)} were to be deleted: what it did "
+                f"the store told what became of {len(results)} keys, {len(addresses)} were to be deleted: what it did "
                 "cannot be reported. List the candidates to see which are gone"
             )
-        outcomes = [said[address] for address in addresses]
+        outcomes = [results[address] for address in addresses]
         return receipts.table(
             batch,
             [accepted if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
@@ -155,10 +155,10 @@ class Quarantine(Sweep):
         verify(self.store, self.lock)
         if not copied.num_rows or self.is_over():
             return refused
-        gone = self.delete_batch(copied, Outcome.QUARANTINED)
-        receipts.write(self.store, self.run_id, uuid.uuid4().hex, gone)
-        self._remove_copies_of_what_stays(gone)
-        return pa.concat_tables([refused, gone])
+        deleted = self.delete_batch(copied, Outcome.QUARANTINED)
+        receipts.write(self.store, self.run_id, uuid.uuid4().hex, deleted)
+        self._remove_copies_of_what_stays(deleted)
+        return pa.concat_tables([refused, deleted])
 
     def _remove_copies_of_what_stays(self, decided: pa.Table) -> None:
         """Removes the copies of objects that could not be deleted: each run would add another one.

@@ -39,8 +39,8 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
 
     Raises CollectionError where the run is no such run, or its candidates are no longer stored.
     """
-    planned, stored_report = plans.read(store, run_id), report.read(store, run_id)
-    if planned.sweep:
+    plan, stored_report = plans.read(store, run_id), report.read(store, run_id)
+    if plan.sweep:
         raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
     if stored_report is not None and stored_report.is_complete and not stored_report.dry_run:
         raise CollectionError(f"run {run_id} was approved before: {stored_report.did}")
@@ -111,8 +111,8 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
         return rows, candidates.count, ()
     at_most = len(keys) * repository.store.delete_limit
     with engine.cached(receipts.rows(engine, repository.opener, keys), at_most) as earlier:
-        gone = engine.where_among(earlier, "outcome", receipts.GONE)
-        written = step.write(DELETED_REPORT, engine.map_by_address(gone, _first_of_each, RECEIPTS, at_most))
+        deleted = engine.where_among(earlier, "outcome", receipts.GONE)
+        written = step.write(DELETED_REPORT, engine.map_by_address(deleted, _first_of_each, RECEIPTS, at_most))
         receipts_before = engine.count(earlier)
     done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     remaining = engine.without_exactly(rows, done.rows(engine, "address"), candidates.count + done.count)
@@ -135,11 +135,11 @@ def exclude_deleted(
     """
     engine = step.engine
     elsewhere = engine.among_exactly(deleted_since(step, listed_at - step.plan.skew), remaining)
-    with engine.cached(engine.distinct(elsewhere), left) as gone:
-        count = engine.count(gone)
+    with engine.cached(engine.distinct(elsewhere), left) as deleted:
+        count = engine.count(deleted)
         if not count:
             return remaining, left, ()
-        rows = engine.among_exactly(remaining, gone, left + count)
+        rows = engine.among_exactly(remaining, deleted, left + count)
         written = step.write(DELETED_REPORT, _decide(step, rows, Outcome.DELETED_BY_ANOTHER_RUN))
         done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     step.log(f"{count:,} candidates were deleted by another run since this run listed them")
@@ -168,8 +168,8 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     again = engine.among_exactly(find_live_again(step), remaining)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
-        gone = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
-        deleted = engine.map_batches(engine.spread(gone), _deleter(step, valid), RECEIPTS)
+        garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
+        deleted = engine.map_batches(engine.spread(garbage), _deleter(step, valid), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:
@@ -182,7 +182,7 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
 def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
     """Decides whether failed deletions fail the run, and updates the stored list of objects that cannot be deleted."""
     engine, store = step.engine, step.repository.store
-    known = undeletable.read(store)
+    undeletable_before = undeletable.read(store)
     failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
     failures: list[tuple[str, str | None]] = []
     if failed:
@@ -191,13 +191,19 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
         )
         failures = [(row["address"], row["error"]) for row in failed_rows.to_pylist()]
     settled: set[str] = set()
-    if known:
-        listed = engine.table(pa.table({"address": pa.array([each.address for each in known], pa.string())}))
-        decided = engine.collect(engine.among_exactly(rows, listed, outcomes.count + len(known))).to_pylist()
+    if undeletable_before:
+        listed = engine.table(
+            pa.table({"address": pa.array([each.address for each in undeletable_before], pa.string())})
+        )
+        decided = engine.collect(
+            engine.among_exactly(rows, listed, outcomes.count + len(undeletable_before))
+        ).to_pylist()
         settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
-    gone = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
-    verdict = undeletable.judge(known, Failures(failures, failed, gone), settled, step.repository.clock.now())
-    if verdict.undeletable != known:
+    deleted_count = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
+    verdict = undeletable.judge(
+        undeletable_before, Failures(failures, failed, deleted_count), settled, step.repository.clock.now()
+    )
+    if verdict.undeletable != undeletable_before:
         undeletable.write(store, verdict.undeletable)
     return verdict
 

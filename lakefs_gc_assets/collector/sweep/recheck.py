@@ -99,8 +99,8 @@ def require_uncommitted_kept(step: Step[R], live: R, prepared: Uncommitted[R], c
     if not marked.count:
         return
     count = marked.count + prepared.count + current.count
-    gone = engine.without(marked.rows(engine, "address"), live, count=count)
-    with engine.cached(gone, at_most=marked.count) as left:
+    no_longer_live = engine.without(marked.rows(engine, "address"), live, count=count)
+    with engine.cached(no_longer_live, at_most=marked.count) as left:
         lost = engine.count(left)
         # Mostly all is uncommitted still, and what the mark knew to be committed need not be read.
         if lost:

@@ -64,17 +64,17 @@ class Validity:
         """The rest of the span, for the task that calls this. Raises StorageError."""
         # Noted before the store is asked, so that the time it takes to answer counts.
         began = Moment.now(clock)
-        left = self.as_of + self.span - store_time(store, run_id) - _RESOLUTION
-        return Countdown(clock, left, began)
+        remaining = self.as_of + self.span - store_time(store, run_id) - _RESOLUTION
+        return Countdown(clock, remaining, began)
 
 
 class Countdown:
     """Counts what is left of a span, in the process that began it."""
 
-    def __init__(self, clock: Clock, left: timedelta, began: Moment) -> None:
+    def __init__(self, clock: Clock, remaining: timedelta, began: Moment) -> None:
         """For `Validity.countdown` only."""
         self._clock = clock
-        self._left = left
+        self._left = remaining
         self._began = began
         self._over = False
 

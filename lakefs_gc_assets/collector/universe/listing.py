@@ -68,8 +68,8 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
     read = partial(_read_inventory, inventory, listing, step.plan.slice_window)
     tasks = step.tasks(step.repository.settings.listing_partitions)
     objects = step.engine.read(spread(inventory.files, tasks), read, LISTED)
-    there = step.engine.without_exactly(objects, deleted_before(step, since=step.plan.cutoff))
-    return step.write(STORE_DF, there)
+    existing = step.engine.without_exactly(objects, deleted_before(step, since=step.plan.cutoff))
+    return step.write(STORE_DF, existing)
 
 
 def list_parts(step: Step[R], parts: Sequence[Part], large: int = LARGE_PART) -> tuple[FrameFile, ...]:
@@ -85,28 +85,28 @@ def list_parts(step: Step[R], parts: Sequence[Part], large: int = LARGE_PART) ->
         groups = [[group] for group in spread(parts, tasks)]
         answers = step.engine.collect(step.engine.read(groups, work, _ANSWER)).to_pylist()
         files += (FrameFile(**json.loads(row["file"])) for row in answers if row["file"])
-        left = [_rest(row["rest"]) for row in answers if row["rest"]]
-        parts = [piece for rest in left for piece in pieces.cut(rest)]
+        rests = [_rest(row["rest"]) for row in answers if row["rest"]]
+        parts = [piece for rest in rests for piece in pieces.cut(rest)]
     return tuple(files)
 
 
 def _list_as_task(opener: OpensStore, plan: Plan, large: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
     store = opener.open()
     writer = FileWriter(store, run_folder.frame(plan.run_id, STORE_DF.name), LISTED)
-    left: list[Rest] = []
+    rests: list[Rest] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
         # A folder is listed by the processor alone.
         at_once = 1 if isinstance(store, LocalStore) else _AT_ONCE
         list_whole = partial(_list_whole, store, plan.slice_window, large)
         for batches, rest in work_ahead(list_whole, parts, at_once):
-            left.extend([rest] if rest else [])
+            rests.extend([rest] if rest else [])
             yield from batches
 
     for batch in gather(rows(), _ROWS):
         writer.write(in_windows(batch, plan.windows))
     answers = [{"file": json.dumps(entries(file)), "rest": None} for file in writer.close()]
-    answers += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in left]
+    answers += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in rests]
     if answers:
         yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER)
 

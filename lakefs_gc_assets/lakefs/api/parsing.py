@@ -307,8 +307,8 @@ def is_transient(answer: Answer) -> bool:
 def refusal(call: Call, answer: Answer, endpoint: str, secrets: Sequence[str]) -> LakeFSError:
     """The error that a refused call raises; `secrets` never show, not even where the server repeats them."""
     kind, advice = _judged(call, answer, endpoint)
-    said = answer.message
-    words = "an answer that is not lakeFS's" if said is None else _without(secrets, said)
+    message = answer.message
+    words = "an answer that is not lakeFS's" if message is None else _without(secrets, message)
     return kind(f"{call}: {_named(answer.status)}: {' '.join(words.split())[:_MESSAGE_LIMIT]}. {advice}")
 
 

@@ -71,9 +71,9 @@ class CommitColumns:
         # A table of few ids that all commits are looked up in is made faster than the reverse.
         asked = ids.dictionary_encode()
         at = pc.index_in(self.ids, value_set=asked.dictionary)
-        there = pc.indices_nonzero(at.is_valid()).to_numpy()
+        known = pc.indices_nonzero(at.is_valid()).to_numpy()
         places = np.full(len(asked.dictionary), -1, np.int64)
-        places[at.take(pa.array(there)).to_numpy()] = there
+        places[at.take(pa.array(known)).to_numpy()] = known
         answer: Integers = places[asked.indices.to_numpy()]
         return answer
 

@@ -144,16 +144,16 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
                 Bucket=self._bucket, Delete={"Objects": [{"Key": full} for full in full_keys], "Quiet": False}
             ),
         )
-        said = {full: _failed(full, "the service's answer does not mention this key") for full in full_keys}
-        for deleted in _with_key(answer.get("Deleted", []), said):
-            said[deleted["Key"]] = _accepted(
+        outcomes = {full: _failed(full, "the service's answer does not mention this key") for full in full_keys}
+        for deleted in _with_key(answer.get("Deleted", []), outcomes):
+            outcomes[deleted["Key"]] = _accepted(
                 deleted["Key"], deleted.get("DeleteMarker", False), deleted.get("DeleteMarkerVersionId")
             )
-        for failed in _with_key(answer.get("Errors", []), said):
-            said[failed["Key"]] = _failed(
+        for failed in _with_key(answer.get("Errors", []), outcomes):
+            outcomes[failed["Key"]] = _failed(
                 failed["Key"], f"{failed.get('Code', 'no code')}: {failed.get('Message', 'no message')}"
             )
-        return said
+        return outcomes
 
     def _delete_alone(self, full: str) -> DeleteOutcome:
         """Deletes a key by itself: XML cannot hold it, or the service has no bulk deletes."""
