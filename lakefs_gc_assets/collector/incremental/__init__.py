@@ -1,1 +1,1 @@
-"""What a run leaves to the next one, and which run an optimized run builds on."""
+"""Checkpoints of runs, and the choice of the run that an optimized run builds on."""

@@ -84,7 +84,7 @@ def find(repository: OpenRepository, definition: str, before: str | None = None)
 
 
 def live_definition(repository: OpenRepository) -> str:
-    """What counts as live, in words."""
+    """Definition of live objects, in words."""
     others = sorted(other.facts.id for other in repository.others)
     words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
     settings = repository.settings

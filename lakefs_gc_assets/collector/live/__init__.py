@@ -1,1 +1,1 @@
-"""What is live: uncommitted data, commits, staged entries that no list has, other repositories."""
+"""Live addresses: uncommitted data, commits, staged entries that no list has, other repositories."""

@@ -73,7 +73,7 @@ Extremes = Mapping[int, tuple[str, str]]
 
 @dataclass(frozen=True)
 class Known(Generic[R]):
-    """What is known of contents.
+    """Known contents.
 
     Attributes:
         entries: entries (HEAD_ENTRIES), without ETag where the checksum would tell an entry from a candidate and is not
@@ -115,7 +115,7 @@ class Sample:
     seed: str
 
     def chooses(self, batch: pa.RecordBatch) -> list[bool]:
-        """Whether each object of a batch is looked at."""
+        """True for each object of a batch that belongs to the sample."""
         keys, sizes = batch.column("key").to_pylist(), batch.column("size")
         among = [True] * len(keys) if self.sizes is None else pc.is_in(sizes, value_set=self.sizes).to_pylist()
         bound = self.share * 2**32

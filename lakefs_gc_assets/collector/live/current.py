@@ -138,7 +138,7 @@ class Unread:
         return references.committed(self.records, sizes_into, hashes_into)
 
     def without(self, range_ids: IdSet) -> "Unread":
-        """What else is to be read than some ranges."""
+        """The ranges to read other than these."""
         return replace(self, records=self.records.without(range_ids))
 
 
@@ -218,11 +218,11 @@ class Committed:
 
     @property
     def tells_ranges(self) -> bool:
-        """Whether the ranges of this repository are known one by one, and no other repository's are among them."""
+        """True if the ranges of this repository are known one by one, and no other repository's are among them."""
         return self.own.source is CommitSource.REFS_DUMP and len(self.unread) == 1
 
     def without(self, range_ids: IdSet) -> "Committed":
-        """What else is to be read than some ranges."""
+        """The ranges to read other than these."""
         unnamed = None if self.unnamed is None else self.unnamed.without(range_ids)
         return replace(self, unread=tuple(each.without(range_ids) for each in self.unread), unnamed=unnamed)
 
@@ -338,5 +338,5 @@ def heads_shown(step: Step[R]) -> list[str]:
 
 
 def define_live(step: Step[R], prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
-    """What retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
+    """Commits that retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
     return retention.live_definition(step.repository, step.plan.earliest_clock, prepared_until, step.log, shown)

@@ -173,13 +173,13 @@ def _places(rows: pa.Table) -> tuple[_Numbers, _Numbers]:
 
 
 def _at_places(metaranges: pa.Table, each: npt.NDArray[_Value]) -> npt.NDArray[_Value]:
-    """What is told of each metarange, at all of its places; metaranges are in order of these."""
+    """Facts of each metarange, at all of its places; metaranges are in order of these."""
     first, last = _places(metaranges)
     return np.repeat(each, last - first + 1)
 
 
 def _sum_at_places(values: _Numbers, first: _Numbers, last: _Numbers, places: int) -> _Numbers:
-    """What the values add up to at each place, modulo 2^64, where each counts from its first place to its last."""
+    """Sum of the values at each place, modulo 2^64, where each counts from its first place to its last."""
     changes = np.zeros(places + 1, np.int64)
     np.add.at(changes, first, values)
     np.add.at(changes, last + 1, -values)

@@ -1,4 +1,4 @@
-"""What ranges hold, recorded as facts: the sizes of their entries, and the hashes of their addresses.
+"""Facts recorded about ranges: the sizes of their entries, and the hashes of their addresses.
 
 Sizes: a staged entry that the server does not list has the size of the committed entry at its path. So of the ranges of
 branch heads only those are read for candidates that have an entry of a candidate's size. A file has its sizes in order,

@@ -55,7 +55,7 @@ class HeadRange:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What asking found.
+    """Answers of the server.
 
     Attributes:
         live: every address that the asked paths have, in each spelling it may mean.

@@ -67,7 +67,7 @@ class LiveFiles:
         return self._live(entries.addresses, entries.address_types)
 
     def entries(self, record: RangeRecord) -> pa.Table:
-        """What a range references inside the namespace, as objects (LISTED), one row for each entry.
+        """References of a range inside the namespace, as objects (LISTED), one row for each entry.
 
         An address that may mean several keys, or may lie in another bucket, is left out: what it names stays.
 
@@ -77,7 +77,7 @@ class LiveFiles:
         return self._objects(self._entries(record))[1]
 
     def held(self, record: RangeRecord, depth: int = 0) -> pa.Table:
-        """What a range references inside the namespace (LISTED and `certain`).
+        """References of a range inside the namespace (LISTED and `certain`).
 
         What `entries` gives is certain. Of every other address that it may mean, each once, nothing but the address is
         told: what has it stays.
@@ -101,7 +101,7 @@ class LiveFiles:
     def _uncertain(
         self, entries: ranges.RangeEntries, certain: pa.Int64Array, listed: pa.Table, folders: pa.StringArray | None
     ) -> pa.Table:
-        """What `held` tells of entries that are not certain."""
+        """Rows of `held` for entries that are not certain."""
         places, keys = self._keys(entries.addresses, entries.address_types)
         if folders is None:
             keys = keys.filter(pc.invert(pc.is_in(keys, value_set=listed.column("address").combine_chunks()))).unique()

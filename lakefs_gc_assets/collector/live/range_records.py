@@ -16,7 +16,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 REQUEST_WEIGHT = 20_000
-"""What a request for a file costs, as a number of entries: even a file with few entries takes as long to fetch."""
+"""Cost of a request for a file, as a number of entries: even a file with few entries takes as long to fetch."""
 _COVERING_ONE = 4
 """So many ranges are taken at most in place of one."""
 _AT_ONCE = 8_192

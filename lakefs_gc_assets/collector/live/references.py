@@ -124,7 +124,7 @@ class References(Generic[R]):
         return self._of_ranges(ranges, _sum_up, SUMS)
 
     def entries(self, ranges: RangeRecords, held: RangeRecords | None = None) -> R:
-        """What ranges hold, as objects (LISTED), each address once: as young as its youngest entry.
+        """Objects of ranges (LISTED), each address once: as young as its youngest entry.
 
         Args:
             held: ranges whose addresses are left out before anything else is done; None for none.
@@ -142,7 +142,7 @@ class References(Generic[R]):
         sizes_into: FactsFolder | None = None,
         hashes_into: FactsFolder | None = None,
     ) -> R:
-        """What a function reads of each range; a task that does not come to its end records fewer.
+        """Rows that a function reads from each range; a task that does not come to its end records fewer.
 
         Args:
             hashes_into: only for what reads addresses (LIVE).

@@ -288,7 +288,7 @@ def missing_samples(
 
 
 def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
-    """Whether the store has an object of one of these names."""
+    """True if the store has an object of one of these names."""
     return any(head_if_there(store, key) is not None for key in keys)
 
 

@@ -59,7 +59,7 @@ def readable_digest(store: ObjectStore, address: str) -> str | None:
 
 
 def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
-    """Whether a sample (address, MD5) could be read and is true; objects that are gone or archived say nothing."""
+    """True if a sample (address, MD5) could be read and is right; objects that are gone or archived say nothing."""
     compared = [(expected, readable_digest(store, address)) for address, expected in sample]
     readable = [(expected, digest) for expected, digest in compared if digest is not None]
     return bool(readable) and all(expected == digest for expected, digest in readable)
