@@ -292,7 +292,7 @@ CLEAN_BUGS: dict[str, Bug] = {
     ),
     "tags forgotten": without_unnamed(replaced((refs, "read_tags", lambda data, file, **expected: []))),
     "hidden staged entries ignored": replaced(
-        (run, "clear_hidden", lambda step, candidates, *more: nullcontext(Cleared(candidates)))
+        (run, "clear_hidden", lambda step, candidates, *more, **named: nullcontext(Cleared(candidates)))
     ),
     "multipart seen once": replaced((run, "subtract_live", subtracting(sighted=_all_sighted))),
     "a range skipped on error": without_unnamed(replaced((References, "committed", _committed_leniently))),
