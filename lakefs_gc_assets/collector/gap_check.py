@@ -55,7 +55,7 @@ def select_expired(step: Step[R], missing_rows: R, count: int) -> R:
     other expired commits are read only if that leaves addresses unexplained.
 
     Args:
-        gone: addresses (`address`) that earlier runs deleted and nobody restored.
+        missing_rows: addresses (`address`) that earlier runs deleted and nobody restored.
         count: how many there are.
     """
     engine = step.engine
@@ -329,8 +329,8 @@ def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_befo
     """Addresses that branch heads hold.
 
     Args:
-        known: ids of metaranges and ranges that are left out, where a run builds on another one. Of a metarange that
-            was read before so was every range.
+        read_before: ids of metaranges and ranges to leave out, where a run builds on another one. If a metarange was
+            read before, all of its ranges were read too.
     """
     references = References.from_step(step)
     heads = lacking(read_before, sorted(set(committed.figures.heads.values())))

@@ -260,7 +260,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
     @dg.job(
         name=names.qualified("restore"),
         description=f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "
-        "that keeps versions, by removing its delete markers. Give the run's id; it shows what it would do unless "
+        "that keeps versions, by removing their delete markers. Give the run's id; it shows what it would do unless "
         "`confirm` is true. The next run is a clean one.",
         executor_def=dg.in_process_executor,
         tags={REPOSITORY_TAG: names.repository},

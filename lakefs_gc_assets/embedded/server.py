@@ -189,7 +189,7 @@ class EmbeddedServer:
         rules: shorthand for the setting of that name.
         port: that of the API, 0 for any free one; the S3 gateway takes a free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
-        routes: served besides its own; those of `administration.PREFIX` beside the API.
+        routes: served besides its own; those below `ADMINISTRATION_PREFIX` beside the API.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -
     """Stores the objects that expired since the base run as the frame `expired`.
 
     Args:
-        found: every range that is live.
+        committed: every range that is live.
     Raises:
         CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
     """

@@ -88,7 +88,7 @@ def find_known_live(
     """
     engine = step.engine
     if not committed.tells_ranges:
-        step.log("every range is read: other repositories have ranges, and which ones is not known")
+        step.log("every range is read: it is not known which of them belong to other repositories")
         return KnownLive()
     first, *more = (frame.rows(engine, *LIVE.names) for frame in asked)
     wanted = select_sealed(engine, engine.union(first, *more), sealed)

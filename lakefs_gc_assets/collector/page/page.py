@@ -310,7 +310,7 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
             _figure(gauge.figure, gauge.is_share),
             _figure(gauge.limit, gauge.is_share),
             element("code", f"collection.{gauge.setting}"),
-            "" if gauge.floor is None else f"ignored for {gauge.floor:,} objects or fewer",
+            f"ignored for {gauge.floor:,} or fewer" if gauge.floor else "",
         )
         for gauge in facts.gauges
     ]
