@@ -1,6 +1,4 @@
-"""Ending a run that failed: its report says why, and its lock is given back.
-
-Makes one step of a run: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
+"""Makes one step of a run: opens the repository, holds its lock, reads or makes the plan, and reports a failure.
 
 A process makes some steps of a run one after the other and keeps the lock between them. A step that fails or is
 interrupted ends the run in the store as well: the report says why, and the lock is released. Neither needs the server.

@@ -1,6 +1,6 @@
-"""The figures of a mark, and the report of a run that came to its end, from what its frames say of themselves.
+"""The figures of a mark, the report of a finished run, and checks of its candidates, all from the stored frames.
 
-Checks of the stored candidates for what no mark may get wrong, by other means than the subtraction.
+The checks look for what no mark may get wrong, by other means than the subtraction.
 """
 
 from dataclasses import dataclass

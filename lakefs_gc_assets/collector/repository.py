@@ -1,6 +1,6 @@
-"""Time as the collector sees it, behind a port, so that a simulation can take it over.
+"""One repository, opened: its facts, server, store and clock, with which the steps of a collection work.
 
-One repository, opened: what the steps of a collection work with.
+Time is behind a port, so that a simulation can take it over.
 """
 
 import time

@@ -3,7 +3,7 @@
 Workers reach the store through our own interface, so no connector jar is needed. A file is read only if it has the
 size and the SHA-256 that its manifest says.
 
-A frame as stored: a run writes it once, and every later step reads what was stored.
+A run writes each frame once, and every later step reads what was stored.
 """
 
 import hashlib

@@ -16,9 +16,7 @@ By retention rules, what was live may have expired. So *tracked* ranges, those t
 place of what was read and what is committed: the next run reads all that is live, and adds to its universe what tracked
 ranges held that are live no more.
 
-The checkpoint that a run takes over from its base run, with the ranges that were live when the base run marked.
-
-These ranges hold whatever a run by retention rules left in sealed slices. It does not matter by which definition they
+Tracked ranges hold whatever a run by retention rules left in sealed slices. It does not matter by which definition they
 were live, nor why one of them is live no more: the next run looks again at the objects of such a range.
 """
 

@@ -1,8 +1,7 @@
 """The report of a run: what it looked at, what it found, what it deleted, and whether it can be relied on.
 
-Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds.
-
-Lines that describe a finished run to a person.
+Written for every run, failed ones too. Times UTC, sizes bytes, durations seconds. `describe` gives the lines that show
+a finished run to a person.
 """
 
 import json

@@ -1,8 +1,6 @@
-"""Copies and deletions within the storage namespace of what runs and servers stored there, which is no data.
+"""Copies and deletions of stored objects, and the MD5 of their content where the store does not tell it.
 
-The content of stored objects as its MD5, where the store does not tell it.
-
-A store without ETags gives none, and with server-side encryption by keys of KMS an S3 ETag looks like an MD5 without
+A store without ETags gives no MD5, and with server-side encryption by keys of KMS an S3 ETag looks like an MD5 without
 being one (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html); lakeFS notes the MD5 it computed itself.
 """
 
