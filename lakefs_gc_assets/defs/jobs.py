@@ -96,7 +96,7 @@ class OpenRunConfig(dg.Config):
     sweep: bool | None = Field(
         default=None,
         description="Delete at once, or not; only if launch.sweep is any in the configuration file. If left out, that "
-        "file decides if launch.sweep is any; otherwise it is a dry run.",
+        "file decides where launch.sweep is any, and it is a dry run elsewhere.",
     )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
