@@ -4,7 +4,6 @@ The Arrow schemas by which frames are stored, the pandera models by which they a
 follow from this. Addresses are relative to the storage namespace, times UTC, sizes bytes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -50,12 +49,6 @@ Columns = tuple[Column, ...]
 def arrow_schema(columns: Columns) -> pa.Schema:
     """The Arrow schema of a table with these columns."""
     return pa.schema([pa.field(column.name, column.type, nullable=column.nullable) for column in columns])
-
-
-def pick(columns: Sequence[Column], *names: str) -> Columns:
-    """Some of the columns, in the order of the names."""
-    by_name = {column.name: column for column in columns}
-    return tuple(by_name[name] for name in names)
 
 
 ADDRESS = Column("address", pa.string(), "Namespace-relative address, exactly as the object store spells the key.")
