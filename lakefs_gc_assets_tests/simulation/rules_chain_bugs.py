@@ -84,11 +84,16 @@ def _first_look() -> Sequence[Replacement]:
 
 
 def _look_up_every_range(
-    store: ObjectStore, wanted: Set[str], sealed: pa.StringArray, hashes: HashSet, files: Sequence[FactFile]
+    store: ObjectStore,
+    namespace: str,
+    wanted: Set[str],
+    sealed: pa.StringArray,
+    hashes: HashSet,
+    files: Sequence[FactFile],
 ) -> Iterator[pa.RecordBatch]:
     """Takes what is recorded of ranges for held, whether they are live or have expired."""
     known = (facts.read(HASHES, store, file).column("range_id").to_pylist() for file in files)
-    return look_up_hashes(store, IdSet(chain.from_iterable(known)), sealed, hashes, files)
+    return look_up_hashes(store, namespace, IdSet(chain.from_iterable(known)), sealed, hashes, files)
 
 
 def _nothing_held(step: ArrowStep, *more: Any) -> KnownLive[ArrowRows]:
@@ -110,9 +115,9 @@ def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, Hashes]:
     return told, held[held < 2**63]
 
 
-def _record_less(writer: FactWriter, record: RangeRecord, rows: pa.Table) -> None:
+def _record_less(writer: FactWriter, record: RangeRecord, rows: pa.Table, namespace: str) -> None:
     """Forgets the first address of a range."""
-    record_hashes(writer, record, rows.slice(1))
+    record_hashes(writer, record, rows.slice(1), namespace)
 
 
 def _join_less(rows: pa.Table) -> pa.Table:

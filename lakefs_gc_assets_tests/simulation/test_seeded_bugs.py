@@ -106,7 +106,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
     },
     "unified": {
         "metaranges looked for where runs begin alone": 6,
-        "notes that lack a range believed": 1,
+        "notes that lack a range believed": 8,
         "ranges that were live before taken for read": 0,
         "what was live before taken over": 0,
         "only new ranges tracked": 6,

@@ -6,9 +6,10 @@ says the version of the format, the number of values, and the length and digest 
 the rest: a file that is not what was written is never believed, and one of another name is left alone. Whatever has no
 fact, or a damaged one, is read.
 
-A run that looks at everything believes only what its own attempt has recorded, and so notices what is gone. A run that
+A run that builds on no other believes only what its own attempt has recorded, and so notices what is gone. A run that
 builds on another one believes what any run has recorded. Sweeps tidy up: one that looked at everything deletes what
-older runs recorded, so that facts which it did not meet go. All of them merge small files.
+older runs recorded, so that facts which it did not meet go. All of them merge small files, and one that believes
+its own alone merges those of others apart from these.
 """
 
 import hashlib
@@ -374,15 +375,6 @@ def refute(store: ObjectStore, files: Sequence[FactFile]) -> None:
     """
     for file in files:
         store.put(file.key, b"")
-
-
-def join_each_once(tables_of_files: Sequence[pa.Table]) -> pa.Table:
-    """The first row of each range, of facts that have one row for each."""
-    rows = pa.concat_tables(tables_of_files)
-    places: dict[str, int] = {}
-    for place, range_id in enumerate(rows.column("range_id").to_pylist()):
-        places.setdefault(range_id, place)
-    return rows.take(pa.array(places.values(), pa.int64())) if len(places) < rows.num_rows else rows
 
 
 def each_readable(

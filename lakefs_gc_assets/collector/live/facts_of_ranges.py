@@ -8,7 +8,9 @@ Hashes: an address is held if a range has its hash. That two addresses have the 
 wrong fact may lose one: so the entries of a range are compared with what its metarange counts, and in each run all that
 is recorded of some ranges with what they hold. A fact names the slices of its range. It is used only if they are all
 sealed for the reader, so that gaps in what the reader lists can be found without it. Its newest slice alone would not
-tell: a slice may appear late, between others that are sealed.
+tell: a slice may appear late, between others that are sealed. A fact also names the namespace as the server spelled it:
+by another spelling the same full address may count as outside. Repositories of several servers may share a folder under
+different spellings, and folders are copied.
 """
 
 import zlib
@@ -42,12 +44,15 @@ HAS_SIZES = pa.schema(
 RANGE_HASHES = pa.schema(
     [
         pa.field("range_id", pa.string(), nullable=False),
+        pa.field("namespace", pa.string(), nullable=False),
         pa.field("entries", pa.int64(), nullable=False),
         pa.field("slices", pa.list_(pa.string()), nullable=False),
         pa.field("hashes", pa.list_(pa.int64()), nullable=False),
     ]
 )
-"""Ranges: the number of their entries, the slices of their addresses, and the 64 bits of each address, in order."""
+"""Ranges: the URI of the namespace that addresses are relative to, the number of entries, the slices of the addresses,
+and the 64 bits of each address, in order.
+"""
 SUMS = pa.schema(
     [
         pa.field("range_id", pa.string()),
@@ -91,16 +96,27 @@ def _join_sizes(parts: Sequence[pa.Table]) -> pa.Table:
     return size_facts(known, np.concatenate(sizes), np.concatenate(places))
 
 
+def _join_hashes(parts: Sequence[pa.Table]) -> pa.Table:
+    """All facts together; the first of each range and namespace, since the others say the same."""
+    rows = pa.concat_tables(parts)
+    places: dict[tuple[str, str], int] = {}
+    for place, key in enumerate(
+        zip(*(rows.column(name).to_pylist() for name in ("range_id", "namespace")), strict=True)
+    ):
+        places.setdefault(key, place)
+    return rows.take(pa.array(places.values(), pa.int64())) if len(places) < rows.num_rows else rows
+
+
 SIZES = FactKind(
     "range_sizes", "sizes of ranges", 3, RANGE_SIZES, ascending=("size", "place"), join=_join_sizes, rows_of_group=4_096
 )
 HASHES = FactKind(
     "range_hashes",
     "hashes of addresses",
-    2,
+    3,
     RANGE_HASHES,
     ascending=("hashes.list.element",),
-    join=facts.join_each_once,
+    join=_join_hashes,
 )
 
 
@@ -130,24 +146,34 @@ def look_up_sizes(
     return facts.each_readable(look_up, files, HAS_SIZES)
 
 
-def record_hashes(writer: FactWriter, record: RangeRecord, rows: pa.Table) -> None:
+def record_hashes(writer: FactWriter, record: RangeRecord, rows: pa.Table, namespace: str) -> None:
     """Records the addresses of a range that was read as its metarange states it.
 
     Args:
+        namespace: the URI of the one that the addresses are relative to.
         rows: its addresses (LIVE), each once.
     """
-    columns = [[record.id], [record.count], [slices_of(rows)], [np.sort(_hashes(rows))]]
+    columns = [[record.id], [namespace], [record.count], [slices_of(rows)], [np.sort(_hashes(rows))]]
     writer.add(pa.table(columns, schema=RANGE_HASHES))
 
 
 def look_up_hashes(
-    store: ObjectStore, wanted: Set[str], sealed: pa.StringArray, hashes: HashSet, files: Iterable[FactFile]
+    store: ObjectStore,
+    namespace: str,
+    wanted: Set[str],
+    sealed: pa.StringArray,
+    hashes: HashSet,
+    files: Iterable[FactFile],
 ) -> Iterator[pa.RecordBatch]:
-    """Facts about the wanted ranges whose slices are all sealed, and which of some hashes these have (LOOKED_UP)."""
+    """Facts about the wanted ranges whose slices are all sealed, and which of some hashes these have (LOOKED_UP).
+
+    Args:
+        namespace: the URI of the reader's. Facts under any other spelling are left out.
+    """
     met, ranges = np.zeros(len(hashes.ordered), np.bool_), 0
 
     def look_up(file: FactFile) -> Iterator[pa.RecordBatch]:
-        rows = _select_usable(facts.read(HASHES, store, file), wanted, sealed)
+        rows = _select_usable(facts.read(HASHES, store, file), namespace, wanted, sealed)
         if rows.num_rows:
             yield from _sum_and_mark(rows, hashes, met).to_batches()
 
@@ -157,8 +183,9 @@ def look_up_hashes(
     yield pa.RecordBatch.from_pylist([{"entries": ranges, "met": np.packbits(met).tobytes()}], LOOKED_UP)
 
 
-def _select_usable(rows: pa.Table, wanted: Set[str], sealed: pa.StringArray) -> pa.Table:
-    """The facts (RANGE_HASHES) about wanted ranges whose slices are all sealed."""
+def _select_usable(rows: pa.Table, namespace: str, wanted: Set[str], sealed: pa.StringArray) -> pa.Table:
+    """The facts (RANGE_HASHES) of a namespace about wanted ranges whose slices are all sealed."""
+    rows = rows.filter(pc.equal(rows.column("namespace"), namespace))
     lacks = [IdSet.from_ids(wanted).lacks(batch.column("range_id")) for batch in rows.to_batches()]
     rows = rows.filter(pa.array(~np.concatenate([np.empty(0, np.bool_), *lacks]))).combine_chunks()
     return rows.filter(are_sealed(rows.column("slices").combine_chunks(), sealed)).combine_chunks()

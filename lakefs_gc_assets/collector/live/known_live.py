@@ -123,7 +123,7 @@ def _look_up_part(
     Ranges whose facts do not fit are read later: what is recorded of them besides can only keep something.
     """
     hashes = HashSet.from_hashes(part)
-    look_up = partial(_look_up, step.repository.opener, named, sealed, hashes)
+    look_up = partial(_look_up, step.repository.opener, step.repository.namespace.uri, named, sealed, hashes)
     looked_up = known_ranges.look_up_files(step, HASHES, files, look_up, LOOKED_UP)
     return facts_of_ranges.split_sums_and_hits(looked_up, hashes)
 
@@ -152,9 +152,14 @@ def _ids(column: pa.ChunkedArray) -> IdSet:
 
 
 def _look_up(
-    opener: OpensStore, wanted: IdSet, sealed: pa.StringArray, hashes: HashSet, files: Iterable[FactFile]
+    opener: OpensStore,
+    namespace: str,
+    wanted: IdSet,
+    sealed: pa.StringArray,
+    hashes: HashSet,
+    files: Iterable[FactFile],
 ) -> Iterator[pa.RecordBatch]:
-    return facts_of_ranges.look_up_hashes(opener.open(), wanted, sealed, hashes, files)
+    return facts_of_ranges.look_up_hashes(opener.open(), namespace, wanted, sealed, hashes, files)
 
 
 def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.Table:

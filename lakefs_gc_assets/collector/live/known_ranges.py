@@ -6,6 +6,7 @@ are read for candidates that may have an entry of a candidate's size.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ otherwise."""
 _HEADS_AT_ONCE = 8
 _VALUES_OF_A_ROW = 16
 """A row of facts about metaranges takes as long to be read as so many values of others."""
+_OF_OTHERS = "others"
+"""Folder, among those of a run's attempts, of the facts of other runs that it merged and does not believe itself."""
 _PROBLEMS = pa.schema([pa.field("problem", pa.string(), nullable=False)])
 
 
@@ -181,6 +184,8 @@ def _look_up_sizes(
 def tidy(step: Step[R]) -> None:
     """Deletes the facts that a run which looked at everything did not meet, and merges small files into few.
 
+    A run that believes its own facts alone keeps those of others apart: it asks again before it deletes.
+
     Only for runs that may delete. What fails is warned of: more is read then, and that is all.
     """
     store, plan = step.repository.store, step.plan
@@ -190,17 +195,22 @@ def tidy(step: Step[R]) -> None:
         if plan.base_run is None and plan.flow is not Flow.COMMITTED:
             stored = facts.drop_older(store, stored, plan.run_id, plan.attempt)
         for kind in KINDS:
-            problems += _merge_small(step, kind, facts.files_of(kind, stored))
+            own, files = own_folder(step, kind), facts.files_of(kind, stored)
+            if plan.base_run is None:
+                others = [file for file in files if not file.key.startswith(own.key)]
+                files = [file for file in files if file.key.startswith(own.key)]
+                problems += _merge_small(step, kind, others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))
+            problems += _merge_small(step, kind, files, own)
     except StorageError as error:
         problems.append(str(error))
     if problems:
         step.warn(f"{len(problems)} files of facts were lost; what they are about is read again: {problems[0]}")
 
 
-def _merge_small(step: Step[R], kind: FactKind, files: Sequence[FactFile]) -> list[str]:
+def _merge_small(step: Step[R], kind: FactKind, files: Sequence[FactFile], into: FactsFolder) -> list[str]:
     """Merges small files; returns what is wrong with those that are lost. Raises StorageError."""
     groups = [group for group in facts.group(files) if len(group) > 1]
-    merge = partial(_merge, own_folder(step, kind), kind)
+    merge = partial(_merge, into, kind)
     if sum(file.values for group in groups for file in group) <= VALUES_READ_HERE:
         return [
             problem for group in groups for batch in merge(group) for problem in batch.column("problem").to_pylist()

@@ -157,7 +157,7 @@ class References(Generic[R]):
                 for record in range_records.unpack(packed):
                     rows = table(files, record)
                     if hashes is not None:
-                        record_hashes(hashes, record, rows)
+                        record_hashes(hashes, record, rows, namespace.uri)
                     yield from rows.to_batches()
             for writer in (sizes, hashes):
                 if writer is not None:

@@ -25,7 +25,10 @@ def test_files_become_few_and_none_of_them_large(values: list[int]) -> None:
 
 
 def rows_of(*numbers: int) -> pa.Table:
-    rows = [{"range_id": f"range {each}", "entries": 2, "slices": [], "hashes": [each, 10 + each]} for each in numbers]
+    rows = [
+        {"range_id": f"range {each}", "namespace": "", "entries": 2, "slices": [], "hashes": [each, 10 + each]}
+        for each in numbers
+    ]
     return pa.Table.from_pylist(rows, RANGE_HASHES)
 
 

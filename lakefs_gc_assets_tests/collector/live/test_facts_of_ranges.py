@@ -23,6 +23,7 @@ from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED
 
 OPEN = IDS.descending(NOW - 2 * DAY)
 NOTHING_SEALED = pa.array([], pa.string())
+NAMESPACE = "s3://bucket/repo/"
 FOLDER = HASHES.folder("run", "attempt")
 ADDRESSES = st.lists(st.sampled_from([f"data/{place}" for place in range(12)]) | st.text(max_size=8), unique=True)
 
@@ -36,7 +37,8 @@ def record(store: LocalStore, ranges: dict[str, list[str]]) -> list[FactFile]:
     writer = FactWriter(HASHES, store, FOLDER)
     for range_id, addresses in ranges.items():
         range_record = RangeRecord(range_id, b"", b"", len(addresses), 0)
-        facts_of_ranges.record_hashes(writer, range_record, live_table(pa.array(addresses, pa.string()), "month"))
+        rows = live_table(pa.array(addresses, pa.string()), "month")
+        facts_of_ranges.record_hashes(writer, range_record, rows, NAMESPACE)
     writer.put()
     return files_of(store)
 
@@ -57,7 +59,7 @@ def looked_up(
     batches = [
         batch
         for group in range(groups)
-        for batch in facts_of_ranges.look_up_hashes(store, wanted, sealed, asked, files[group::groups])
+        for batch in facts_of_ranges.look_up_hashes(store, NAMESPACE, wanted, sealed, asked, files[group::groups])
     ]
     found = pa.Table.from_batches(batches)
     assert found.column("damage").null_count == found.num_rows
@@ -160,7 +162,7 @@ class TestDamage:
 
     def told(self, store: LocalStore, file: FactFile) -> str:
         asked = HashSet.from_hashes(hashes(["data/x"]))
-        batch, _ = facts_of_ranges.look_up_hashes(store, {"a", "b"}, NOTHING_SEALED, asked, [file])
+        batch, _ = facts_of_ranges.look_up_hashes(store, NAMESPACE, {"a", "b"}, NOTHING_SEALED, asked, [file])
         (row,) = batch.to_pylist()
         damage = row.pop("damage")
         assert set(row.values()) == {None}
@@ -183,7 +185,7 @@ class TestDamage:
         assert "changed after it was written" in self.told(store, file)
 
     def test_fewer_hashes_than_the_name_says(self, store: LocalStore, file: FactFile) -> None:
-        short = facts.put(HASHES, store, FOLDER, pa.table([["a"], [2], [[]], [[1]]], schema=HASHES.schema))
+        short = facts.put(HASHES, store, FOLDER, pa.table([["a"], [NAMESPACE], [2], [[]], [[1]]], schema=HASHES.schema))
         (other,) = (each for each in files_of(store) if each.key == short)
         assert "its name says 3" in self.told(store, replace(other, values=file.values))
 
@@ -191,7 +193,7 @@ class TestDamage:
         """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
         asked = HashSet.from_hashes(hashes(["data/x"]))
         files = record(store, {"a": ["data/x"], "b": ["data/y"]})
-        looked_up_in = facts_of_ranges.look_up_hashes(store, {"a", "b"}, NOTHING_SEALED, asked, files)
+        looked_up_in = facts_of_ranges.look_up_hashes(store, NAMESPACE, {"a", "b"}, NOTHING_SEALED, asked, files)
         told = pa.Table.from_batches(looked_up_in)
         for some in (told.slice(0, 2), told.slice(1), pa.concat_tables([told, told.slice(2)])):
             with pytest.raises(EngineFault, match="run again"):

@@ -27,6 +27,7 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -73,7 +74,7 @@ class Repository:
         """Records of a range what another one holds."""
         writer = FactWriter(HASHES, self.store, known_ranges.own_folder(self.earlier, HASHES).key)
         rows = pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())})
-        facts_of_ranges.record_hashes(writer, record, rows)
+        facts_of_ranges.record_hashes(writer, record, rows, self.step.repository.namespace.uri)
         writer.put()
 
     def files(self) -> list[FactFile]:
@@ -155,6 +156,23 @@ def test_facts_are_true_in_every_run(repository: Repository) -> None:
     )
     repository.record(records[1])
     assert repository.held(records, *EVERY) == ({record.id for record in records}, {*EVERY[:4]})
+
+
+def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository: Repository, monkeypatch: Any) -> None:
+    """As of another server, which sees the same folder elsewhere and takes a full address for outside."""
+    monkeypatch.setattr(known_live, "_COMPARED", 0)
+    records = repository.commit([f"local:///mounted/repo/{EVERY[0]}", EVERY[1]])
+    own = repository.earlier
+    theirs = replace(own.repository, namespace=Namespace.parse("local://elsewhere/repo/"))
+    repository.earlier = made_step(own.engine, theirs, own.plan)
+    repository.record(*records)
+    assert repository.held(records, *EVERY) == (set(), set())
+    # Merged, each keeps its own.
+    repository.earlier = own
+    repository.record(*records)
+    known_ranges.tidy(repository.step)
+    assert len(repository.files()) == 1
+    assert repository.held(records, *EVERY) == ({records[0].id}, {*EVERY[:2]})
 
 
 def test_a_range_with_a_slice_that_appeared_late_is_read(repository: Repository) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.live import facts, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, known_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
@@ -122,6 +122,24 @@ def test_one_that_looks_at_everything_believes_its_own_attempt_alone(repository:
     assert repository.read == [repository.metaranges[0]]
     assert repository.found(again, 0) == repository.named(0)
     assert repository.read == []
+
+
+@pytest.mark.parametrize(("flow", "of_newer"), [(Flow.COMMITTED, False), (Flow.COMMITTED, True), (Flow.UNIFIED, True)])
+def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_newer: bool) -> None:
+    """It asks again before it deletes, and other runs have recorded something: here that a metarange lacks a range."""
+    step = repository.step(began(repository.repository, 2 * DAY, flow=flow))
+    wrong = repository.later if of_newer else repository.earlier
+    for number in (0, 1):
+        rows = LiveFiles(repository.store, repository.repository.namespace, step.plan.slice_window).metarange(
+            repository.metaranges[number]
+        )
+        rows = facts_of_metaranges.name_ranges(repository.metaranges[number], 0, rows.slice(1))
+        facts_of_metaranges.put(repository.store, known_ranges.own_folder(wrong, METARANGES).key, rows)
+    assert repository.found(step, 2) == repository.named(2)
+    known_ranges.tidy(step)
+    assert len(repository.files()) == 2
+    assert repository.found(step, 0, 1, 2) == repository.named(0, 1, 2)
+    assert sorted(repository.read) == sorted(repository.metaranges[:2])
 
 
 def test_facts_of_many_runs_become_few_files(repository: Repository) -> None:
