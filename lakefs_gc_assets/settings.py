@@ -189,7 +189,7 @@ class CollectionSettings(Settings):
         default=14,
         ge=0,
         description="`lakefs-gc purge` and the job purge delete for good what has been in quarantine for this long, "
-        "after a look whether it is live again; that is brought back.",
+        "after checking again that nothing uses it. What is used again is restored.",
     )
     min_age_hours: float = Field(
         default=24,

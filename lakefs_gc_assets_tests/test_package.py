@@ -156,7 +156,7 @@ class TestWithoutExtras:
 
     def test_a_process_without_a_file_loads_the_graph(self, programs: Path, tmp_path: Path) -> None:
         """As those in which Dagster's code server runs: pyspark ends them where a library of Spark Connect lacks."""
-        load = "from lakefs_gc_assets.defs import models; print('loaded')"
+        load = "from lakefs_gc_assets.defs import checks; print('loaded')"
 
         assert run(programs / "python", "-c", load, folder=tmp_path) == "loaded\n"
 

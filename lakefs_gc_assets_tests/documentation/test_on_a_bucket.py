@@ -110,7 +110,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
             assert f"lakefs-gc approve {run_id}" in command("report", run_id)
 
             config = f"ops: {{approve_dry_run: {{config: {{run_id: {run_id}}}}}}}"
-            launch(url, "approve", config, "they are moved to quarantine after a look")
+            launch(url, "approve", config, "they will be moved to quarantine after")
             assert run_id_at_the_end(url, "moved to quarantine") == run_id
             assert end(process, signal.SIGTERM) == ("", "")
         finally:
