@@ -22,8 +22,9 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName
@@ -83,16 +84,8 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             if not report.success:
                 raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
 
-    @dg.job(
-        name=names.qualified("collect_on_emr_serverless"),
-        description=f"Makes one run of {names.repository} on EMR Serverless, application {settings.application_id}.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
-    )
-    def collect_on_emr_serverless() -> None:
-        run_on_emr_serverless()
-
-    return collect_on_emr_serverless
+    description = f"Makes one run of {names.repository} on EMR Serverless, application {settings.application_id}."
+    return one_op_job(names, "collect_on_emr_serverless", run_on_emr_serverless, description)
 
 
 def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[str, Any]:

@@ -124,6 +124,28 @@ def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
     )
 
 
+def one_op_job(
+    names: Names, name: str, op: dg.OpDefinition, description: str, tags: Mapping[str, str] | None = None
+) -> dg.JobDefinition:
+    """A job of one op, in the process of the Dagster run.
+
+    Args:
+        name: of the job in a code location of one repository.
+        tags: of its runs; by default the repository's.
+    """
+
+    @dg.job(
+        name=names.qualified(name),
+        description=description,
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository} if tags is None else tags,
+    )
+    def job() -> None:
+        op()
+
+    return job
+
+
 def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job open_run: one op, which sets the tags of the new run on its own Dagster run for the sensor."""
 
@@ -161,17 +183,12 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         )
         _hand_on(context, opened.tags)
 
-    @dg.job(
-        name=names.qualified("open_run"),
-        description=f"Opens a run of the whole repository {names.repository}: choose the flow. "
+    description = (
+        f"Opens a run of the whole repository {names.repository}: choose the flow. "
         f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
-        "seconds.",
-        executor_def=dg.in_process_executor,
+        "seconds."
     )
-    def open_run_() -> None:
-        opening()
-
-    return open_run_
+    return one_op_job(names, "open_run", opening, description, tags={})
 
 
 def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
@@ -222,19 +239,13 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
         _hand_on(context, {**names.partitions.tags(run_id, windows, plan.flow.value), **permit.tags})
 
-    @dg.job(
-        name=names.qualified("approve"),
-        description=f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
+    description = (
+        f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
         "say how many objects and bytes that is. The run's own plan and every guard of a sweep hold; what is live by "
         f"now stays. The sensor {names.qualified('launch_opened_runs')} starts the deletion within seconds, as a run "
-        f"of {names.qualified('collect')} that makes deleted_report again.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
+        f"of {names.qualified('collect')} that makes deleted_report again."
     )
-    def approve() -> None:
-        approving()
-
-    return approve
+    return one_op_job(names, "approve", approving, description)
 
 
 def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:

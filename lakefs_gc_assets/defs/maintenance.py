@@ -30,8 +30,9 @@ from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.metadata import plain
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
 from lakefs_gc_assets.lakefs import xids
@@ -257,18 +258,12 @@ def restore_job(names: Names) -> dg.JobDefinition:
             arguments = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
             context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*arguments))})
 
-    @dg.job(
-        name=names.qualified("restore"),
-        description=f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "
+    description = (
+        f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "
         "that keeps versions, by removing their delete markers. Give the run's id; it shows what it would do unless "
-        "`confirm` is true. The next run is a clean one.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
+        "`confirm` is true. The next run is a clean one."
     )
-    def job() -> None:
-        restore_objects()
-
-    return job
+    return one_op_job(names, "restore", restore_objects, description)
 
 
 def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
@@ -302,18 +297,12 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             if not totals.well:
                 raise dg.Failure(description=str(totals), allow_retries=False)
 
-    @dg.job(
-        name=names.qualified("purge"),
-        description=f"Deletes for good what runs of {names.repository} moved to quarantine "
+    description = (
+        f"Deletes for good what runs of {names.repository} moved to quarantine "
         "collection.quarantine_days ago. It first checks again what is live: live objects are brought back, and "
-        "without that check nothing is deleted. Shows the quarantine unless `confirm` is true.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
+        "without that check nothing is deleted. Shows the quarantine unless `confirm` is true."
     )
-    def job() -> None:
-        purge_quarantine()
-
-    return job
+    return one_op_job(names, "purge", purge_quarantine, description)
 
 
 def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
@@ -403,20 +392,14 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
                 "were removed"
             )
 
-    @dg.job(
-        name=names.qualified("expire_runs"),
-        description=f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
+    description = (
+        f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
         f"those of the newest {settings.keep_runs} (automation.keep_runs). Also removes files that the server prepared "
         "for `explain`. Plans, reports and receipts stay for ever. "
         "A run stays whole while the next optimized run builds on it, its sweep has not come to its end, or its "
-        "approved mark is to be deleted yet. Shows what it would do unless `dry` is false.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
+        "approved mark is to be deleted yet. Shows what it would do unless `dry` is false."
     )
-    def job() -> None:
-        remove_frames()
-
-    return job
+    return one_op_job(names, "expire_runs", remove_frames, description)
 
 
 def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock) -> int:
