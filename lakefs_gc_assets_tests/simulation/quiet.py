@@ -82,7 +82,7 @@ class Quiet:
         setup = self._world.setup
         if not (setup.around.only_young_count and setup.dumps):
             # What nothing names counts however old, as another repository may have it.
-            kept = {address.removeprefix(setup.uri) for address in self._world.repository.ever_compacted}
+            kept = self._world.repository.compacted_keys
             garbage = [key for key in garbage if key not in kept]
         if last.run.plan.follows_expiry:
             return [key for key in garbage if not last.exactness.named_oddly(key)]

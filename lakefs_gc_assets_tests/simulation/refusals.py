@@ -92,8 +92,7 @@ class Refusals:
         oracle = self.world.oracle
         held = key in oracle.firm_since or key in oracle.soft or key in oracle.in_commits
         # A compacted base holds what was deleted or replaced over it since, and its files stay: that counts as live.
-        compacted = self.world.repository.ever_compacted
-        held = held or key in compacted or f"{self.world.setup.uri}{key}" in compacted
+        held = held or key in self.world.repository.compacted_keys
         return not held and not oracle.being_committed(key)
 
     def rechecking(self, plan: Plan) -> None:

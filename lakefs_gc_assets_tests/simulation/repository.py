@@ -93,6 +93,11 @@ class Repository:
     ever_compacted: set[str] = field(default_factory=set)
     rules: RetentionRules | None = None
 
+    @property
+    def compacted_keys(self) -> set[str]:
+        """Keys of the objects whose entries a compaction ever wrote."""
+        return {address.removeprefix(self.uri) for address in self.ever_compacted}
+
     def branch(self, name: str) -> Branch:
         """Raises Refused where there is none."""
         if name not in self.branches:
