@@ -14,11 +14,10 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import xids
-from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
-from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 
 RUN = "g4uk6erfnfus73frbnqg"
@@ -29,17 +28,7 @@ DAY, HOUR, SECOND = timedelta(days=1), timedelta(hours=1), timedelta(seconds=1)
 @pytest.fixture
 def opened(tmp_path: Path) -> OpenRepository:
     """A repository whose store tells the real time, so ours does as well."""
-    namespace = Namespace.parse("local://repo")
-    api = ScriptedApi()
-    return OpenRepository(
-        api.repository(),
-        namespace,
-        api,
-        LocalStore(tmp_path),
-        StoreOpener(StoreSettings(), namespace.uri),
-        CollectionSettings(),
-        HandClock(datetime.now(UTC)),
-    )
+    return replace(empty_repository(tmp_path), store=LocalStore(tmp_path), clock=HandClock(datetime.now(UTC)))
 
 
 def locked(opened: OpenRepository, owner: str = "dagster-run") -> Lock:
