@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from lakefs_gc_assets.embedded import branches, collection, commits, http, objects, repositories
-from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found, timestamp
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, TaskState, bad_request, not_found, timestamp
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
@@ -188,12 +188,18 @@ def _start_prepare_commits(core: Core, request: Request, repository: str) -> Res
     return json_response(202, {"id": core.tasks.start(_PREPARE_PREFIX, lambda: collection.prepare_commits(core, repo))})
 
 
-def _prepare_commits_status(core: Core, request: Request, repository: str) -> Response:
-    task_id = request.required("id")
+def _find_task(core: Core, repository: str, task_id: str) -> TaskState:
+    """The state of a task. Raises the answer 404 where there is no such repository or task."""
     repositories.get(core, repository)
     state = core.tasks.state(task_id)
     if state is None:
         raise not_found()
+    return state
+
+
+def _prepare_commits_status(core: Core, request: Request, repository: str) -> Response:
+    task_id = request.required("id")
+    state = _find_task(core, repository, task_id)
     answer = {"task_id": task_id, "completed": state.done.is_set(), "update_time": timestamp(state.updated_at)}
     if state.done.is_set() and state.error is not None:
         answer["error"] = {"message": state.error}
@@ -209,10 +215,7 @@ def _start_dump(core: Core, request: Request, repository: str) -> Response:
 
 def _dump_status(core: Core, request: Request, repository: str) -> Response:
     task_id = request.required("task_id")
-    repositories.get(core, repository)
-    state = core.tasks.state(task_id)
-    if state is None:
-        raise not_found()
+    state = _find_task(core, repository, task_id)
     answer = {"id": task_id, "done": state.done.is_set(), "update_time": timestamp(state.updated_at)}
     if state.done.is_set() and state.error is not None:
         answer["error"] = state.error
@@ -276,7 +279,7 @@ ROUTES = (
     Route("GET", "/config/version", "", _version),
     Route("GET", "/config/garbage-collection", "", _garbage_collection),
 )
-"""Of the API."""
+"""Routes of the API."""
 
 ADMINISTRATION_ROUTES = (Route("POST", ADMINISTRATION_PREFIX + "/clock/advance", "", _advance_clock),)
 """Beside the API, for whoever knows the credentials of any user."""
