@@ -170,7 +170,7 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
 
 
 def _name_credentials_in_environment(content: dict[str, Any]) -> None:
-    """Notes the variables of credentials of the store, for processes that are told these alone."""
+    """Records the variables of the store's credentials, for processes that get only their names."""
     store = content.get("store")
     if not isinstance(store, dict):
         return

@@ -31,7 +31,7 @@ class Place:
 
 
 MOST_PARTS = 10_000
-"""Of one upload, as on S3; they are numbered from 1."""
+"""Parts of one upload, as on S3; they are numbered from 1."""
 
 
 @dataclass(frozen=True, slots=True)

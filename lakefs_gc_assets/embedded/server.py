@@ -171,9 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 API_PREFIX = "/api/v1"
 ROUTES = (*repository_routes.ROUTES, *reference_routes.ROUTES, *object_routes.ROUTES)
-"""Of the API, below the prefix."""
+"""Routes of the API, below the prefix."""
 _HOST = "127.0.0.1"
-"""Of this machine alone: the server keeps no secret as a production server does."""
+"""Only this machine reaches the server, which keeps no secret as a production server does."""
 _DATABASE_FILE = "metadata.sqlite"
 _OBJECTS_FOLDER = "objects"
 

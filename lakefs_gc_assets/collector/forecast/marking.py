@@ -103,7 +103,7 @@ def unite_ranges(rows: pa.Table) -> pa.Table:
 
 
 def add_bits_where(ranges: pa.Table, ids: pa.ChunkedArray, bits: bytes) -> pa.Table:
-    """Ranges (HELD_RANGES), of which some have these bits besides.
+    """Adds bits to some ranges (HELD_RANGES), and returns all ranges.
 
     Args:
         ids: of these ranges, and perhaps of others.

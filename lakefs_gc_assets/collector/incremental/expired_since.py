@@ -1,4 +1,4 @@
-"""What a run by retention rules looks at without listing it: what expired since the run that it builds on.
+"""The objects that expired since the base run: a run by retention rules looks at them without listing them.
 
 Whatever is in a sealed slice, and neither pending nor deleted, is held by a range that was live in the base run. So
 what a run that lists everything would find there is held by one of those that are live no more. Ranges are compared
@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 
 _MANY_ENTRIES = 8_000_000
-"""Of so many, which are too many to be looked up, those are left out first that ranges in their place hold."""
+"""Above this many entries, too many to look up, those that live ranges in their place hold are left out first."""
 
 
 def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -> StoredFrame[NoFigures]:

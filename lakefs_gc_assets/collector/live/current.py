@@ -63,7 +63,7 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
     """Makes the server write the uncommitted data of each repository now, and checks by samples that it is complete.
 
     Args:
-        progress: is told the number of pages so far, after each page.
+        progress: gets the number of pages so far, after each page.
     Raises:
         LakeFSError, GuardTripped, OrderViolation, CorruptFile: see `uncommitted.prepare_checked`.
     """
@@ -312,7 +312,7 @@ def find_compacted(
 
 
 def _find_unnamed(step: Step[R], committed: Committed, known: Set[str], expired: IdSet) -> Unread:
-    """What no commit and no branch names: all of it, or what is not older than the cutoff.
+    """Ranges that no commit and no branch names: all of them, or those that are not older than the cutoff.
 
     A compacted base that another one replaced is named by nothing, and so is what others have committed here: only who
     knows that there are no others can let go what is old.

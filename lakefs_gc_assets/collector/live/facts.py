@@ -380,7 +380,7 @@ def refute(store: ObjectStore, files: Sequence[FactFile]) -> None:
 def each_readable(
     open_file: Callable[[FactFile], Iterator[pa.RecordBatch]], files: Iterable[FactFile], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """What a function gives of each file, or a row that says in its column `damage` what is wrong with the file."""
+    """The rows that a function reads from each file, or one row with the fault in its column `damage`."""
     for file in files:
         try:
             yield from [*open_file(file)]

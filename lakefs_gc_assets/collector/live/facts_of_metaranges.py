@@ -42,7 +42,7 @@ _Value = TypeVar("_Value", bound=np.generic)
 
 
 def name_ranges(metarange_id: str, place: int, ranges: pa.Table) -> pa.Table:
-    """What a metarange at a place of the row names (NAMED_RANGES), itself included.
+    """The ranges that a metarange at a place of the row names (NAMED_RANGES), and a row for itself.
 
     Args:
         ranges: RANGES.

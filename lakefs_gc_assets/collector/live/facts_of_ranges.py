@@ -224,7 +224,7 @@ def split_sums_and_hits(looked_up: pa.Table, hashes: HashSet) -> tuple[pa.Table,
 
 
 def require_whole(ranges: pa.Table, marks: pa.Table) -> None:
-    """Raises EngineFault where hits are told of fewer ranges than there are, or of more."""
+    """Raises EngineFault unless the hits cover exactly the ranges that were looked up."""
     counted = pc.sum(marks.column("entries")).as_py() or 0
     if counted != ranges.num_rows:
         raise EngineFault(

@@ -71,13 +71,13 @@ def look_up_files(
     schema: pa.Schema,
     weight: int = 1,
 ) -> pa.Table:
-    """What a function finds in files of facts: in this process where they have few values, else in tasks.
+    """Looks up facts in files: in this process where they have few values, else in tasks.
 
-    A warning says how many files cannot be used; nothing of theirs is found.
+    A warning says how many files cannot be used; they give no rows.
 
     Args:
-        look_up: gets some files together.
-        schema: of what is found; the column `damage` says what is wrong with a file.
+        look_up: reads some files together.
+        schema: of its rows; the column `damage` says what is wrong with a file.
         weight: values of other facts that take as long to be read as one of these.
     """
     if weight * sum(file.values for file in files) <= VALUES_READ_HERE:

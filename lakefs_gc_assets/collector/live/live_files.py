@@ -27,7 +27,7 @@ from lakefs_gc_assets.storage.interface import GivesObjects, fetch
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"
 _CERTAIN = pa.field("certain", pa.bool_())
 HELD_ENTRIES = pa.schema([*(column.with_nullable(True) for column in LISTED), _CERTAIN])
-"""Entries of ranges as objects; of one that is not certain only the address is told, and it may mean another object."""
+"""Entries of ranges as objects. One that is not certain has only an address, which may mean another object."""
 FOLDER = pa.field("folder", pa.string())
 """Where an entry is: the first components of its logical path, each with its slash; empty at the top."""
 FOLDERS = pa.schema([pa.field("address", pa.string()), pa.field("folder", pa.binary())])
@@ -175,9 +175,9 @@ class LiveFiles:
         return self._live(entries.addresses, entries.address_types)
 
     def unnamed(self, name: str) -> pa.Table:
-        """What a file that no commit names tells of ranges of objects (RANGES, sizes left out).
+        """The ranges of objects in a file that no commit names (RANGES, sizes left out).
 
-        A metarange names its ranges, a range is one; a table of a refs dump tells of none.
+        A metarange names its ranges, a range is one; a table of a refs dump names none.
         Raises CorruptFile where the file is of no known kind, or damaged.
         """
         key = METADATA_PREFIX + name

@@ -214,7 +214,7 @@ def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.T
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """What lies in the metadata folder, is named by no commit, and was not read before.
+    """Files of the metadata folder that no commit names and nobody read before.
 
     Attributes:
         ids: the files, of whatever kind: tables of earlier refs dumps are among them.

@@ -60,7 +60,7 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
     """Pages through `prepare_uncommited` to its end and lists the files it wrote.
 
     Args:
-        progress: is told the number of pages so far, after each page.
+        progress: gets the number of pages so far, after each page.
     Raises:
         LakeFSError: the server fails, makes no progress, or writes outside of the storage namespace.
         OrderViolation: the server changed its run id between two pages.
@@ -305,7 +305,7 @@ def prepare_checked(
 
     Args:
         cutoff: only entries whose names are older are looked for, UTC.
-        progress: is told the number of pages so far, after each page.
+        progress: gets the number of pages so far, after each page.
         commits_expire: whether the run applies retention rules.
     Raises:
         LakeFSError: an old staged entry is missing from both preparations, or the server fails.

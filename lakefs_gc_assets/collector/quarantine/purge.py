@@ -278,7 +278,7 @@ def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> It
     outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if outcomes.keys() != set(batch.column("key").to_pylist()):
         raise StorageError(
-            f"the store told what became of {len(outcomes)} keys, {batch.num_rows} were to be deleted: purge again"
+            f"the store answered for {len(outcomes)} keys, {batch.num_rows} were to be deleted: purge again"
         )
     rows = batch.to_pylist()
     are_deleted = pa.array([outcomes[row["key"]].result is DeleteResult.ACCEPTED for row in rows], pa.bool_())

@@ -122,7 +122,7 @@ def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _as_digests(names: pa.StringArray) -> Digests:
-    """Digests of names, of which each is one."""
+    """Names as digests; each name must be one."""
     if not len(names):
         return _NONE
     _, ends, text = names.buffers()

@@ -96,7 +96,7 @@ class Sweep:
         results = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if results.keys() != set(addresses):
             raise StorageError(
-                f"the store told what became of {len(results)} keys, {len(addresses)} were to be deleted: what it did "
+                f"the store answered for {len(results)} keys, {len(addresses)} were to be deleted: what it did "
                 "cannot be reported. List the candidates to see which are gone"
             )
         outcomes = [results[address] for address in addresses]
