@@ -287,14 +287,6 @@ def _settings() -> dict[str, list[str]]:
     return {"": [*Configuration.model_fields, REPOSITORIES], **by_section}
 
 
-def file_or_default(file: Path | None, how: str) -> Path:
-    """The file, or the default one. Raises ConfigurationError where there is neither; `how` says how to name one."""
-    path = default_file() if file is None else file
-    if path is None:
-        raise ConfigurationError(f"no configuration: {how}, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here")
-    return path
-
-
 def default_file() -> Path | None:
     """The file named by LAKEFS_GC_CONFIG, else `lakefs-gc.yaml` in the working folder, else None."""
     if named := os.environ.get(CONFIGURATION_VARIABLE):

@@ -30,8 +30,10 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import (
+    CONFIGURATION_VARIABLE,
+    DEFAULT_FILE,
     Loaded,
-    file_or_default,
+    default_file,
     load_all,
     named,
 )
@@ -220,7 +222,12 @@ def open_repository(configuration: str | Path | Configuration | None, repository
 
 def _load_one(file: str | Path | None, repository: str | None) -> Loaded:
     """Loads the configuration of one repository from a file."""
-    configurations = load_all(file_or_default(None if file is None else Path(file), "name a file"))
+    path = default_file() if file is None else Path(file)
+    if path is None:
+        raise ConfigurationError(
+            f"no configuration: name a file, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+        )
+    configurations = load_all(path)
     return (
         configurations[0]
         if repository is None and len(configurations) == 1

@@ -20,7 +20,7 @@ from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
     DEFAULT_FILE,
     Loaded,
-    file_or_default,
+    default_file,
     load_all,
     named,
 )
@@ -38,7 +38,6 @@ else:
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
 _HELP = frozenset({"-h", "--help"})
-_NAME_A_FILE = "give --config"
 CONFIG = click.option(
     "--config",
     "file",
@@ -79,7 +78,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 
     Raises ConfigurationError.
     """
-    path = file_or_default(file, _NAME_A_FILE)
+    path = _configuration_path(file)
     configurations = load_all(path)
     loaded = configurations[0] if len(configurations) == 1 else named(configurations, repository, "--repository")
     if repository and len(configurations) == 1:
@@ -93,13 +92,22 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 
 def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
     """Loads the configurations of all repositories of the file, with secrets set. Raises ConfigurationError."""
-    path = file_or_default(file, _NAME_A_FILE)
+    path = _configuration_path(file)
     configurations = load_all(path)
     for loaded in configurations:
         if not loaded.configuration.repository:
             raise ConfigurationError(f"no repository is named: set `repository` in {path}")
         loaded.with_secrets()
     return configurations
+
+
+def _configuration_path(file: Path | None) -> Path:
+    path = file or default_file()
+    if path is None:
+        raise ConfigurationError(
+            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+        )
+    return path
 
 
 def level_of(quiet: bool, verbose: bool) -> int:
