@@ -43,6 +43,12 @@ def ended(dev: DagsterDev, number: int) -> Run | None:
     return runs[number] if len(runs) > number and runs[number].status == "SUCCESS" else None
 
 
+def ended_ticks(dev: DagsterDev) -> list[dict[str, Any]] | None:
+    """The sensor's ticks, once none is under way: stopping a sensor does not interrupt the tick that it is in."""
+    ticks: list[dict[str, Any]] = dev.sensor(SENSOR)["sensorState"]["ticks"]
+    return None if any(tick["status"] == "STARTED" for tick in ticks) else ticks
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_a_clean_run_is_followed_by_an_optimized_one_by_itself_and_once(tmp_path: Path) -> None:
@@ -61,7 +67,7 @@ def test_a_clean_run_is_followed_by_an_optimized_one_by_itself_and_once(tmp_path
             clean = dev.wait_for("clean run that ended", lambda: ended(dev, 0), 400)
             optimized = dev.wait_for("optimized run that ended", lambda: ended(dev, 1), 400)
             dev.stop_sensor(SENSOR)
-            ticks = dev.sensor(SENSOR)["sensorState"]["ticks"]
+            ticks = dev.wait_for("last tick of the stopped sensor to end", lambda: ended_ticks(dev), 60)
             runs = dev.runs("collect")
 
         assert (clean.tags[FLOW], clean.tags.get(FOLLOWED)) == ("clean", None)
