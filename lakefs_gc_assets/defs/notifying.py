@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
+from lakefs_gc_assets.defs.sensors import EndedRunSensor
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 
 _SECTION = "notifications"
@@ -57,35 +58,29 @@ def _failure_sensor(
 ) -> dg.SensorDefinition:
     webhook = "posts it to notifications.failure_webhook" if posts else "notifications.failure_webhook would get it"
 
-    @dg.run_failure_sensor(
-        name=names.qualified("note_failures"),
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed, and "
-        f"{webhook}. It starts nothing.",
-    )
-    def sensor(context: dg.RunFailureSensorContext) -> Iterator[dg.SkipReason]:
+    def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
         run = context.dagster_run
         if not is_about(names, run, jobs):
             yield dg.SkipReason("a run of something else")
             return
-        error = context.failure_event.message or "failed"
+        error = context.dagster_event.message or "failed"
         if _collects(names, run) and ENDING_TAG not in run.tags:
             now = clock.now()
             Historian(context.instance, names, run, context.log.warning).failed(None, run_id_of(run), now, error)
         if posts:
-            post(_url(loaded, _FAILURES), _failed(context, names, error))
+            post(_url(loaded, _FAILURES), _failed(context.for_run_failure(), names, error))
 
-    return sensor
+    return EndedRunSensor(
+        name=names.qualified("note_failures"),
+        run_status=dg.DagsterRunStatus.FAILURE,
+        run_status_sensor_fn=sensor,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed, and "
+        f"{webhook}. It starts nothing.",
+    )
 
 
 def _ended_sensor(names: Names, loaded: Loaded) -> dg.SensorDefinition:
-    @dg.run_status_sensor(
-        run_status=dg.DagsterRunStatus.SUCCESS,
-        name=names.qualified("tell_of_runs"),
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
-        "end. It starts nothing.",
-    )
     def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
         run = context.dagster_run
         if not _collects(names, run) or ENDING_TAG not in run.tags:
@@ -93,7 +88,14 @@ def _ended_sensor(names: Names, loaded: Loaded) -> dg.SensorDefinition:
             return
         post(_url(loaded, _ENDS), _ended(context, names))
 
-    return sensor
+    return EndedRunSensor(
+        name=names.qualified("tell_of_runs"),
+        run_status=dg.DagsterRunStatus.SUCCESS,
+        run_status_sensor_fn=sensor,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
+        "end. It starts nothing.",
+    )
 
 
 def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import cast
 
 import dagster as dg
 from dagster._core.definitions.metadata import RawMetadataMapping
@@ -9,6 +10,8 @@ from dagster._core.definitions.run_status_sensor_definition import RunStatusSens
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.event_api import RunStatusChangeEventType
+from dagster._core.events import PIPELINE_RUN_STATUS_TO_EVENT_TYPE
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from lakefs_gc_assets.collector.frame.kinds import STEPS
@@ -25,19 +28,18 @@ _SENSOR_SECONDS = 5
 
 
 class EndedRunSensor(dg.RunStatusSensorDefinition):
-    """A sensor of runs that succeeded, which resets a cursor that lies beyond every event.
+    """A sensor of ended runs, which resets a cursor that lies beyond every event, or that Dagster cannot use.
 
-    The UI can set any cursor. With such a cursor, Dagster's own sensor would wait for ever, and show nothing.
+    The UI can set any cursor. With such a cursor, Dagster's own sensor would wait for ever and show nothing, or fail at
+    each tick.
     """
 
     def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
         """See SensorDefinition.evaluate_tick."""
-        if context.cursor and RunStatusSensorCursor.is_valid(context.cursor):
-            cursor = RunStatusSensorCursor.from_json(context.cursor)
-            newest = context.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
-            last = newest[0].storage_id if newest else -1
-            # Dagster no longer writes times into cursors, but still obeys one.
-            if cursor.record_id > last or cursor.update_timestamp:
+        if context.cursor:
+            event_type = cast(RunStatusChangeEventType, PIPELINE_RUN_STATUS_TO_EVENT_TYPE[self._run_status])
+            newest = context.instance.fetch_run_status_changes(event_type, limit=1).records
+            if not _is_cursor_until(context.cursor, newest[0].storage_id if newest else -1):
                 context.update_cursor("")  # Dagster makes a new one from the newest event.
         return super().evaluate_tick(context)
 
@@ -48,14 +50,25 @@ class EndedRunSensor(dg.RunStatusSensorDefinition):
         plain = super().with_attributes(jobs=jobs, metadata=metadata)
         return EndedRunSensor(
             name=plain.name,
-            run_status=dg.DagsterRunStatus.SUCCESS,
+            run_status=self._run_status,
             run_status_sensor_fn=plain._run_status_sensor_fn,
             monitored_jobs=plain._monitored_jobs,
             request_jobs=plain.jobs,
             minimum_interval_seconds=plain.minimum_interval_seconds,
             default_status=plain.default_status,
             description=plain.description,
+            required_resource_keys=set(plain.required_resource_keys),
         )
+
+
+def _is_cursor_until(text: str, newest: int) -> bool:
+    """True if a text is a cursor of Dagster's that lies at the newest event or before it."""
+    try:
+        cursor = RunStatusSensorCursor.from_json(text)
+        # Dagster no longer writes times into cursors, but still obeys one.
+        return -1 <= cursor.record_id <= newest and not cursor.update_timestamp
+    except Exception:  # Dagster raises a different error for each kind of nonsense, also in its own `is_valid`.
+        return False
 
 
 def launch_opened_runs(

@@ -1,5 +1,7 @@
 """The sensor on an embedded server: real partitions, requests and cursors; plans and reports are put into the store."""
 
+import json
+from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
@@ -10,6 +12,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError, ServerUnavailable
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
@@ -128,3 +131,58 @@ def test_a_server_that_is_down_fails_the_tick_and_moves_nothing(automated: Autom
         tick(automated)
 
     assert automated.run_ids == []
+
+
+def cursor_at(record_id: object, update_timestamp: str | None = None) -> str:
+    """A cursor of a sensor of runs, as setSensorCursor takes it."""
+    fields = {"record_id": record_id, "update_timestamp": update_timestamp, "record_timestamp": None}
+    return json.dumps({"__class__": "RunStatusSensorCursor", **fields})
+
+
+USELESS_CURSORS = [
+    *map(cursor_at, (2**40, 2**70, -(2**70), "1", None)),
+    *(cursor_at(1, time) for time in ("2999-01-01T00:00:00", "no time")),
+    *("0" * 20, "v" * 21, "{", "{}", "[]", '{"__class__": "DagsterRun"}', "[" * 10_000),
+]
+
+
+def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
+    """Whoever reaches the UI can set any cursor: each sensor goes on as without one. New sensors are tried as well."""
+    instance = automated.instance
+    ended(automated.repository, began(automated.repository, DAY))
+    webhooks = {("notifications", name): "SET_IN_NO_TEST" for name in ("failure_webhook", "ended_webhook")}
+    definitions = build(replace(automated.loaded, secret_variables=webhooks), automated.clock)
+    repository = definitions.get_repository_def()
+
+    @dg.job
+    def work() -> None:
+        pass
+
+    @dg.op
+    def failing() -> None:
+        raise dg.Failure
+
+    @dg.job
+    def failed() -> None:
+        failing()
+
+    for job in (work, failed, work):
+        job.execute_in_process(instance=instance, raise_on_error=False)
+
+    def tick(sensor: dg.SensorDefinition, cursor: str | None) -> tuple[object, ...]:
+        given = {"collector": automated.collector}
+        with dg.build_sensor_context(instance, cursor, repository_def=repository, resources=given) as context:
+            found = sensor.evaluate_tick(context)
+            return found.cursor, found.skip_message, [request.run_key for request in found.run_requests or []]
+
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "launch_opened_runs",
+        "follow_deleted_report",
+        "note_failures",
+        "tell_of_runs",
+    }
+    for sensor in repository.sensor_defs:
+        usual = tick(sensor, None)
+        assert usual[0], "each has a cursor"
+        for cursor in USELESS_CURSORS:
+            assert tick(sensor, cursor) == usual, (sensor.name, cursor[:80])
