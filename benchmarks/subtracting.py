@@ -26,11 +26,9 @@ from benchmarks import processes, repositories
 from benchmarks.marks import Measure, at_least, figure
 from lakefs_gc_assets.collector.engine import work
 from lakefs_gc_assets.collector.engine.hashing import Flags, Hashes
-from lakefs_gc_assets.collector.frame.columns import LISTED_COLUMNS, LIVE_COLUMNS
 from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import Frame, NoFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame.frames import LISTED_COLUMNS, LIVE_COLUMNS, Frame, NoFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.defs.resources import session
 from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import blocks, tasks

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,

@@ -9,7 +9,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
@@ -25,7 +25,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance, running
 from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.tasks import from_worker
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
@@ -127,7 +127,7 @@ class ArrowRuns:
     def collect(self, flow: Flow = Flow.CLEAN) -> Report:
         """One run over every window that it needs. Raises what ends it."""
         # Where a test's clock stands still, ids still tell which run is newer.
-        run_id = xids.issue_run_id(self.now() + timedelta(microseconds=next(_OPENED)))
+        run_id = layout.issue_run_id(self.now() + timedelta(microseconds=next(_OPENED)))
         made = self.make(self.open_run(flow, run_id), STEPS, "owner")
         if made.error is not None:
             raise made.error

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.hashing import SEED
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame.schemas import COPIES, HEAD_ENTRIES, LISTED, LIVE, RANGES, RECEIPTS, SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import COPIES, HEAD_ENTRIES, LISTED, LIVE, RANGES, RECEIPTS, SIGHTINGS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import Layout

@@ -10,7 +10,7 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableJob
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import jobs, running
 from lakefs_gc_assets.defs.jobs import OpenedRun

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import pytest
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Made, Opened
 from lakefs_gc_assets_tests.replay.overlay import Deletes
 from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, served
@@ -29,7 +29,7 @@ class PlainRuns(ReplayedRuns):
 
     def open(self, flow: Flow = Flow.CLEAN) -> Opened:
         """Opens a run over every window that it needs."""
-        return self._process(None).open_run(flow, xids.issue_run_id(self.clock.now()))
+        return self._process(None).open_run(flow, layout.issue_run_id(self.clock.now()))
 
     def make(self, opened: Opened, *, assets: Sequence[str] = STEPS, sweep: bool | None = None) -> Made:
         """Makes steps of an opened run in one process.

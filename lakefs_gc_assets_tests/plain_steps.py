@@ -8,7 +8,7 @@ from lakefs_gc_assets.collector import reporting
 from lakefs_gc_assets.collector import run as protocol
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError
 

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.engine.port import (
     ReadItem,
     Result,
 )
-from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import SIGHTINGS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 
 Row = dict[str, Any]

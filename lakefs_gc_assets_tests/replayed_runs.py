@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository

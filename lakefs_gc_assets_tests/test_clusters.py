@@ -8,7 +8,7 @@ import pytest
 
 import lakefs_gc_assets
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded

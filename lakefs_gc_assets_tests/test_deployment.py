@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import EMRServerlessSettings

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder

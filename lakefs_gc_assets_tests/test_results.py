@@ -17,7 +17,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 import lakefs_gc_assets
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.embedded.demo import configuration

@@ -12,8 +12,7 @@ import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
@@ -171,7 +170,7 @@ def test_what_the_domain_stores(local_store: ObjectStore) -> None:
     with scripted(said(GOOD["repository"] | {"id": "other"}), refused(500, ECHO)) as server:
         client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
         error = told(client.branches)
-    plans.write_first(local_store, PLAN)
+    plan.write_first(local_store, PLAN)
     held = Lock.acquire(
         local_store, run_id=PLAN.run_id, owner=PLAN.owner, now=FixedClock().now(), expiry=timedelta(hours=1)
     )

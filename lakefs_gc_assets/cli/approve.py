@@ -17,7 +17,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.cli.run import print_report, require_report
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import execute_approved, instance
 from lakefs_gc_assets.errors import CollectionError

@@ -19,8 +19,8 @@ from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_config
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.frame.frames import FRAMES
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import LogLine
 

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.frame.receipts import GONE
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 
 _SHOWN = 5
@@ -63,7 +63,7 @@ def describe(explanation: Explanation) -> Iterator[str]:
     """Lines of an explanation, the verdict first."""
     yield f"{explanation.address}: {verdict(explanation)}"
     name = layout.parse(explanation.address)
-    issued = "" if name.issued_at is None else f", issued {xids.as_datetime(name.issued_at):%F %T}Z"
+    issued = "" if name.issued_at is None else f", issued {layout.as_datetime(name.issued_at):%F %T}Z"
     yield f"  name: {name.layout.value}{issued}"
     if explanation.stored is None:
         yield "  stored: no"

@@ -19,7 +19,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.collector.forecast.forecast import FolderHolding, Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.records.amount import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.defs.forecasting import forecast_now

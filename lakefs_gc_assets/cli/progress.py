@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from lakefs_gc_assets.cli.common import show_progress
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.defs.running import Watch
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark import session as spark_session

@@ -20,7 +20,7 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.maintenance import PurgePlan, Totals
 

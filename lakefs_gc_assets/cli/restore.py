@@ -22,7 +22,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 
 _SHOWN = 20
 

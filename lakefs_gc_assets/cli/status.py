@@ -10,7 +10,7 @@ import click
 from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_collector
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder

@@ -13,23 +13,23 @@ from datetime import timedelta
 from functools import partial
 
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
-from lakefs_gc_assets.collector.frame import kinds
+from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.live import facts, preparations
-from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _FOLDERS_BEFORE_FACTS = ("range_sizes", "range_hashes", "head_ranges", "named_ranges")
 """Where runs of earlier versions recorded what ranges and metaranges hold."""
 
 FOLDERS = (
-    *(name for name in kinds.FRAMES if name != kinds.DELETED_REPORT.name),
+    *(name for name in FRAMES if name != DELETED_REPORT.name),
     *_FOLDERS_BEFORE_FACTS,
 )
 """Names of the folders that an expired run loses; it loses nothing else."""
@@ -118,7 +118,7 @@ def reasons(store: ObjectStore) -> tuple[Reason, ...]:
 def _unreadable(store: ObjectStore, run: PastRun) -> str | None:
     """A run whose plan or report cannot be read: nobody can tell whether its frames are needed."""
     try:
-        plans.read(store, run.run_id)
+        plan.read(store, run.run_id)
         reports.read(store, run.run_id)
     except CorruptFile as corrupt:
         return f"it cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
@@ -133,7 +133,7 @@ def _unfinished_sweep(store: ObjectStore, run: PastRun) -> str | None:
     """A sweep that can be resumed: no report says that it came to its end."""
     report = reports.read(store, run.run_id)
     if report is None:
-        began = plans.read(store, run.run_id).sweep
+        began = plan.read(store, run.run_id).sweep
     else:
         began = report.ending is Ending.FAILED and run_folder.receipts(run.run_id) in run.entries
     return "its sweep has not come to its end" if began else None
@@ -202,7 +202,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
 def _is_over(server_run_id: str, newest_first: Sequence[tuple[str, frozenset[str]]]) -> bool:
     """True if a preparation is a day older than the newest folder, so that its question has been answered."""
     newest = newest_first[0][0] if newest_first else server_run_id
-    return xids.created_at(newest) - xids.created_at(server_run_id) >= _UNDER_WAY.total_seconds()
+    return layout.created_at(newest) - layout.created_at(server_run_id) >= _UNDER_WAY.total_seconds()
 
 
 def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
@@ -222,7 +222,7 @@ def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
 
 
 def _began(forecast: PastForecast) -> timedelta:
-    return timedelta(seconds=xids.created_at(forecast.forecast_id))
+    return timedelta(seconds=layout.created_at(forecast.forecast_id))
 
 
 def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
@@ -291,7 +291,7 @@ def _was_dry(store: ObjectStore, run: PastRun) -> bool:
     if run_folder.plan(run.run_id) not in run.entries or run_folder.approval(run.run_id) in run.entries:
         return False
     try:
-        return not plans.read(store, run.run_id).sweep
+        return not plan.read(store, run.run_id).sweep
     except CorruptFile:
         return False
 

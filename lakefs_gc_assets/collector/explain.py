@@ -19,8 +19,14 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier import history, sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, NOT_COMMITTED_DF, Frame
-from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import (
+    CANDIDATES_DF,
+    COMMITTED_DF,
+    LISTED,
+    NOT_COMMITTED_DF,
+    SIGHTINGS,
+    Frame,
+)
 from lakefs_gc_assets.collector.incremental import planning, ranges_read
 from lakefs_gc_assets.collector.live import preparations, uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
@@ -45,7 +51,7 @@ from lakefs_gc_assets.errors import (
     ObjectNotFound,
     StorageError,
 )
-from lakefs_gc_assets.lakefs import layout, names, xids
+from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW, WindowSize
@@ -214,7 +220,7 @@ def _begin(repository: OpenRepository, key: str, note: LogLine) -> Step[ArrowRow
     """A step without a lock, with the plan that a run of flow `clean` would have now."""
     now = repository.clock.now()
     windows = (_window(key, repository.settings.slice_window),)
-    plan = planning.make_plan(repository, xids.issue_run_id(now), windows, "explain", now, Flow.CLEAN)
+    plan = planning.make_plan(repository, layout.issue_run_id(now), windows, "explain", now, Flow.CLEAN)
     return Step(note, note, repository, LocalEngine(), plan, None)
 
 
@@ -238,7 +244,7 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
         committed = history.read_manifest(store, COMMITTED_DF.name, run_id)
         not_committed = history.read_manifest(store, NOT_COMMITTED_DF.name, run_id)
         issued_at = layout.parse(key).issued_at
-        if issued_at is None or xids.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
+        if issued_at is None or layout.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
             if _has(repository, plan, CANDIDATES_DF, key):
                 listed_by = run_id
             elif not _has(repository, plan, NOT_COMMITTED_DF, key):

@@ -21,15 +21,15 @@ from lakefs_gc_assets.collector.earlier.history import DELETIONS, deleted_before
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
+    LIVE,
     LOST_DF,
     CommittedFigures,
     NoFigures,
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.schemas import LIVE
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import open_base_checkpoint
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
@@ -40,7 +40,7 @@ from lakefs_gc_assets.collector.retention import commits, last_holders
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
-from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
 from lakefs_gc_assets.storage.interface import OpensStore, head_if_there
 
@@ -178,7 +178,7 @@ _AT_ONCE = 16
 _COLUMNS = ("address", "slice")
 _LISTED = 1
 """In what `count_by_sets` tells: that an address is listed."""
-_ID_AT = len(DATA_PREFIX) + xids.LENGTH + len("/")
+_ID_AT = len(DATA_PREFIX) + layout.XID_LENGTH + len("/")
 """Position of the id in the name of an object that has a slice."""
 
 
@@ -299,7 +299,7 @@ def select_old(engine: Engine[R], live: R, cutoff: datetime) -> R:
     limit = _first_id(cutoff)
 
     def is_old(rows: pa.RecordBatch) -> pa.BooleanArray:
-        ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + xids.LENGTH)
+        ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + layout.XID_LENGTH)
         return pc.or_(pc.is_null(rows.column("slice")), pc.less(ids, limit))
 
     return engine.where(live, is_old)
@@ -314,7 +314,7 @@ def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: d
     limit = _first_id(cutoff)
 
     def in_time(rows: pa.RecordBatch) -> pa.BooleanArray:
-        ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + xids.LENGTH)
+        ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + layout.XID_LENGTH)
         return pc.and_(pc.is_in(rows.column("slice"), value_set=listed), pc.less(ids, limit))
 
     return engine.where(live, in_time)
@@ -322,7 +322,7 @@ def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: d
 
 def _first_id(moment: datetime) -> str:
     """The first id that can be issued in the second of a moment."""
-    return xids.encode(int(moment.timestamp()).to_bytes(4) + bytes(8))
+    return layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
 
 
 def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_before: Set[str]) -> R:

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
+    TIME,
     UNCOMMITTED_DF,
     CandidateFigures,
     CommittedFigures,

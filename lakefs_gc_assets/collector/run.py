@@ -22,9 +22,9 @@ from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
 from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.earlier.history import restored_before
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import order
+from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
@@ -303,7 +303,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         OrderViolation: the frames were not made in the safe order, or are of another attempt.
         GuardTripped: there are candidates, and nothing was found to be live although live commits count entries.
     """
-    order.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
+    manifest.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
     step.require_attempt(listed, uncommitted, committed)
     engine = step.engine
     earlier = sightings.read_earlier(step, listed.manifest.span.started_at)

@@ -9,12 +9,10 @@ from typing import Any, Generic
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import files, manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.lock import NO_LOCK, Lock, LockToken
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -121,7 +119,7 @@ class Step(Generic[R]):
         """
         self.require_attempt(*inputs)
         completed = self._of_files(frame, figures, written, inputs, started_at)
-        manifests.write(self.repository.store, completed.manifest)
+        manifest.write(self.repository.store, completed.manifest)
         if frame.name in STEPS:
             span = completed.manifest.span
             seconds, waits = span.worked_seconds, span.waited_seconds

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     NOT_COMMITTED_DF,
     PROVISIONAL_DF,
     CommittedFigures,

@@ -10,7 +10,7 @@ import dagster as dg
 
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.records.plan import Flow

@@ -21,18 +21,18 @@ from pandera.pyspark import DataFrameModel, DataFrameSchema, Field
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.collector.frame.columns import Column
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     FRAMES,
     STEPS,
     STORE_DF,
     UNCOMMITTED_DF,
+    Column,
     Frame,
 )
-from lakefs_gc_assets.collector.frame.kinds import F as Figures
+from lakefs_gc_assets.collector.frame.frames import F as Figures
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.reporting import (
     Violation,

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.retention import policy
 from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.defs.failures import readable

@@ -13,12 +13,11 @@ import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of, freed_in_all
-from lakefs_gc_assets.collector.records import approval
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
@@ -99,7 +98,7 @@ class Historian:
         """Tags the Dagster run with the id and the mode of the run that it makes."""
 
         def note() -> None:
-            approved = settings.approve_run == plan.run_id or approval.read(store, plan.run_id) is not None
+            approved = settings.approve_run == plan.run_id or plans.read_approval(store, plan.run_id) is not None
             tags = {RUN_TAG: plan.run_id, MODE_TAG: mode_of(plan, approved, settings)}
             self.instance.add_run_tags(self.run.run_id, tags)
 

@@ -8,9 +8,9 @@ import dagster as dg
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.metadata import column_lineage, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, selected

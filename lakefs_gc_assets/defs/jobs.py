@@ -14,10 +14,10 @@ from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
 from lakefs_gc_assets.collector.earlier import earlier_runs
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, WHY_CLEAN_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
 OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
@@ -64,7 +64,7 @@ def open_run(
     """
     repository = collector.open() if permit is None else collector.open_for(permit)
     needed, why_clean = planning.windows_to_collect(repository, flow)
-    run_id = xids.issue_run_id(repository.clock.now())
+    run_id = layout.issue_run_id(repository.clock.now())
     partitions = Names(collector.name).partitions
     windows = partitions.add(instance, run_id, needed)
     tags = partitions.tags(run_id, windows, flow.value)

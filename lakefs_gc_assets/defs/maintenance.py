@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, LiveCheck, Moved, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -35,7 +35,7 @@ from lakefs_gc_assets.defs.metadata import plain
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.tasks import from_worker
 
@@ -430,7 +430,7 @@ def _describe_expiry(decided: Expiry) -> dict[str, Any]:
     rows = sorted([*going, *((run_id, f"kept: {reason}") for run_id, reason in decided.kept.items())])
     records = [
         dg.TableRecord(
-            {"run_id": run_id, "opened": f"{xids.as_datetime(xids.created_at(run_id)):%F %T}Z", "frames": fate}
+            {"run_id": run_id, "opened": f"{layout.as_datetime(layout.created_at(run_id)):%F %T}Z", "frames": fate}
         )
         for run_id, fate in rows
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, Frame
+from lakefs_gc_assets.collector.frame.frames import FRAMES, Frame
 
 _MARKED = re.compile(r"[\\|<\[\]`]")
 _LINE_ENDS = re.compile(r"[\r\n]+")

@@ -11,7 +11,7 @@ import dagster as dg
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian

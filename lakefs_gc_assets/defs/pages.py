@@ -12,12 +12,12 @@ import dagster as dg
 
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
 from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN
-from lakefs_gc_assets.collector.records.amount import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.metadata import bars

@@ -14,7 +14,7 @@ import dagster as dg
 from dagster_shared.error import SerializableErrorInfo
 
 from lakefs_gc_assets.collector import make_step
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import Clock

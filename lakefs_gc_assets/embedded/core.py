@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
 
 
@@ -99,7 +99,7 @@ class Writer:
         self._clock = clock
         self._offset = clock_offset
         self._max_slice_size = max_slice_size
-        self._ids = xids.Generator(machine)
+        self._ids = layout.XidGenerator(machine)
         self._lock = threading.Lock()
         self._slice = ""
         self._slice_began: datetime | None = None

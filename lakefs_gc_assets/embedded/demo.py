@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, FRAMES
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock

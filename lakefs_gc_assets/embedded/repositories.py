@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -120,7 +120,7 @@ def redeem_address(core: Core, repository: Repository, branch_id: str, path: str
     if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise bad_request("invalid address signature: invalid address")
     name = bare.rpartition("/")[2]
-    if not xids.is_xid(name) or core.clock.seconds() - xids.issued_at(name) > core.settings.link_seconds:
+    if not layout.is_xid(name) or core.clock.seconds() - layout.issued_at(name) > core.settings.link_seconds:
         raise bad_request("invalid address signature: address expired")
     if core.settings.rules == "seed":
         with core.database.transaction() as database:

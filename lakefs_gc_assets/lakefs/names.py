@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW, Layout, WindowSize
 
 _IN_SLICE = f"^{layout.SLICE_NAME}$"
 _SLICE_AT = len(layout.DATA_PREFIX)
-_OBJECT_AT = _SLICE_AT + xids.LENGTH + 1
+_OBJECT_AT = _SLICE_AT + layout.XID_LENGTH + 1
 _VALUES = np.zeros(256, np.uint64)
-_VALUES[np.frombuffer(xids.ALPHABET.encode(), np.uint8)] = np.arange(32, dtype=np.uint64)
+_VALUES[np.frombuffer(layout.XID_ALPHABET.encode(), np.uint8)] = np.arange(32, dtype=np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ def read(addresses: pa.StringArray, window_size: WindowSize) -> Names:
     if not pc.all(usual).as_py():
         return _mixed(addresses, usual, window_size)
     count = len(addresses)
-    slices = pc.utf8_slice_codeunits(addresses, _SLICE_AT, _SLICE_AT + xids.LENGTH).dictionary_encode()
-    created = np.array([xids.created_at(name) for name in slices.dictionary.to_pylist()], np.int64)
+    slices = pc.utf8_slice_codeunits(addresses, _SLICE_AT, _SLICE_AT + layout.XID_LENGTH).dictionary_encode()
+    created = np.array([layout.created_at(name) for name in slices.dictionary.to_pylist()], np.int64)
     windows = pa.array([layout.window(name, window_size) for name in slices.dictionary.to_pylist()], pa.string())
     indices = slices.indices.to_numpy()
     issued = np.maximum(_issued_at(addresses), created[indices] if count else np.empty(0, np.int64))

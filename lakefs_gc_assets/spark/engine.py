@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.engine.port import (
     ReadItem,
     Result,
 )
-from lakefs_gc_assets.collector.frame.columns import microseconds
+from lakefs_gc_assets.collector.frame.frames import microseconds
 from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of

@@ -10,8 +10,7 @@ import pytest
 
 from lakefs_gc_assets.cli.candidates import TextColumn
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, made, runs
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, replaying

@@ -14,17 +14,17 @@ from lakefs_gc_assets.cli.explain import verdict
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.live import preparations
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.objects import keys_below
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets.storage.objects import keys_below
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
@@ -55,7 +55,7 @@ def store_of(made: RetainedRepository) -> LocalStore:
 
 def leave_receipt(made: RetainedRepository, address: str, outcome: Outcome, error: str | None = None) -> str:
     """What a run leaves that decided about an address; returns its id."""
-    store, run_id = store_of(made), xids.Generator().descending(datetime.now(UTC))
+    store, run_id = store_of(made), layout.XidGenerator().descending(datetime.now(UTC))
     candidates = pa.table(
         {"address": [address], "size": [2], "slice": pa.array([None], pa.string()), "slice_window": ["legacy"]},
         schema=pa.schema([RECEIPTS.field(name) for name in ("address", "size", "slice", "slice_window")]),
@@ -219,7 +219,7 @@ def test_objects_by_their_path_in_lakefs(made: RetainedRepository, explain: Invo
 
 def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, explain: Invoke) -> None:
     """As those of a second repository on the same namespace are."""
-    generator, then = xids.Generator(), datetime(2026, 1, 1, tzinfo=UTC)
+    generator, then = layout.XidGenerator(), datetime(2026, 1, 1, tzinfo=UTC)
     address = f"data/{generator.descending(then)}/{generator.ascending(then)}"
     store = store_of(made)
     store.put(address, b"theirs")

@@ -16,7 +16,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion
 from lakefs_gc_assets.collector.forecast.scenarios import Holder, Kind, Scenario
-from lakefs_gc_assets.collector.records.amount import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded import clients

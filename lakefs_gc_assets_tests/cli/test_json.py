@@ -25,7 +25,7 @@ from lakefs_gc_assets.cli import status as status_command
 from lakefs_gc_assets.cli import ui as ui_command
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.run import print_report
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository

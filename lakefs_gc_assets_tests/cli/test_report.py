@@ -12,7 +12,7 @@ import pytest
 from lakefs_gc_assets.cli import report as command
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import CandidateFigures
 from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import Garbage
 from lakefs_gc_assets.collector.records import report as reports

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -20,8 +20,7 @@ from lakefs_gc_assets.collector.frame.kinds import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectFacts
@@ -27,7 +26,7 @@ from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-IDS = xids.Generator()
+IDS = layout.XidGenerator()
 SEALED = IDS.descending(NOW - 9 * DAY)
 
 
@@ -111,5 +110,5 @@ def _empty_frame(opened: OpenRepository, plan: Plan, frame: Frame[NoFigures]) ->
     """Stores a frame without rows; returns the digest of its manifest."""
     span = Span(frame.name, plan.run_id, plan.attempt, plan.started_at, plan.started_at)
     made = Manifest(span, (), NoFigures())
-    manifests.write(opened.store, made)
+    manifest.write(opened.store, made)
     return made.digest

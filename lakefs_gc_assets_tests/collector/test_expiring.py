@@ -8,9 +8,8 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.live import preparations
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
-from lakefs_gc_assets.collector.records import approval
-from lakefs_gc_assets.collector.records.approval import Approval
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -193,7 +192,7 @@ def test_an_approved_mark_stays_until_it_has_deleted(opened: OpenRepository) -> 
     ended(opened, plan, dry_run=True, checkpoint=None)
     assert expired(opened) == [plan.run_id]
 
-    approval.write(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW - timedelta(days=1)))
+    plans.write_approval(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW - timedelta(days=1)))
     assert why_kept(opened, plan.run_id) == "it was approved and has not deleted yet"
 
     ended(opened, plan, dry_run=False)

@@ -14,7 +14,7 @@ import lakefs_gc_assets
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.errors import AccessDenied
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.test_run_guards import (
@@ -110,7 +110,7 @@ def listing(*repositories: RepositoryFacts) -> AbstractContextManager[object]:
 def lose_object(scene: Scene) -> None:
     repository, bucket = scene.world.repository, scene.world.bucket
     held = {entry.address for entry in repository.head(repository.branches["main"]).values()}
-    bucket.remove(min(key for key in held & bucket.objects.keys() if xids.is_xid(key[5:25])))
+    bucket.remove(min(key for key in held & bucket.objects.keys() if layout.is_xid(key[5:25])))
 
 
 def misspell_rule(scene: Scene) -> None:

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector import gap_check
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, LISTED, STORE_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.gap_check import Gap, find_gap, select_expected
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -207,7 +206,7 @@ def test_expected_is_what_was_named_in_a_listed_slice_before_the_second_of_the_c
     second, rows, expected = int(cutoff.timestamp()), [], []
     for slice_, late, first in drawn:
         raw = (second + late).to_bytes(4) + (bytes(8) if first else b"\xff" * 8)
-        rows.append(live(f"data/{slice_}/{xids.encode(raw)}", slice=slice_))
+        rows.append(live(f"data/{slice_}/{layout.encode_xid(raw)}", slice=slice_))
         if slice_ == SLICE and late < 0:
             expected.append(rows[-1]["address"])
     engine = LocalEngine()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.schemas import LISTED
-from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.frame.frames import LISTED
+from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -97,7 +97,7 @@ def test_what_was_deleted_although_a_commit_held_it_is_lost(repository: Reposito
     live = repository.addresses[2]
     rows = pa.Table.from_pylist([listed(live)], schema=LISTED)
     store = LocalStore(repository.server.objects_folder / "repo")
-    attempt = plans.read(store, first.run_id).attempt
+    attempt = plan.read(store, first.run_id).attempt
     made = receipts.table(rows, [Outcome.ACCEPTED], [None], datetime.now(UTC), attempt)
     shutil.rmtree(repository.folder_of(first.run_id) / "deleted_report")
     receipts.write(store, first.run_id, "more", made)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import describe

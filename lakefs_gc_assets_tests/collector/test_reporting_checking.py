@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.reporting import (
     find_empty_live_set,
     find_live_candidates,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets_tests.collector.scripted import NOW
 
@@ -59,7 +59,7 @@ class TestTheCutoff:
         # A name and many stores keep whole seconds: cut off to them, a moment must not fall below the cutoff.
         found = agreeing(own).cutoff(DAY, DAY, HOUR)
         moment = own - DAY - HOUR + more
-        issued = xids.as_datetime(xids.issued_at(xids.Generator().ascending(moment)))
+        issued = layout.as_datetime(layout.issued_at(layout.XidGenerator().ascending(moment)))
         for shown in (issued, moment.replace(microsecond=0), moment):
             assert shown >= found or moment < own - DAY - HOUR
 

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     DELETED_REPORT,
@@ -43,12 +43,11 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
-from lakefs_gc_assets.collector.records import approval, restoration
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Approval, Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -61,7 +60,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation, StorageError
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -142,7 +141,7 @@ def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: Pla
     assert (found.dry_run, found.success, found.ending) == (False, True, Ending.DELETED)
     assert runs.server.deleted == garbage
     assert any("recheck" in line for line in runs.lines)
-    given = approval.read(runs.repository.store, opened.run_id)
+    given = plans.read_approval(runs.repository.store, opened.run_id)
     assert given is not None and given.attempt == found.attempt
     runs.clock.moment += DAY
     following = runs.open(Flow.OPTIMIZED)
@@ -162,7 +161,7 @@ def test_candidates_that_were_made_again_need_a_new_approval(runs: PlainRuns) ->
     assert runs.make(opened).success
     plan = plans.read(runs.repository.store, opened.run_id)
     given = Approval(plan.run_id, plan.attempt, "0" * 64, runs.clock.now())
-    approval.write(runs.repository.store, given)
+    plans.write_approval(runs.repository.store, given)
     assert runs.make(opened, assets=("deleted_report",)).success
     assert runs.server.deleted == set()
     assert runs.report(opened.run_id).dry_run
@@ -589,7 +588,7 @@ class Folder:
         self.clock = cast(HandClock, self.opened.clock)
         self.logged: list[str] = []
         self.warned: list[str] = []
-        issue = xids.Generator()
+        issue = layout.XidGenerator()
         self.slices = {name: issue.descending(NOW - age) for name, age in SLICE_AGES.items()}
 
     def put(self, *addresses: str) -> None:

@@ -20,13 +20,13 @@ from lakefs_gc_assets.collector import lock, reporting, run
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.columns import TIME
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
     EXPIRED_DF,
     PENDING_DF,
     STEPS,
     STORE_DF,
+    TIME,
     UNCOMMITTED_DF,
     CommittedFigures,
     UncommittedFigures,
@@ -48,7 +48,7 @@ from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ObjectStats, RetentionRules
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -215,7 +215,7 @@ def marked(scene: Scene) -> list[str]:
 def dry_run_of_old_garbage(scene: Scene) -> str:
     """The oldest candidate of a dry run by retention rules, whose slice the next run seals."""
     dry(scene, allowing(FOLLOWING, sweep=False), UNIFIED)
-    return max(address for address in marked(scene) if xids.is_xid(address[5:25]))
+    return max(address for address in marked(scene) if layout.is_xid(address[5:25]))
 
 
 def set_clocks_back(scene: Scene) -> None:
@@ -375,7 +375,7 @@ class TestGuards:
         with world_of("clean") as scene:
             repository, bucket = scene.world.repository, scene.world.bucket
             held = {entry.address for entry in repository.head(repository.branches["main"]).values()}
-            bucket.remove(min(key for key in held & bucket.objects.keys() if xids.is_xid(key[5:25])))
+            bucket.remove(min(key for key in held & bucket.objects.keys() if layout.is_xid(key[5:25])))
             told = Faults()
             options = allowing(max_missing_share=0, max_missing=0)
             refused(scene, scene.start(options, told), "gap in the listing", told)

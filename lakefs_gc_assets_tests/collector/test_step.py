@@ -7,19 +7,20 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
+    LISTED,
+    LIVE,
     SIGHTINGS_DF,
     STORE_DF,
     UNCOMMITTED_DF,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.step import place_by_address
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, UNCOMMITTED_FIGURES
@@ -34,7 +35,7 @@ __all__ = ["process"]
 
 def test_rows_return_to_the_window_of_their_address() -> None:
     born = datetime(2026, 11, 20, tzinfo=UTC)
-    ids = xids.Generator(b"abcde", 7)
+    ids = layout.XidGenerator(b"abcde", 7)
     slices = [ids.descending(born - timedelta(days=days)) for days in (1, 40, 80)]
     names = [f"data/{folder}/{ids.ascending(born)}" for folder in slices]
     rows = [{**listed(name), "slice_window": "other"} for name in [*names, "root"]]

@@ -7,19 +7,20 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
+    LIVE,
     NOT_COMMITTED_DF,
     PROVISIONAL_DF,
+    SIGHTINGS,
     STORE_DF,
     UNCOMMITTED_DF,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.schemas import LIVE, SIGHTINGS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import (
@@ -41,7 +42,7 @@ __all__ = ["replaying"]
 def place_old(runs: PlainRuns, days: int, count: int = 1, etag: str | None = None) -> list[str]:
     """Objects of one slice that were written so many days ago."""
     then = runs.clock.now() - timedelta(days=days)
-    generator = xids.Generator()
+    generator = layout.XidGenerator()
     folder = f"data/{generator.descending(then)}/"
     addresses = [folder + generator.ascending(then) for _ in range(count)]
     for address in addresses:
@@ -73,7 +74,7 @@ def test_a_run_of_some_windows_collects_these_and_subtracts_all(replaying: Repla
 def test_what_is_too_young_by_its_name_or_its_writing_stays(replaying: Replaying) -> None:
     runs = replaying("empty", max_candidate_share=1)
     now = runs.clock.now()
-    generator = xids.Generator()
+    generator = layout.XidGenerator()
     folder = f"data/{generator.descending(now - timedelta(days=9))}/"
     old, young = now - timedelta(hours=25, seconds=1), now - timedelta(hours=24, minutes=59)
     addresses = {

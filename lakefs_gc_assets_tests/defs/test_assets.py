@@ -5,7 +5,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.defs.assets import report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
@@ -104,7 +104,7 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
     runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
     failed = runs.make(opened)
     assert list(failures(failed)) == ["uncommitted_df"], failures(failed)
-    attempt = plans.read(runs.repository.store, opened.run_id).attempt
+    attempt = plan.read(runs.repository.store, opened.run_id).attempt
     runs.require_failed(opened.run_id, "no")
     assert runs.report(opened.run_id).counts == {}
     runs.server.fault = lambda method, target: None
@@ -113,7 +113,7 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
 
     assert again.success, failures(again)
     assert made(again) == ["uncommitted_df", "committed_df", "candidates", "deleted_report"]
-    assert plans.read(runs.repository.store, opened.run_id).attempt == attempt
+    assert plan.read(runs.repository.store, opened.run_id).attempt == attempt
     assert runs.report(opened.run_id).success
     assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
     assert runs.lock_holder() is None

@@ -15,7 +15,7 @@ from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded.demo import still_stored
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests import planted
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
@@ -136,7 +136,7 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
         with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment) as dev:
             attacker = Attacker(dev, sample.repository)
             # Blindly: a run of his own choice, as a page of another site can do it, and one that overtakes all others.
-            chosen, to_come = xids.issue_run_id(datetime.now(UTC)), "0" * 20
+            chosen, to_come = layout.issue_run_id(datetime.now(UTC)), "0" * 20
             attacker.adds(attacker.windows, "legacy", "x|y", f"{datetime.now(UTC):%Y-%m}")
             attacker.adds(attacker.runs, chosen, to_come, "a|b")
             windows = ("legacy", "legacy")

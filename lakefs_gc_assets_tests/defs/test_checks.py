@@ -9,9 +9,9 @@ from pandera.config import config_context
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.defs.checks import MODELS, broken_rules, shape_violations
@@ -158,7 +158,7 @@ def poison(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, after: str, frame_n
             data, file = table_file(key, "2026-11", change(found.table()))
             store.put(key, data)
             files: tuple[FrameFile, ...] = (file,) if file.rows else ()
-            manifests.write(store, replace(found.manifest, files=files))
+            manifest.write(store, replace(found.manifest, files=files))
 
     monkeypatch.setattr(FrameIOManager, "handle_output", poisoning)
 

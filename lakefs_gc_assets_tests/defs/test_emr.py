@@ -18,7 +18,7 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.emrserverless import models
 
 import lakefs_gc_assets.defs.emr_job
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, loaded_from

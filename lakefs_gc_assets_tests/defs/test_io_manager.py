@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF, FRAMES, STEPS, STORE_DF, F, Frame
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF, FRAMES, STEPS, STORE_DF, F, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata

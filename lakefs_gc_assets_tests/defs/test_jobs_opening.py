@@ -5,7 +5,7 @@ import pytest
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.errors import AccessDenied
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import refused
 
@@ -20,7 +20,7 @@ def runs(replaying: Replaying) -> GraphRuns:
 def old_slice(runs: GraphRuns, days: int) -> str:
     """A slice that was opened so many days ago, with one object in it."""
     then = runs.clock.now() - timedelta(days=days)
-    generator = xids.Generator()
+    generator = layout.XidGenerator()
     name = generator.descending(then)
     runs.server.place(f"data/{name}/{generator.ascending(then)}", written_at=then)
     return name
@@ -32,7 +32,7 @@ def test_opening_a_run_adds_its_partitions(runs: GraphRuns) -> None:
     opened = runs.open()
 
     assert opened.windows == ("legacy", "2026-10", "2026-11")
-    assert xids.as_datetime(xids.created_at(opened.run_id)) == runs.clock.now().replace(microsecond=0)
+    assert layout.as_datetime(layout.created_at(opened.run_id)) == runs.clock.now().replace(microsecond=0)
     partitions = RunPartitions(runs.server.repository)
     assert runs.instance.get_dynamic_partitions(partitions.windows.name or "") == list(opened.windows)
     assert runs.instance.get_dynamic_partitions(partitions.run_ids.name or "") == [opened.run_id]

@@ -6,8 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.records import approval, report
-from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import loaded_from
@@ -16,7 +15,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, made, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
@@ -274,7 +273,7 @@ def test_what_a_launch_relaxes_is_in_tags_plan_and_report(runs: GraphRuns) -> No
     expected = {"sweep": True, "max_candidates": 100}
     assert swept.dagster_run.tags["lakefs/loosened"] == "sweep=true, max_candidates=100"
     run_id = run_id_of(swept)
-    assert plans.read(runs.repository.store, run_id).loosened == expected
+    assert plan.read(runs.repository.store, run_id).loosened == expected
     found = report.read(runs.repository.store, run_id)
     assert found is not None and found.loosened == expected
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
@@ -294,7 +293,7 @@ def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
 
     assert swept.success
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
-    assert (plans.read(runs.repository.store, run_id).loosened, runs.report(run_id).loosened) == (
+    assert (plan.read(runs.repository.store, run_id).loosened, runs.report(run_id).loosened) == (
         {},
         {"max_candidates": 100},
     )
@@ -367,7 +366,7 @@ def test_no_job_tells_what_the_environment_has(runs: GraphRuns, monkeypatch: pyt
 @pytest.mark.slow
 def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: GraphRuns) -> None:
     """A page of another site sees no answer, but could add a partition, materialize it, and approve it by its name."""
-    chosen = xids.issue_run_id(runs.clock.now())
+    chosen = layout.issue_run_id(runs.clock.now())
     partitions = RunPartitions(runs.server.repository)
     windows = partitions.add(runs.instance, chosen, runs.open().windows)
     job = definitions(runs).resolve_job_def("collect")
@@ -379,7 +378,7 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
     refused = launched(runs, "approve", run_id=chosen)
 
     assert f"run {chosen} was opened by nobody" in said(refused)
-    assert approval.read(runs.repository.store, chosen) is None
+    assert plan.read_approval(runs.repository.store, chosen) is None
     assert launching.read(runs.instance, runs.server.repository, chosen) is None
 
 

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names, RunPartitions
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
@@ -87,7 +87,7 @@ def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_
 
 def test_old_forecasts_go_as_well(automated: Automated) -> None:
     automated.changes["automation"] = {"keep_runs": 1}
-    store, ids = automated.repository.store, xids.Generator()
+    store, ids = automated.repository.store, layout.XidGenerator()
     made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2)]
     for forecast_id in made:
         for key in (forecast.begun_key(forecast_id), forecast.forecast_key(forecast_id)):

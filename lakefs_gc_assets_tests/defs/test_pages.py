@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import find_counts, keep_counts
 from lakefs_gc_assets.collector.repository import OpenRepository

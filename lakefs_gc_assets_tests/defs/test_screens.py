@@ -10,12 +10,12 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.defs import launching, running
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
@@ -87,7 +87,7 @@ def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     repository = running.opened(screens.loaded, SystemClock()).open()
     store, owner = repository.store, plan.read(repository.store, opened.run_id).owner
     committed = StoredFrame.from_run(store, repository.opener, opened.run_id, COMMITTED_DF)
-    manifests.write(store, replace(committed.manifest, files=()))
+    manifest.write(store, replace(committed.manifest, files=()))
     before = report.read(store, opened.run_id)
     now = repository.clock.now()
     held = Lock.acquire(store, run_id=opened.run_id, owner=owner, now=now, expiry=timedelta(hours=1))

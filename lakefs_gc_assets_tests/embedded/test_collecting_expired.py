@@ -8,7 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Why

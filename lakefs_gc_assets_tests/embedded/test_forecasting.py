@@ -16,10 +16,9 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Portion, portions
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.records.amount import Amount
-from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.retention import policy as policy_file

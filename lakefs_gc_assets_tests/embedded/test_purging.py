@@ -24,8 +24,7 @@ from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge
-from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records import plan, report, restoration
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
@@ -265,7 +264,7 @@ class TestWhereItCannotBeKnown:
     def test_the_server_seems_to_have_lost_its_branches(self, quarantined: Quarantined) -> None:
         repository = quarantined.opened
         for run_id in (quarantined.expired, quarantined.dropped):
-            ended = report.failed(plans.read(repository.store, run_id), NOW, "")
+            ended = report.failed(plan.read(repository.store, run_id), NOW, "")
             report.write(repository.store, replace(ended, counts={"branches": 10}))
         result = quarantined.command()
         assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output

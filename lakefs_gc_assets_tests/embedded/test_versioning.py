@@ -7,7 +7,7 @@ import pytest
 from lakefs_gc_assets.embedded.core import Settings, Writer
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import Clock
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.embedded import clients, routes
 
 _BRANCH = "/repositories/repo/branches/main"
@@ -191,8 +191,8 @@ def test_slices_end_by_time_and_by_number_and_the_newest_sorts_first() -> None:
     assert names[-1] == min(filter(None, names))
     for address in addresses:
         name = address.rpartition("/")[2]
-        created = xids.created_at(layout.parse(address).slice or "")
-        assert created <= xids.issued_at(name) <= created + layout.SLICE_SPAN_SECONDS
+        created = layout.created_at(layout.parse(address).slice or "")
+        assert created <= layout.issued_at(name) <= created + layout.SLICE_SPAN_SECONDS
 
 
 def test_several_writers_write_slices_of_their_own(server: EmbeddedServer) -> None:
@@ -203,7 +203,7 @@ def test_several_writers_write_slices_of_their_own(server: EmbeddedServer) -> No
     third = clients.upload(server, "c", b"x")
     slices = [layout.parse(address).slice for address in (first, second, third)]
     assert slices[0] == slices[2] != slices[1]
-    assert xids.created_at(slices[1] or "") - xids.created_at(slices[0] or "") >= 599
+    assert layout.created_at(slices[1] or "") - layout.created_at(slices[0] or "") >= 599
 
 
 def test_objects_written_in_the_past_are_old(server: EmbeddedServer) -> None:

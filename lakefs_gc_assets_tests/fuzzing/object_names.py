@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from lakefs_gc_assets.lakefs import layout, names, xids
+from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW, Layout, Name, WindowSize
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target
@@ -111,7 +111,7 @@ def _case(rng: random.Random) -> Case:
         issued = [None if moment is None else int(moment.timestamp()) for moment in found.issued_at.to_pylist()]
         assert issued == [name.issued_at for name in expected]
         for name in column:
-            assert xids.is_xid(name) == _is_xid(name)
+            assert layout.is_xid(name) == _is_xid(name)
         return "usual" if all(name.layout is Layout.SLICE for name in expected) else "mixed"
 
     return Case(sum(map(len, column)), run)

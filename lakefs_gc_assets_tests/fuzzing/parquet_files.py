@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import ids as stored_ids

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW, Layout, Name
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
 
@@ -13,7 +13,7 @@ SLICE = "g4uk6erfnfus73frbnqg"
 SLICE_CREATED = 1_762_770_885
 OBJECT = "dc0n8tpksdu988af5sdg"
 SIGNATURE = "LUas8wrQe8Hzoq3Ux5a4TOJhAC6mWEfg4QyauNaM7XQ"
-RAW = st.binary(min_size=12, max_size=12).map(xids.encode)
+RAW = st.binary(min_size=12, max_size=12).map(layout.encode_xid)
 
 MADE_BY_LAKEFS = [
     (f"data/{SLICE}/{OBJECT}", Layout.SLICE),
@@ -95,13 +95,13 @@ def test_a_name_with_more_in_it_is_never_of_a_slice_it_does_not_lie_in(address: 
     found = layout.parse(changed)
     if found.layout is Layout.SLICE:
         assert changed.split("/")[1] == found.slice
-        assert xids.is_xid(changed.split("/")[2].partition(",")[0])
+        assert layout.is_xid(changed.split("/")[2].partition(",")[0])
 
 
 @given(RAW, RAW, st.sampled_from(["", "," + SIGNATURE]), st.sampled_from(["", "!ab/c/"]))
 def test_the_time_of_a_name_is_the_later_of_its_two(slice_name: str, xid: str, signature: str, shard: str) -> None:
     found = layout.parse(f"data/{shard}{slice_name}/{xid}{signature}")
-    assert found.issued_at == max(xids.created_at(slice_name), xids.issued_at(xid))
+    assert found.issued_at == max(layout.created_at(slice_name), layout.issued_at(xid))
     assert (found.layout, found.slice) == ((Layout.SHARDED, None) if shard else (Layout.SLICE, slice_name))
 
 
@@ -115,14 +115,14 @@ def test_names_without_a_time_have_none() -> None:
     [("month", "2025-11"), ("day", "2025-11-10"), ("hour", "2025-11-10T10"), ("slice", SLICE)],
 )
 def test_windows_of_a_slice(size: layout.WindowSize, expected: str) -> None:
-    assert xids.created_at(SLICE) == SLICE_CREATED
+    assert layout.created_at(SLICE) == SLICE_CREATED
     assert layout.window(SLICE, size) == expected
     assert layout.window(None, size) == LEGACY_WINDOW
 
 
 def test_windows_begin_in_utc() -> None:
     def window_at(*moment: int) -> str:
-        return layout.window(xids.Generator().descending(datetime(*moment, tzinfo=UTC)), "month")  # type: ignore[misc,arg-type]
+        return layout.window(layout.XidGenerator().descending(datetime(*moment, tzinfo=UTC)), "month")  # type: ignore[misc,arg-type]
 
     assert window_at(2026, 2, 28, 23, 59, 59) == "2026-02"
     assert window_at(2026, 3, 1) == "2026-03"
@@ -130,7 +130,7 @@ def test_windows_begin_in_utc() -> None:
 
 @given(RAW, RAW, st.sampled_from(["month", "day", "hour"]))
 def test_windows_sort_like_their_slices(one: str, other: str, size: layout.WindowSize) -> None:
-    if xids.created_at(one) <= xids.created_at(other):
+    if layout.created_at(one) <= layout.created_at(other):
         assert layout.window(one, size) <= layout.window(other, size)
 
 

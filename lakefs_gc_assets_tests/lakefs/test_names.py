@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.lakefs import layout, names, xids
+from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets_tests.lakefs.test_layout import MADE_BY_LAKEFS, MADE_BY_OTHERS, NOT_ITS_DATA
 
 SIZES: tuple[WindowSize, ...] = ("month", "day", "hour", "slice")
-XIDS = st.binary(min_size=12, max_size=12).map(xids.encode)
-SLICES = st.sampled_from([xids.encode(bytes([byte]) * 12) for byte in (0, 1, 127, 200, 255)]) | XIDS
+XIDS = st.binary(min_size=12, max_size=12).map(layout.encode_xid)
+SLICES = st.sampled_from([layout.encode_xid(bytes([byte]) * 12) for byte in (0, 1, 127, 200, 255)]) | XIDS
 SIGNATURES = st.sampled_from(["", ",LUas8wrQe8Hzoq3Ux5a4TOJhAC6mWEfg4QyauNaM7XQ"])
 USUAL = st.builds(lambda slice_name, xid, end: f"data/{slice_name}/{xid}{end}", SLICES, XIDS, SIGNATURES)
 SHARDED = USUAL.map(lambda address: address.replace("data/", "data/!ab/c/"))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES
+from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.recordings import FIXTURES, MADE_PREFIX, folder_of, recorded, recorded_and_made
 from lakefs_gc_assets_tests.replay import collecting
 from lakefs_gc_assets_tests.replay.__main__ import main
@@ -116,7 +116,7 @@ def test_what_is_listed_but_too_young_is_kept(servers: list[ReplayServer]) -> No
 
 
 def datetime_of_slice(address: str) -> datetime:
-    return xids.as_datetime(xids.created_at(address.split("/")[1]))
+    return layout.as_datetime(layout.created_at(address.split("/")[1]))
 
 
 def test_a_recording_without_answers_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
 from lakefs_gc_assets.collector.live.range_records import RangeRecords

@@ -18,10 +18,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import make_step, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, STORE_DF, DeletedFigures
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, LIVE, STORE_DF, TIME, DeletedFigures
 from lakefs_gc_assets.collector.frame.slices import folders
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints

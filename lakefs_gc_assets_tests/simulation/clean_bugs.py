@@ -13,11 +13,17 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import guards, lock, run
 from lakefs_gc_assets.collector.earlier import sightings
 from lakefs_gc_assets.collector.engine.local import ArrowRows
-from lakefs_gc_assets.collector.frame import order, receipts
-from lakefs_gc_assets.collector.frame.columns import TIME
+from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, UNCOMMITTED_DF, DeletedFigures, UncommittedFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.frames import (
+    DELETED_REPORT,
+    LISTED,
+    LIVE,
+    TIME,
+    UNCOMMITTED_DF,
+    DeletedFigures,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden import Cleared
@@ -274,7 +280,7 @@ def _claim_first(self: Sweep, batch: pa.Table) -> pa.Table:
 
 CLEAN_BUGS: dict[str, Bug] = {
     "committed read before uncommitted": without_unnamed(Bug(_committed_first)),
-    "listing after prepare": replaced((run, "read_uncommitted", _list_late), (order, "require_safe_order", ignored)),
+    "listing after prepare": replaced((run, "read_uncommitted", _list_late), (manifest, "require_safe_order", ignored)),
     "copies read first": replaced((Servers, "prepare", _copies_first), _UNCHECKED),
     "the last page's location only": Bug(_last_location_only),
     "an empty page taken for the end": replaced((uncommitted, "_believable_page", _end_at_empty_page), _UNCHECKED),
@@ -304,7 +310,7 @@ CLEAN_BUGS: dict[str, Bug] = {
         (passes, "resume", _resumed_by_hash), (passes, "require_all_decided", ignored)
     ),
     "frames of two attempts mixed": replaced(
-        (run, "read_uncommitted", _read_once), (order, "require_safe_order", ignored)
+        (run, "read_uncommitted", _read_once), (manifest, "require_safe_order", ignored)
     ),
     "recheck without new commits": without_unnamed(replaced((passes, "find_live_again", only_uncommitted))),
     "recheck older than the sweep": Bug(_checked_at_the_mark),

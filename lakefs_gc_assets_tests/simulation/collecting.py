@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.records.plan import Flow, Plan

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.collector import lock, make_step
 from lakefs_gc_assets.collector.earlier import earlier_runs, history
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
+from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.defs import maintenance

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.parts import Listing
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.reference_engine import ReferenceEngine, Rows
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
@@ -164,7 +164,7 @@ class Exactness:
         folder = _slice_folder(address)
         if any(address in watched.accepted for watched in self.oracle.runs.values()):
             return True
-        if folder is not None and appeared < xids.created_at(folder) + LATE_SECONDS:
+        if folder is not None and appeared < layout.created_at(folder) + LATE_SECONDS:
             return False
         place = folder or _NO_SLICE
         return place in since and appeared >= since[place]

@@ -13,8 +13,7 @@ from lakefs_gc_assets.collector import lock, make_step, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, LIVE
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.settings import CollectionSettings

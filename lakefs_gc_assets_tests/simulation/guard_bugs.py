@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import gap_check, guards, make_step, run
 from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
-from lakefs_gc_assets.collector.frame import order
+from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     DELETED_REPORT,
     UNCOMMITTED_DF,
     CommittedFigures,
@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_liv
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
-from lakefs_gc_assets.collector.records import approval, report, restoration
+from lakefs_gc_assets.collector.records import plan, report, restoration
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits
@@ -185,7 +185,7 @@ def _any_attempt(step: ArrowStep) -> BaseCheckpoint | None:
 def _approve_any(step: ArrowStep, candidates: Any) -> bool:
     """Takes an approval for one of whatever candidates there are."""
     _approve(step, candidates)
-    return approval.read(step.repository.store, step.plan.run_id) is not None
+    return plan.read_approval(step.repository.store, step.plan.run_id) is not None
 
 
 def _guarding(owner: object, name: str, caller: Callable[..., object], test: Callable[[], None]) -> TestedBug:
@@ -227,7 +227,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _GUARDS.test_addresses_that_the_server_spells_otherwise,
     ),
     "recheck: source of commits not compared": _guarding(
-        order, "require_same_source", find_live_again, _RECHECK.test_commits_come_from_the_same_source
+        manifest, "require_same_source", find_live_again, _RECHECK.test_commits_come_from_the_same_source
     ),
     "recheck: guards of the rules not raised": _guarding(
         recheck, "require_retention_holds", find_live_again, _RECHECK.test_the_rules_hold
@@ -302,7 +302,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         Step, "require_attempt", Step.complete, _ATTEMPTS.test_no_frame_is_made_of_it
     ),
     "mark: frames in any order": _guarding(
-        order,
+        manifest,
         "require_safe_order",
         mark,
         _ORDER.test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits,
@@ -462,7 +462,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # The check of a purge.
     "purge: source of commits not compared": _guarding(
-        order, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
+        manifest, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
     ),
     "purge: other repositories not asked for": _guarding(
         purge,

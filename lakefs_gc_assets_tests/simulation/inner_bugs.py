@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lakefs_gc_assets.collector import guards, reporting
-from lakefs_gc_assets.collector.frame import manifest, order
-from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint
 from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, preparations, uncommitted
@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector import test_guards, test_reporting_checking, test_run_guards
-from lakefs_gc_assets_tests.collector.frame import test_manifest, test_order
+from lakefs_gc_assets_tests.collector.frame import test_manifest, test_manifest_order
 from lakefs_gc_assets_tests.collector.incremental import test_base_run
 from lakefs_gc_assets_tests.collector.live import (
     test_facts_of_metaranges,
@@ -105,8 +105,12 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_guards.TestTheLiveSet().test_nothing_committed_although_commits_promise_entries_stops_the_run,
     ),
     "order: attempts not compared": TestedBug(
-        without_call(order, "require_same_attempt", order.require_safe_order),
-        _with(test_order.test_frames_of_different_attempts_are_never_combined, 1, partial(replace, run_id="another")),
+        without_call(manifest, "require_same_attempt", manifest.require_safe_order),
+        _with(
+            test_manifest_order.test_frames_of_different_attempts_are_never_combined,
+            1,
+            partial(replace, run_id="another"),
+        ),
     ),
     "recheck: uncommitted data counted in vain": TestedBug(
         without_call(guards, "require_uncommitted_kept", recheck.require_uncommitted_kept),

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.earlier import sightings
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, FRAMES, PROVISIONAL_DF, STEPS
-from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

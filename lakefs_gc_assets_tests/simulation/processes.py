@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -138,7 +138,7 @@ class Process:
         self.figures.runs += 1
         self.figures.sweeps += options.sweep
         prefix = ((_YEAR_4000 - seconds) & 0xFFFF_FFFF).to_bytes(4)
-        run_id = xids.encode(prefix + self.name.encode().ljust(5)[:5] + self.figures.runs.to_bytes(3))
+        run_id = layout.encode_xid(prefix + self.name.encode().ljust(5)[:5] + self.figures.runs.to_bytes(3))
         self.options, self.asked = options, asked
         oracle = self.world.oracle
         if isinstance(oracle, RetentionOracle) and asked.flow.by_retention:

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from lakefs_gc_assets.collector.sweep import deletion
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 
 
 def address_of(key: str) -> tuple[str, str] | None:
     """The run that moved a copy in quarantine, and the address it was at; None where the key is no such copy."""
     run_id, _, address = key.removeprefix(deletion.ROOT).partition("/")
-    lies_there = key.startswith(deletion.ROOT) and xids.is_xid(run_id)
+    lies_there = key.startswith(deletion.ROOT) and layout.is_xid(run_id)
     return (run_id, address) if lies_there and not address.startswith("purging/") else None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import Asked, settings

@@ -8,11 +8,11 @@ a violation, whatever is deleted.
 import math
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, STEPS
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, STEPS
 from lakefs_gc_assets.collector.frame.manifest import read as read_manifest
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention.commits import CommitSource
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.oracle import Violation
@@ -60,9 +60,9 @@ class Refusals:
         parsed, cutoff = layout.parse(key), plan.cutoff.timestamp()
         folder = key.rpartition("/")[0] + "/"
         slice_id = folder.split("/")[-2]
-        if parsed.issued_at is None or not xids.is_xid(slice_id) or folder != f"data/{slice_id}/":
+        if parsed.issued_at is None or not layout.is_xid(slice_id) or folder != f"data/{slice_id}/":
             return False
-        if parsed.issued_at >= cutoff or xids.created_at(slice_id) >= cutoff:
+        if parsed.issued_at >= cutoff or layout.created_at(slice_id) >= cutoff:
             return False
         return bool(self.world.bucket.keys_below(folder))
 

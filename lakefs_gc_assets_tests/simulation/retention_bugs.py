@@ -13,10 +13,8 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.columns import TIME
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import NoFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE, TIME, NoFigures
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import (
     Committed,

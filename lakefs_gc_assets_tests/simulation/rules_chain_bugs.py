@@ -17,8 +17,7 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, EXPIRED_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired

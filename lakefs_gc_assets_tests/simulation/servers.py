@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, NotFound, NotSupported
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import (
     Branch,
     Commit,
@@ -61,7 +61,7 @@ class Server:
 
     def _id(self, seconds: int) -> str:
         self.names += 1
-        return xids.encode(
+        return layout.encode_xid(
             (seconds & 0xFFFF_FFFF).to_bytes(4) + bytes((0, 0, 0, 0, self.number)) + self.names.to_bytes(3)
         )
 

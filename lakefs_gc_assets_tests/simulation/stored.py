@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, FRAMES, Frame
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark.tasks import Reading, Rows, from_worker

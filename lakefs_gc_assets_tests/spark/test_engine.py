@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
+from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark import engine as spark_engine
 from lakefs_gc_assets.spark.engine import SparkEngine

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame.kinds import STEPS
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.spark import engine
 from lakefs_gc_assets_tests import process_tree

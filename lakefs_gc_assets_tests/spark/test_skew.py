@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Reading, Rows, dataframe_of
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 BORN = datetime(2026, 10, 1, tzinfo=UTC)
-ISSUE = xids.Generator(b"12345", 0)
+ISSUE = layout.XidGenerator(b"12345", 0)
 LARGE = ISSUE.descending(BORN)
 ADDRESSES = [f"data/{LARGE}/{ISSUE.ascending(BORN)}" for _ in range(3000)] + [
     f"data/{ISSUE.descending(moment)}/{ISSUE.ascending(moment)}"

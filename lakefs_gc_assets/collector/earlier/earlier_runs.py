@@ -18,10 +18,8 @@ left although nobody has agreed to the loss. Only a sweep that succeeded has pas
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, SIGHTINGS_DF
-from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, SIGHTINGS_DF
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -187,7 +185,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
     """
     run_id, ended_well = plan.run_id, report is not None and report.is_complete
     swept = report is not None and report.is_complete and not report.dry_run
-    approved = not swept and approval.read(store, run_id) is not None
+    approved = not swept and plans.read_approval(store, run_id) is not None
     if not overtaken and (not ended_well or approved):
         return None
     counts = report.counts if report else {}
@@ -207,7 +205,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
 def _has_sightings(store: ObjectStore, run_id: str) -> bool:
     """True if a run stored sightings, or if they cannot be read: later runs then say what is wrong with them."""
     try:
-        return manifests.read(store, run_id, SIGHTINGS_DF).rows > 0
+        return manifest.read(store, run_id, SIGHTINGS_DF).rows > 0
     except OrderViolation:
         return False
     except CorruptFile:
@@ -293,7 +291,7 @@ def count_branches(
         return report.counts.get("branches"), report.is_complete and not report.dry_run
     try:
         # Stored right before the report, when every guard had passed.
-        ended, committed = manifests.read(store, run_id, DELETED_REPORT), manifests.read(store, run_id, COMMITTED_DF)
+        ended, committed = manifest.read(store, run_id, DELETED_REPORT), manifest.read(store, run_id, COMMITTED_DF)
     except (OrderViolation, CorruptFile):
         return None, False
     if ended.span.attempt != committed.span.attempt:

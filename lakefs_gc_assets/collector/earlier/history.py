@@ -16,9 +16,8 @@ from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, FRAMES
+from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, RECEIPTS
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.records import plan, report, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.report import Ending
@@ -26,7 +25,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
-from lakefs_gc_assets.storage.read_ahead import read_ahead
+from lakefs_gc_assets.storage.objects import read_ahead
 
 _log = logging.getLogger(__name__)
 

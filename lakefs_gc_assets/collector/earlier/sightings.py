@@ -13,9 +13,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame.columns import TIME
-from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import SIGHTINGS, SIGHTINGS_DF, TIME, NoFigures
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step

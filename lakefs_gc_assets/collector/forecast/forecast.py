@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Question
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
 from lakefs_gc_assets.collector.live.live_files import FOLDER
-from lakefs_gc_assets.collector.records.amount import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, LogLine, NotFound, NotSupported
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 
 NAME = "retention_forecast"
 """Name of the asset, and of the frame's folder in the folder of a forecast."""
@@ -278,7 +278,7 @@ def begin(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Step[
 
     Raises what `planning.make_plan` raises.
     """
-    forecast_id = xids.issue_run_id(repository.clock.now())
+    forecast_id = layout.issue_run_id(repository.clock.now())
     # Written first: its time is the store's clock.
     begun = begun_key(forecast_id)
     repository.store.put(begun, b"")

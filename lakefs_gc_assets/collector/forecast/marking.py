@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
-from lakefs_gc_assets.collector.frame.schemas import LISTED, RANGES, SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
@@ -37,7 +37,7 @@ from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED,
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
-from lakefs_gc_assets.storage.read_ahead import read_ahead
+from lakefs_gc_assets.storage.objects import read_ahead
 
 Words = npt.NDArray[np.uint64]
 

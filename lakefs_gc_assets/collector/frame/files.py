@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
 from lakefs_gc_assets.collector.engine.work import spread_by_weight
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import F, Frame
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import F, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch
-from lakefs_gc_assets.storage.read_ahead import read_ahead
+from lakefs_gc_assets.storage.objects import read_ahead
 
 _FILE_BYTES = 32 * 1024 * 1024
 WRITTEN = pa.schema(
@@ -239,7 +239,7 @@ class StoredFrame(Generic[F]):
     @classmethod
     def from_run(cls, store: ObjectStore, opener: OpensStore, run_id: str, frame: Frame[F]) -> "StoredFrame[F]":
         """The frame of a run. Raises OrderViolation where it was not made, CorruptFile."""
-        return cls(frame, manifests.read(store, run_id, frame), opener)
+        return cls(frame, manifest.read(store, run_id, frame), opener)
 
     @property
     def name(self) -> str:

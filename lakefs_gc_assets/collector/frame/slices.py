@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -35,13 +35,13 @@ class Folders:
 def folders(store: ObjectStore) -> Folders:
     """Finds what lies directly below `data/`, with one listing by delimiter."""
     names = sorted(prefix.removeprefix(DATA_PREFIX).rstrip("/") for prefix in store.list_level(DATA_PREFIX).prefixes)
-    slices = tuple(name for name in names if xids.is_xid(name))
-    return Folders(slices, tuple(name for name in names if not xids.is_xid(name)))
+    slices = tuple(name for name in names if layout.is_xid(name))
+    return Folders(slices, tuple(name for name in names if not layout.is_xid(name)))
 
 
 def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
     """`legacy` first, then the windows of the slices, oldest first."""
-    oldest_first = sorted(slices, key=xids.created_at)
+    oldest_first = sorted(slices, key=layout.created_at)
     return tuple(dict.fromkeys([LEGACY_WINDOW, *(layout.window(name, size) for name in oldest_first)]))
 
 

@@ -20,15 +20,15 @@ from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import folders
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.records import approval, restoration
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -142,7 +142,7 @@ def require_recent_full_listing(base: BaseRun, planned: Plan, settings: Collecti
     full_run = base.checkpoint.full_run
     if full_run is None:
         raise NoBaseRun(f"run {base.run_id} does not say which run listed every object last")
-    began = xids.as_datetime(xids.created_at(full_run))
+    began = layout.as_datetime(layout.created_at(full_run))
     if not timedelta() <= planned.started_at - began < timedelta(days=settings.full_listing_days):
         raise NoBaseRun(
             f"run {full_run} listed every object last, at {began:%F %T}Z (collection.full_listing_days is "
@@ -191,7 +191,7 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
         plan = plans.read(store, run_id)
         # A run without a listing deletes what commits held: none of that is among pending objects, unless it was
         # committed since and has expired. Those are left out by whoever builds on another run by rules.
-        if plan.flow is not Flow.COMMITTED and (plan.sweep or approval.read(store, run_id) is not None):
+        if plan.flow is not Flow.COMMITTED and (plan.sweep or plans.read_approval(store, run_id) is not None):
             return plan
     return None
 
@@ -272,7 +272,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
             f"run {newest.run_id} did not succeed ({report.error or report.ending.value}): "
             "make it again, or a clean run"
         )
-    believable = xids.is_xid(followed) and not xids.is_to_come(followed, now)
+    believable = layout.is_xid(followed) and not layout.is_to_come(followed, now)
     if believable and report.run_id >= followed:
         return f"run {report.run_id} was followed already"
     due = report.started_at + cadence

@@ -31,15 +31,15 @@ from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CHECKPOINT_COMMITTED_DF,
     LOST_DF,
     PENDING_DF,
+    RANGES,
     Frame,
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.schemas import RANGES
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
@@ -49,7 +49,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import ids, run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
@@ -66,7 +66,7 @@ def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew
         cutoff: of the run, UTC.
     """
     limit = (cutoff - skew).timestamp() - SLICE_SPAN_SECONDS
-    return before | {name for name in listed if xids.created_at(name) < limit}
+    return before | {name for name in listed if layout.created_at(name) < limit}
 
 
 def write_sealed(store: ObjectStore, run_id: str, attempt: str, slices: frozenset[str]) -> str:

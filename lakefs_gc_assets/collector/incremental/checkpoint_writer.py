@@ -7,7 +7,7 @@ from functools import partial
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
     NOT_COMMITTED_DF,

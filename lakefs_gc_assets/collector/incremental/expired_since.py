@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
+from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, NoFigures
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live.current import Committed

@@ -9,11 +9,12 @@ from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.incremental import base_run
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run, live_definition
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import plan, report
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository, require_copies
 from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.s3.inventory import open_inventory
 
 
@@ -34,11 +35,11 @@ def begin(
         StorageError: there is no inventory where the settings name one, or it is damaged.
         GuardTripped: the clocks disagree.
     """
-    if not xids.is_xid(run_id):
+    if not layout.is_xid(run_id):
         raise OrderViolation(f"{run_id!r} is no run id: the job open_run makes them, add none by hand")
-    if xids.is_to_come(run_id, repository.clock.now()):
+    if layout.is_to_come(run_id, repository.clock.now()):
         # Once it had swept it would overtake every run until then.
-        opened_at = xids.as_datetime(xids.created_at(run_id))
+        opened_at = layout.as_datetime(layout.created_at(run_id))
         raise OrderViolation(
             f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
         )
@@ -49,7 +50,7 @@ def begin(
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
     planned = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
     planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced)
-    plan.write_first(repository.store, planned)
+    plans.write_first(repository.store, planned)
     return planned
 
 
@@ -73,7 +74,7 @@ def make_plan(
         repository=repository.facts.id,
         storage_namespace=repository.namespace.uri,
         run_id=run_id,
-        attempt=xids.Generator().ascending(clock.now()),
+        attempt=layout.XidGenerator().ascending(clock.now()),
         owner=owner,
         started_at=clock.now(),
         cutoff=clocks.cutoff(repository.min_age, grace_period, repository.skew),

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.stored import ids as stored_ids
-from lakefs_gc_assets.collector.stored import objects, run_folder, tables
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _SMALL = 65_536

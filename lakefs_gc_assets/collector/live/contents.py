@@ -26,10 +26,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED
+from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import objects as digests
+from lakefs_gc_assets.storage import objects as digests
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 CANDIDATES_LOOKED_AT = 1_000_000

@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.objects import delete_all
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts
+from lakefs_gc_assets.storage.objects import delete_all
 
 ROOT = f"{run_folder.ROOT}facts/"
 """Folder of all facts."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import hashing
-from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.stored.ids import IdSet

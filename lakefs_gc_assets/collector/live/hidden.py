@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
+from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import known_ranges
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.references import References

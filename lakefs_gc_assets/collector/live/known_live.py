@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet, distinct
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live.current import Committed

@@ -10,8 +10,7 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.frame.columns import TIME
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
+from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, RANGES, TIME
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import record_sizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses

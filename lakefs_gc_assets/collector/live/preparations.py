@@ -9,13 +9,13 @@ stay.
 import json
 from collections.abc import Collection, Iterable, Sequence
 
-from lakefs_gc_assets.collector.frame.kinds import UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
+from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _NOTES = "preparations/"
 _WITHOUT_RUN = f"{run_folder.ROOT}explained/"
@@ -30,21 +30,21 @@ def notes(run_id: str) -> str:
 def note(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None:
     """Writes down that a run made the server prepare under these ids; to be called right after each preparation."""
     for server_run_id in server_run_ids:
-        if xids.is_xid(server_run_id):
+        if layout.is_xid(server_run_id):
             store.put(notes(run_id) + server_run_id, b"")
 
 
 def note_without_run(store: ObjectStore, server_run_ids: Iterable[str]) -> None:
     """Writes down that a question, and no run, made the server prepare under these ids. Raises StorageError."""
     for server_run_id in server_run_ids:
-        if xids.is_xid(server_run_id):
+        if layout.is_xid(server_run_id):
             store.put(_WITHOUT_RUN + server_run_id, b"")
 
 
 def noted_without_run(store: ObjectStore) -> list[str]:
     """The ids that no run but a question asked for, newest first."""
     names = (key.removeprefix(_WITHOUT_RUN) for key in keys_below(store, _WITHOUT_RUN))
-    return sorted(name for name in names if xids.is_xid(name))
+    return sorted(name for name in names if layout.is_xid(name))
 
 
 def remove_without_run(store: ObjectStore, server_run_id: str) -> int:
@@ -83,7 +83,7 @@ def of_run(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozens
         ids += report.server_run_ids
     if notes(run_id) in entries:
         ids += noted(store, run_id)
-    return frozenset(name for name in ids if isinstance(name, str) and xids.is_xid(name))
+    return frozenset(name for name in ids if isinstance(name, str) and layout.is_xid(name))
 
 
 def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
@@ -104,7 +104,7 @@ def remove(store: ObjectStore, server_run_id: str) -> int:
 
     Raises StorageError where one could not be deleted.
     """
-    if not xids.is_xid(server_run_id) or run_folder.has_plan(store, server_run_id):
+    if not layout.is_xid(server_run_id) or run_folder.has_plan(store, server_run_id):
         return 0
     folder = f"{run_folder.folder(server_run_id)}uncommitted/"
-    return delete_all(store, [key for key in keys_below(store, folder) if xids.is_xid(key.removeprefix(folder))])
+    return delete_all(store, [key for key in keys_below(store, folder) if layout.is_xid(key.removeprefix(folder))])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.work import cut_by_weight
-from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
+from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live import facts_of_metaranges, range_records
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, SIZES, SUMS, record_hashes, sum_up
@@ -31,7 +31,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
-from lakefs_gc_assets.storage.read_ahead import read_ahead
+from lakefs_gc_assets.storage.objects import read_ahead
 
 FILES_AHEAD = 4
 """So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""

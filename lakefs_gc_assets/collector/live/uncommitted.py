@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch, head_if_there
@@ -266,7 +266,7 @@ def _staged(api: LakeFSApi, branch: str) -> Iterator[DiffEntry]:
 
 def _older(keys: Sequence[str], cutoff: datetime) -> bool:
     issued = [time for key in keys if (time := layout.parse(key).issued_at) is not None]
-    return not issued or xids.as_datetime(min(issued)) < cutoff
+    return not issued or layout.as_datetime(min(issued)) < cutoff
 
 
 def missing_samples(

@@ -10,7 +10,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
     STORE_DF,
@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.page.last_held import LastHeld, count_last_held
 from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.amount import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of

@@ -8,7 +8,7 @@ from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holdin
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.markup import element, table
-from lakefs_gc_assets.collector.records.amount import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _DRAWN = 20

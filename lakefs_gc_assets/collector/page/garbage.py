@@ -19,11 +19,11 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import gather
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.records.amount import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
@@ -223,8 +223,8 @@ def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize
 
 
 def _month(window: str, window_size: WindowSize) -> str:
-    if window_size == "slice" and xids.is_xid(window):
-        return f"{xids.as_datetime(xids.created_at(window)):%Y-%m}"
+    if window_size == "slice" and layout.is_xid(window):
+        return f"{layout.as_datetime(layout.created_at(window)):%Y-%m}"
     return window[: len("2026-11")]
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, weight_of

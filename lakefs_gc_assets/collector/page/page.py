@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
 from lakefs_gc_assets.collector.page.last_held import LastHolder
 from lakefs_gc_assets.collector.page.markup import element, table
-from lakefs_gc_assets.collector.records.amount import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder

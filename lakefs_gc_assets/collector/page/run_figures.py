@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import FRAMES, STEPS, StoredFigures
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, StoredFigures
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier.earlier_runs import count_branches
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import order, receipts
-from lakefs_gc_assets.collector.frame.schemas import COPIES, RECEIPTS
+from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
@@ -34,13 +34,13 @@ from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.collector.stored.objects import delete_all, keys_below
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
-from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _BEGUN = "purging/"
 """Folder of the files that list batches about to be deleted; lakeFS makes no address that begins so."""
@@ -124,7 +124,7 @@ def in_quarantine(
     """
     folders = store.list_level(deletion.ROOT).prefixes
     names = (folder.removeprefix(deletion.ROOT).rstrip("/") for folder in folders)
-    for run_id in sorted(run_id for run_id in names if xids.is_xid(run_id)):
+    for run_id in sorted(run_id for run_id in names if layout.is_xid(run_id)):
         if not run_ids or run_id in run_ids:
             try:
                 plan = plans.read(store, run_id)
@@ -366,7 +366,7 @@ class LiveCheck(Generic[R]):
         current = ask_committed(step, prepared.ended_at, self._known, shown)
         require_retention_holds(current)
         if self._first is not None:
-            order.require_same_source(current.source, self._first.source)
+            manifest.require_same_source(current.source, self._first.source)
             guards.require_commits_ended(self._first.own.sealed, current.own.sealed)
         committed = engine.union(*current.addresses(step))
         live = engine.union(committed, *current.provisional_addresses(step), *prepared.addresses)

@@ -19,15 +19,13 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT
+from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
 from lakefs_gc_assets.collector.lock import LockToken, locked, verify
-from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import plan, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relative, require_copies
-from lakefs_gc_assets.collector.stored import objects, run_folder
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.errors import (
     CollectionError,
@@ -37,6 +35,7 @@ from lakefs_gc_assets.errors import (
     OrderViolation,
     StorageError,
 )
+from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     CopiesObjects,
@@ -91,7 +90,7 @@ def deleted_by(
     """
     deleted = undoable(store, run_id, damaged)
     if not deleted.num_rows:
-        plans.read(store, run_id)
+        plan.read(store, run_id)
     if addresses:
         unknown = set(addresses).difference(deleted.column("address").to_pylist())
         if unknown:

@@ -1,4 +1,4 @@
-"""Reasons why an object is garbage or kept, and outcomes of a sweep.
+"""Reasons why an object is garbage or kept, outcomes of a sweep, and the amounts in which both are counted.
 
 What is live decides why an object is garbage, and so the flow does: a run that keeps whatever any commit holds finds
 what no commit holds. Whether some commit held it that lakeFS has forgotten since, nobody knows. A run of the flow
@@ -11,9 +11,34 @@ on its name and, for objects uploaded in parts, on having been seen before.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+
+class Amount(NamedTuple):
+    """Objects, and their bytes together."""
+
+    objects: int = 0
+    bytes: int = 0
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(self.objects - other.objects, self.bytes - other.bytes)
+
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(count: int) -> str:
+    """Bytes as a person reads them."""
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
 
 MULTIPART_ETAG = r"^[0-9a-f]{32}-[0-9]+$"
 """ETag of an S3 object uploaded in parts: its LastModified may be the moment the upload began."""

@@ -1,6 +1,7 @@
 """The plan: everything that a run decided before it read the first object, written first and never changed.
 
-Runs of every kind go through the same five steps; they differ in their plan alone.
+Runs of every kind go through the same five steps; they differ in their plan alone. Of a dry run, a person's approval
+may stand beside the plan: the candidates are to be deleted after all.
 """
 
 from dataclasses import dataclass, field
@@ -174,3 +175,39 @@ def _stored(store: ObjectStore, run_id: str) -> Plan | None:
     if plan.run_id != run_id:
         raise CorruptFile(key, "plan", f"it is the plan of run {plan.run_id}")
     return plan
+
+
+APPROVAL_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Approval to delete the candidates of one dry run.
+
+    Attributes:
+        attempt, candidates_digest: name the very frame of candidates; one that was made again needs a new approval.
+        approved_at: UTC.
+    """
+
+    run_id: str
+    attempt: str
+    candidates_digest: str
+    approved_at: datetime
+    format_version: int = APPROVAL_FORMAT_VERSION
+
+
+def write_approval(store: ObjectStore, approval: Approval) -> None:
+    """Stores an approval, in place of an earlier one of the run."""
+    store.put(run_folder.approval(approval.run_id), records_json.encode(approval))
+
+
+def read_approval(store: ObjectStore, run_id: str) -> Approval | None:
+    """The approval of a run; None where there is none. Raises CorruptFile."""
+    key = run_folder.approval(run_id)
+    data = get_if_there(store, key)
+    if data is None:
+        return None
+    approval = records_json.decode(Approval, APPROVAL_FORMAT_VERSION, data, key)
+    if approval.run_id != run_id:
+        raise CorruptFile(key, "approval", f"it is the approval of run {approval.run_id}")
+    return approval

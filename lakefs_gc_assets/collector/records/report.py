@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.records.amount import size
-from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile

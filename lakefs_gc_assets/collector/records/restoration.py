@@ -13,13 +13,13 @@ from datetime import datetime
 
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 1
 KEY = f"{run_folder.ROOT}restored.json"
 UNKNOWN = ""
-_NO_RUN = "v" * xids.LENGTH
+_NO_RUN = "v" * layout.XID_LENGTH
 """Sorts behind all ids: older than any run."""
 
 

@@ -6,7 +6,7 @@ the server's own files of a preparation are siblings; only folders that hold our
 
 from collections.abc import Iterator
 
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 ROOT = "_lakefs/retention/gc/uncommitted/"
@@ -61,7 +61,7 @@ def receipts(run_id: str) -> str:
 def folders(store: ObjectStore) -> list[str]:
     """The ids of all folders beside those of our runs, newest first."""
     names = (prefix.removeprefix(ROOT).rstrip("/") for prefix in store.list_level(ROOT).prefixes)
-    return sorted(name for name in names if xids.is_xid(name))
+    return sorted(name for name in names if layout.is_xid(name))
 
 
 def has_plan(store: ObjectStore, run_id: str) -> bool:

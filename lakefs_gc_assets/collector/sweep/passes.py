@@ -12,16 +12,20 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.earlier.history import deleted_since
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, CandidateFigures, DeletedFigures
+from lakefs_gc_assets.collector.frame.frames import (
+    CANDIDATES_DF,
+    DELETED_REPORT,
+    RECEIPTS,
+    CandidateFigures,
+    DeletedFigures,
+)
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.schemas import RECEIPTS
-from lakefs_gc_assets.collector.records import approval, report, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records import report, undeletable
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
+from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.records.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine, Sweep
@@ -44,17 +48,17 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
         raise CollectionError(f"run {run_id} was no dry run: what it was to delete needs no approval")
     if stored_report is not None and stored_report.is_complete and not stored_report.dry_run:
         raise CollectionError(f"run {run_id} was approved before: {stored_report.did}")
-    if stored_report is None or not (stored_report.is_complete or approval.read(store, run_id) is not None):
+    if stored_report is None or not (stored_report.is_complete or plans.read_approval(store, run_id) is not None):
         raise CollectionError(f"run {run_id} did not come to its end: make a new one")
     try:
-        return manifests.read(store, run_id, CANDIDATES_DF)
+        return manifest.read(store, run_id, CANDIDATES_DF)
     except OrderViolation:
         raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
 
 
 def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime) -> None:
     """Stores an approval of these very candidates: the last step of their run, made again, deletes them. `now`: UTC."""
-    approval.write(store, Approval(candidates.span.run_id, candidates.span.attempt, candidates.digest, now))
+    plans.write_approval(store, Approval(candidates.span.run_id, candidates.span.attempt, candidates.digest, now))
 
 
 _NAMED = ("address", "size", "slice", "slice_window")
@@ -67,7 +71,7 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
     if step.repository.settings.approve_run == plan.run_id:
         give(store, candidates.manifest, step.repository.clock.now())
         step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
-    stored_approval = approval.read(store, plan.run_id)
+    stored_approval = plans.read_approval(store, plan.run_id)
     return stored_approval is not None and stored_approval.candidates_digest == candidates.manifest.digest
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import order
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
@@ -41,7 +41,9 @@ def find_live_again(step: Step[R]) -> R:
     known = ranges_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     step.waited += current.waited
-    order.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source)
+    manifest.require_same_source(
+        CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source
+    )
     require_retention_holds(current)
     guards.require_commits_ended({**marked.sealed, **(sealed or {})}, current.own.sealed)
     guards.require_branches(len(current.own.heads), len(marked.heads), repository.settings)

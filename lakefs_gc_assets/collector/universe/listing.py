@@ -19,9 +19,8 @@ from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
-from lakefs_gc_assets.collector.frame.kinds import STORE_DF
+from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.frame.schemas import LISTED
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References

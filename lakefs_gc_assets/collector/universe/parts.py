@@ -16,9 +16,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.collector.frame.slices import Folders, folders
-from lakefs_gc_assets.lakefs import names, xids
+from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, as_batch
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile
@@ -95,7 +95,7 @@ def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None 
         parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
         parts += [Part(f"{DATA_PREFIX}{name}/") for name in namespace_folders.others]
     unsealed = [name for name in namespace_folders.slices if name not in (sealed or ())]
-    skipped = {name for name in unsealed if xids.as_datetime(xids.created_at(name)) >= cutoff}
+    skipped = {name for name in unsealed if layout.as_datetime(layout.created_at(name)) >= cutoff}
     parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsealed if name not in skipped]
     return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders)
 

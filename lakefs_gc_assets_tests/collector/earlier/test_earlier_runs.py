@@ -10,13 +10,12 @@ import pytest
 from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.earlier.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, STEPS, NoFigures
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame.frames import SIGHTINGS_DF, STEPS, NoFigures
+from lakefs_gc_assets.collector.frame.manifest import Span
 from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
-from lakefs_gc_assets.collector.records import approval
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.approval import Approval
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -133,7 +132,7 @@ class History:
         if not found:
             return
         plan = self.random.choice(found)
-        approval.write(self.store, Approval(plan.run_id, plan.attempt, "0" * 64, NOW))
+        plans.write_approval(self.store, Approval(plan.run_id, plan.attempt, "0" * 64, NOW))
         earlier_runs.forget(self.store, plan.run_id)
         if self.random.random() < 0.7:
             report = reports.read(self.store, plan.run_id)
@@ -328,7 +327,7 @@ class TestWhatIsSettled:
 
     def test_a_dry_run_that_was_approved_is_settled_once_it_is_overtaken(self, opened: OpenRepository) -> None:
         run_id = self.ran(opened, 5, noted=False, sweep=False, **self.MARKED)
-        approval.write(opened.store, Approval(run_id, "attempt", "0" * 64, NOW))
+        plans.write_approval(opened.store, Approval(run_id, "attempt", "0" * 64, NOW))
         self.ran(opened, 4, sweep=False, **self.MARKED)
         assert self.settled(opened, run_id) is None
         self.ran(opened, 3)

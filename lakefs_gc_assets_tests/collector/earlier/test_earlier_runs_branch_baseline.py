@@ -7,10 +7,9 @@ import pytest
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, DELETED_REPORT, DeletedFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, DeletedFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -113,9 +112,9 @@ def framed(opened: OpenRepository, plan: Plan, branches: int, *, swept: bool | N
     """Stores the manifests of the frames that count branches, and, where the run came so far, tell of its end."""
     span = Span(COMMITTED_DF.name, plan.run_id, plan.attempt, NOW, NOW)
     figures = replace(COMMITTED_FIGURES, heads={f"branch{number}": "commit" for number in range(branches)})
-    manifests.write(opened.store, Manifest(span, (), figures))
+    manifest.write(opened.store, Manifest(span, (), figures))
     if swept is not None:
-        manifests.write(
+        manifest.write(
             opened.store, Manifest(replace(span, frame=DELETED_REPORT.name), (), DeletedFigures(swept=swept))
         )
 

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.earlier.history import deleted_before, deleted_since
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.kinds import DELETED_REPORT, DeletedFigures
+from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan

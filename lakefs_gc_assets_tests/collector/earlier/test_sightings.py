@@ -10,8 +10,7 @@ from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.earlier import sightings as sightings_module
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.kinds import SIGHTINGS_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED, SIGHTINGS
+from lakefs_gc_assets.collector.frame.frames import LISTED, SIGHTINGS, SIGHTINGS_DF, NoFigures
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan

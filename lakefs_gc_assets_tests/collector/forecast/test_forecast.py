@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast, marking
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder
 from lakefs_gc_assets.collector.forecast.marking import HELD, HELD_IN, PLACED
-from lakefs_gc_assets.collector.records.amount import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets_tests.collector.forecast.test_marking import row
 
 WIDTH = 16

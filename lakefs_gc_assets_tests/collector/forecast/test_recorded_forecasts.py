@@ -10,7 +10,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.configuration_file import Loaded

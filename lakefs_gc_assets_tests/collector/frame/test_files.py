@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -262,7 +262,7 @@ import os, sys
 from pathlib import Path
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import open_store

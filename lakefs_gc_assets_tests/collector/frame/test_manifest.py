@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import (
-    CANDIDATES_DF,
-    FRAMES,
-    STORE_DF,
-    Frame,
-    StoredFigures,
-)
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.frame.order import Span
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, StoredFigures
+from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation

@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.frame.frames import LISTED, RECEIPTS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile

@@ -4,16 +4,14 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
+from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import base_run, checkpoint, planning, ranges_read
 from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import approval, restoration
-from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import plan, restoration
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.approval import Approval
-from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -256,9 +254,9 @@ def test_so_many_of_the_newest_runs_are_looked_at(opened: OpenRepository) -> Non
 
 def test_a_dry_run_that_was_approved_was_to_delete(opened: OpenRepository) -> None:
     dry, other = began(opened, 2 * DAY, sweep=False), began(opened, DAY, sweep=False)
-    approval.write(opened.store, Approval(dry.run_id, dry.attempt, "0" * 64, NOW))
+    plan.write_approval(opened.store, Approval(dry.run_id, dry.attempt, "0" * 64, NOW))
     assert base_run.newest_sweep(opened.store) == dry
-    approval.write(opened.store, Approval(other.run_id, other.attempt, "0" * 64, NOW))
+    plan.write_approval(opened.store, Approval(other.run_id, other.attempt, "0" * 64, NOW))
     assert base_run.newest_sweep(opened.store) == other
 
 
@@ -275,7 +273,7 @@ class TestPlanning:
         made = self.plan(opened)
         assert (made.flow, made.base_run, made.why_clean) == (Flow.OPTIMIZED, newest.run_id, None)
         assert made.base_run_attempt == newest.attempt
-        assert plans.read(opened.store, self.RUN) == made
+        assert plan.read(opened.store, self.RUN) == made
 
     def test_without_one_it_is_a_clean_run_that_says_why(self, opened: OpenRepository) -> None:
         made = self.plan(opened)

@@ -4,13 +4,12 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.incremental.base_run import report_to_follow
-from lakefs_gc_assets.collector.records import approval
-from lakefs_gc_assets.collector.records.approval import Approval
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Approval, Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -28,7 +27,7 @@ def test_the_report_of_a_run_that_deleted_is_followed_once(opened: OpenRepositor
 
 
 @pytest.mark.parametrize(
-    "cursor", ["0" * 20, "!", "zzz", pytest.param(xids.issue_run_id(NOW + 2 * HOUR), id="in two hours")]
+    "cursor", ["0" * 20, "!", "zzz", pytest.param(layout.issue_run_id(NOW + 2 * HOUR), id="in two hours")]
 )
 def test_a_cursor_that_is_no_run_of_this_time_holds_nothing_back(opened: OpenRepository, cursor: str) -> None:
     """Whoever reaches the UI can set any."""
@@ -103,7 +102,7 @@ def test_an_old_run_that_was_made_again_is_not_the_latest(opened: OpenRepository
 def test_a_dry_run_that_was_approved_is_followed_when_it_has_deleted(opened: OpenRepository) -> None:
     plan = began(opened, DAY, sweep=False)
     ended(opened, plan, dry_run=True, checkpoint=None)
-    approval.write(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW))
+    plans.write_approval(opened.store, Approval(plan.run_id, plan.attempt, "digest", NOW))
     assert due(opened) == f"run {plan.run_id} was approved and has not deleted yet"
 
     report = ended(opened, plan, dry_run=False)

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF
+from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 
 CUTOFF = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
-IDS = xids.Generator()
+IDS = layout.XidGenerator()
 SLICES = st.builds(lambda hours: IDS.descending(CUTOFF + hours * HOUR / 2), st.integers(-20, 20))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.kinds import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
+from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Plan

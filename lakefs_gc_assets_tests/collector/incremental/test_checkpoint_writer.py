@@ -14,11 +14,13 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import (
+from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     CHECKPOINT_COMMITTED_DF,
     COMMITTED_DF,
     DELETED_REPORT,
+    LISTED,
+    LIVE,
     NOT_COMMITTED_DF,
     PENDING_DF,
     STORE_DF,
@@ -28,7 +30,6 @@ from lakefs_gc_assets.collector.frame.kinds import (
     Frame,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.schemas import LISTED, LIVE
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
@@ -48,7 +49,7 @@ from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, LISTED_FIGURES
@@ -59,7 +60,7 @@ from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 ENGINE = LocalEngine()
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
-IDS = xids.Generator(b"abcde", 7)
+IDS = layout.XidGenerator(b"abcde", 7)
 SLICES = [IDS.descending(NOW - timedelta(days=days)) for days in (1, 40, 80)]
 NAMES = [f"data/{folder}/{name}" for folder in (*SLICES, "old", SLICES[0] + "x") for name in ("a", "b", "c/d")]
 ADDRESSES = st.sets(st.sampled_from([*NAMES, "root", "data/direct", f"x/data/{SLICES[0]}/a"]))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF
+from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, expired_since
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.incremental.expired_since import store_expired

@@ -8,8 +8,8 @@ import pytest
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastRun
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import PENDING_DF
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
 from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying, replays
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
@@ -68,9 +68,9 @@ def checkpoint_of(found: Report) -> Checkpoint:
 
 def change_open(store: ObjectStore, run_id: str) -> None:
     """Replaces the manifest of the objects that wait by one that says something else."""
-    found = manifests.read(store, run_id, PENDING_DF)
+    found = manifest.read(store, run_id, PENDING_DF)
     later = dataclasses.replace(found.span, ended_at=found.span.ended_at + timedelta(seconds=1))
-    manifests.write(store, dataclasses.replace(found, span=later))
+    manifest.write(store, dataclasses.replace(found, span=later))
 
 
 def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) -> None:
@@ -126,7 +126,7 @@ def test_a_failed_deletion_waits_for_the_next_run(runs: PlainRuns) -> None:
 
 
 def test_what_was_young_waits_for_the_next_run(runs: PlainRuns) -> None:
-    generator = xids.Generator()
+    generator = layout.XidGenerator()
     (slice_name,) = {key.split("/")[1] for key in runs.server.stored() if key.startswith("data/")}
     young = f"data/{slice_name}/{generator.ascending(runs.clock.moment)}"
     runs.server.place(young, written_at=runs.clock.moment)
@@ -141,7 +141,7 @@ def test_what_was_young_waits_for_the_next_run(runs: PlainRuns) -> None:
 
 
 def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: PlainRuns) -> None:
-    generator, moment = xids.Generator(), swept.clock.moment
+    generator, moment = layout.XidGenerator(), swept.clock.moment
     new = f"data/{generator.descending(moment)}/{generator.ascending(moment)}"
     (old_slice,) = {key.split("/")[1] for key in swept.server.stored() if key.startswith("data/")}
     late = f"data/{old_slice}/{generator.ascending(moment)}"
@@ -158,7 +158,7 @@ def test_a_new_slice_is_listed_and_an_old_one_is_not(swept: PlainRuns) -> None:
 
 
 def test_a_run_limited_to_some_windows_leaves_nothing(runs: PlainRuns) -> None:
-    generator = xids.Generator()
+    generator = layout.XidGenerator()
     moment = runs.clock.moment - 90 * DAY
     runs.server.place(f"data/{generator.descending(moment)}/{generator.ascending(moment)}", written_at=moment)
     runs.clock.moment += DAY
@@ -196,7 +196,7 @@ def test_a_frame_that_is_changed_after_the_plan_ends_the_run_that_builds_on_it(
 
 
 def test_a_run_with_an_odd_name_in_a_new_slice_can_be_built_on(swept: PlainRuns) -> None:
-    generator, moment = xids.Generator(), swept.clock.moment
+    generator, moment = layout.XidGenerator(), swept.clock.moment
     swept.server.place(f"data/{generator.descending(moment)}/odd name", written_at=moment)
     swept.clock.moment += 2 * DAY
     found = collected(swept)

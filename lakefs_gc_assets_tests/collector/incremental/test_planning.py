@@ -6,14 +6,13 @@ import pytest
 
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, OrderViolation, ServerUnavailable
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -41,12 +40,12 @@ def begin(opened: OpenRepository, owner: str = "dagster-run") -> Plan:
 
 def test_a_plan_is_made_and_stored(opened: OpenRepository) -> None:
     made = begin(opened)
-    assert plans.read(opened.store, RUN) == made
+    assert plan.read(opened.store, RUN) == made
     assert (made.flow, made.repository, made.storage_namespace) == (Flow.CLEAN, "repo", "local://repo/")
     assert (made.run_id, made.owner, made.windows, made.slice_window) == (RUN, "dagster-run", WINDOWS, "month")
     assert made.started_at == opened.clock.now()
     assert (made.min_age_seconds, made.grace_period_seconds, made.clock_skew_seconds) == (86400, 86400, 3600)
-    assert xids.issued_at(made.attempt) == int(opened.clock.now().timestamp())
+    assert layout.issued_at(made.attempt) == int(opened.clock.now().timestamp())
 
 
 def test_it_is_a_dry_run_until_somebody_turns_that_off(opened: OpenRepository) -> None:
@@ -82,7 +81,7 @@ def test_clocks_apart_stop_it_before_anything_is_stored(opened: OpenRepository, 
         with pytest.raises(GuardTripped, match="clocks"):
             begin(wrong)
         with pytest.raises(CollectionError, match="no plan"):
-            plans.read(opened.store, RUN)
+            plan.read(opened.store, RUN)
 
 
 def test_a_server_that_does_not_say_its_grace_period_stops_it(opened: OpenRepository) -> None:
@@ -98,19 +97,19 @@ class TestIdsThatSomebodyMadeUp:
     def test_none_is_of_a_time_to_come(self, opened: OpenRepository) -> None:
         """It would overtake every run until then."""
         for ahead in (HOUR + 2 * SECOND, 3650 * DAY):
-            run_id = xids.issue_run_id(opened.clock.now() + ahead)
+            run_id = layout.issue_run_id(opened.clock.now() + ahead)
             with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, which is to come"):
                 planning.begin(opened, run_id, WINDOWS, "dagster-run", locked(opened))
             assert not run_folder.has_plan(opened.store, run_id)
 
     def test_clocks_of_machines_may_differ(self, opened: OpenRepository) -> None:
-        run_id = xids.issue_run_id(opened.clock.now() + HOUR - 2 * SECOND)
+        run_id = layout.issue_run_id(opened.clock.now() + HOUR - 2 * SECOND)
         assert planning.begin(opened, run_id, WINDOWS, "dagster-run", locked(opened)).run_id == run_id
 
     def test_the_plan_says_that_nobody_opened_the_run(self, opened: OpenRepository) -> None:
         assert begin(opened).opened is True
         assert begin(replace(opened, opened=False)).opened is False
-        assert plans.read(opened.store, RUN).opened is False
+        assert plan.read(opened.store, RUN).opened is False
 
 
 class TestASecondTime:
@@ -119,14 +118,14 @@ class TestASecondTime:
         opened.clock.sleep(60)
         second = begin(opened)
         assert second.attempt != first.attempt
-        assert plans.read(opened.store, RUN) == second
+        assert plan.read(opened.store, RUN) == second
 
     def test_by_another_dagster_run_is_refused(self, opened: OpenRepository) -> None:
         first = begin(opened)
         locked(opened).release()
         with pytest.raises(OrderViolation, match="already collected by Dagster run dagster-run"):
             begin(opened, "another")
-        assert plans.read(opened.store, RUN) == first
+        assert plan.read(opened.store, RUN) == first
 
     def test_after_it_ended_well_is_refused(self, opened: OpenRepository) -> None:
         first = begin(opened)
@@ -134,7 +133,7 @@ class TestASecondTime:
         report.write(opened.store, ended)
         with pytest.raises(OrderViolation, match="open a new run instead"):
             begin(opened)
-        assert plans.read(opened.store, RUN) == first
+        assert plan.read(opened.store, RUN) == first
 
     def test_after_it_failed_is_a_new_attempt(self, opened: OpenRepository) -> None:
         report.write(opened.store, report.failed(begin(opened), opened.clock.now(), "it broke"))
@@ -149,8 +148,8 @@ class TestASecondTime:
 
 
 def test_the_run_before_is_the_newest_older_one(opened: OpenRepository) -> None:
-    created = xids.as_datetime(xids.created_at(RUN))
-    older, oldest, newer = (xids.Generator().descending(created + timedelta(hours=hours)) for hours in (-1, -2, 1))
+    created = layout.as_datetime(layout.created_at(RUN))
+    older, oldest, newer = (layout.XidGenerator().descending(created + timedelta(hours=hours)) for hours in (-1, -2, 1))
     for run_id in (older, oldest, newer):
         opened.store.put(run_folder.plan(run_id), b"{}")
     assert begin(opened).previous_run == older

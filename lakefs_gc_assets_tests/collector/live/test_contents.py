@@ -15,11 +15,11 @@ from lakefs_gc_assets.collector.live.contents import Sample, choose_sizes
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import objects as digests
 from lakefs_gc_assets.errors import ObjectArchived
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage import objects as digests
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, preparations, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.errors import AccessDenied
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -129,7 +129,7 @@ class TestUncommittedData:
         self, repositories: Repositories, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         step, asked = repositories.step(), list[tuple[object, ...]]()
-        server_run = xids.Generator().descending(NOW)
+        server_run = layout.XidGenerator().descending(NOW)
         put_uncommitted(repositories.own.store, "f", ["data/own"])
         put_uncommitted(repositories.other.store, "g", [f"{repositories.own.namespace.uri}data/others"])
 
@@ -142,8 +142,8 @@ class TestUncommittedData:
         monkeypatch.setattr(uncommitted, "prepare_checked", prepared)
         its = cast(ScriptedApi, repositories.other.api)
         its.changes_of["main"] = Script([DiffEntry("p", "added")])
-        slice_ = xids.Generator().descending(NOW)
-        staged = f"data/{slice_}/{xids.Generator().ascending(NOW)}"
+        slice_ = layout.XidGenerator().descending(NOW)
+        staged = f"data/{slice_}/{layout.XidGenerator().ascending(NOW)}"
         its.stats["main", "p"] = Script(ObjectStats("p", repositories.own.namespace.uri + staged, 1))
         told = list[int]()
         found = prepare_uncommitted(step, told.append)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live import facts, facts_of_metaranges
 from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_metaranges import LOOKED_UP, METARANGES, NAMED_RANGES

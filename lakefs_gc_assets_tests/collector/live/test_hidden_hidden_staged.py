@@ -12,17 +12,17 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES
+from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.contents import Sample, known_contents
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.stored import objects
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -104,7 +104,7 @@ def head_of(runs: PlainRuns) -> Head:
             if address in runs.server.stored():
                 content = repository.store.get(address)
                 then = runs.clock.now() - timedelta(days=9)
-                generator = xids.Generator()
+                generator = layout.XidGenerator()
                 copy = f"data/{generator.descending(then)}/{generator.ascending(then)}"
                 runs.server.place(copy, written_at=then, content=content)
                 return Head(runs, repository, live.heads, "main", path.decode(), content, copy, [])

@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import EXPIRED_DF, NoFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, LISTED, NoFigures
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_live, known_ranges
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.schemas import HEAD_ENTRIES, LISTED, LIVE, RANGES
+from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live import facts, live_files
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES, range_ids_of
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, live_table
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -38,8 +38,8 @@ from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
 NAMESPACE = Namespace.parse("s3://bucket/repo")
-SLICE = xids.Generator().descending(datetime(2026, 3, 1, tzinfo=UTC))
-OBJECT = xids.Generator().ascending(datetime(2026, 3, 1, tzinfo=UTC))
+SLICE = layout.XidGenerator().descending(datetime(2026, 3, 1, tzinfo=UTC))
+OBJECT = layout.XidGenerator().ascending(datetime(2026, 3, 1, tzinfo=UTC))
 KEY = f"data/{SLICE}/{OBJECT}"
 
 

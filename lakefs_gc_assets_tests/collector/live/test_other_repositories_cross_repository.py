@@ -1,6 +1,6 @@
 import pytest
 
-from lakefs_gc_assets.collector.frame.schemas import LIVE
+from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live.other_repositories import staged_elsewhere
 from lakefs_gc_assets.errors import NotFound
 from lakefs_gc_assets.lakefs.addresses import Namespace

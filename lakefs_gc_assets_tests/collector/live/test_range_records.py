@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.schemas import RANGES
+from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live import range_records
 from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, RangeRecords, unpack, weight_of
 from lakefs_gc_assets.collector.stored.ids import IdSet

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, DiffEntry, ObjectStats, UncommittedPage
@@ -32,7 +32,7 @@ SETTINGS = CollectionSettings()
 PREFIX = "_lakefs/retention/gc/uncommitted/{}/uncommitted/"
 LOCATION = "s3://bucket/repo/" + PREFIX
 CUTOFF = NOW - timedelta(hours=25)
-ISSUE = xids.Generator()
+ISSUE = layout.XidGenerator()
 OLD_SLICE = ISSUE.descending(CUTOFF - timedelta(days=3))
 
 

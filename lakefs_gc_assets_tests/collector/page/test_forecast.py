@@ -8,7 +8,7 @@ import pytest
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.records.amount import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     LARGEST,
@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.page.garbage import (
 )
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, frame_of_rows
@@ -130,7 +130,7 @@ def test_months_whatever_slices_are_grouped_by(tmp_path: Path, size: Any) -> Non
         "month": "2026-11",
         "day": "2026-11-22",
         "hour": "2026-11-22T10",
-        "slice": xids.Generator().descending(NOW),
+        "slice": layout.XidGenerator().descending(NOW),
     }
     frame = candidates(tmp_path, 3, windows[size])
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, COMMITTED_DF
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.facts import RunFacts, gather
@@ -47,7 +47,7 @@ def facts_of(opened: OpenRepository, run_id: str, most: int | None = None) -> Ru
 
 def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> list[dict[str, Any]]:
     """Each candidate with the commit that held it last, its branch, rule and folder."""
-    candidates = manifests.read(opened.store, run_id, CANDIDATES_DF)
+    candidates = manifest.read(opened.store, run_id, CANDIDATES_DF)
     attempt = candidates.span.attempt
     holders = last_holders.read(opened.store, run_id, attempt)
     assert holders is not None
@@ -214,7 +214,7 @@ def test_what_would_take_a_run_long_is_left_to_the_command(
 
 def test_what_is_damaged_or_was_not_noted_is_said(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
-    attempt = manifests.read(opened.store, run_id, CANDIDATES_DF).span.attempt
+    attempt = manifest.read(opened.store, run_id, CANDIDATES_DF).span.attempt
     key = f"{run_folder.frame(run_id, COMMITTED_DF.name)}expired-{attempt}.parquet"
     before = opened.store.get(key)
     opened.store.put(key, before[:-1])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, STEPS, CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import markup, page
 from lakefs_gc_assets.collector.page.garbage import Garbage, count_here

@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.frame.schemas import COPIES
+from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Purged, Verdict
 from lakefs_gc_assets.collector.records import restoration

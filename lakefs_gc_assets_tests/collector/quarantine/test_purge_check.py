@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame.schemas import COPIES, LIVE
+from lakefs_gc_assets.collector.frame.frames import COPIES, LIVE
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved

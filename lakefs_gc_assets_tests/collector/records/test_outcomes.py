@@ -5,7 +5,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, PLAIN_ETAG, Kept, Why, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
 

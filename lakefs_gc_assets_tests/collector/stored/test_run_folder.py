@@ -1,7 +1,7 @@
 from datetime import UTC, datetime, timedelta
 
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
@@ -31,10 +31,10 @@ def test_nothing_of_a_run_is_ever_listed_as_data() -> None:
 def test_runs_of_ours_newest_first(store: ObjectStore) -> None:
     assert tuple(run_folder.newest_runs(store)) == ()
     moments = [datetime(2026, 11, 21, tzinfo=UTC) - timedelta(hours=hours) for hours in (2, 0, 1)]
-    ours = [xids.Generator().descending(moment) for moment in moments]
+    ours = [layout.XidGenerator().descending(moment) for moment in moments]
     for run_id in ours:
         store.put(run_folder.plan(run_id), b"{}")
-    of_the_server = xids.Generator().descending(moments[0])
+    of_the_server = layout.XidGenerator().descending(moments[0])
     store.put(run_folder.folder(of_the_server) + "uncommitted/x", b"")
     store.put(run_folder.ROOT + "no-xid/plan.json", b"{}")
     store.put(run_folder.ROOT + "lock.json", b"{}")

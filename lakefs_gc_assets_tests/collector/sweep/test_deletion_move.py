@@ -18,13 +18,13 @@ from lakefs_gc_assets.collector.quarantine import restore as restore_module
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import objects
 from lakefs_gc_assets.collector.sweep import deletion
 from lakefs_gc_assets.collector.sweep.deletion import Quarantine
 from lakefs_gc_assets.collector.sweep.validity import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates

@@ -15,14 +15,12 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, DELETED_REPORT, DeletedFigures
-from lakefs_gc_assets.collector.frame.schemas import LISTED, RECEIPTS
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT, LISTED, RECEIPTS, DeletedFigures
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import approval, undeletable
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records import undeletable
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Approval, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.reporting import count_amounts
@@ -401,11 +399,11 @@ class TestApprove:
     def test_only_the_run_that_is_named_is_approved_and_stays_so(self, opener: StoreOpener) -> None:
         other = Sweeping(opener, approve_run="g4uk6erfnfus73frbnqh")
         assert not passes.approve(other.step, other.candidates)
-        assert approval.read(other.store, PLAN.run_id) is None and other.lines[1:] == []
+        assert plans.read_approval(other.store, PLAN.run_id) is None and other.lines[1:] == []
         named = Sweeping(opener, approve_run=PLAN.run_id)
         assert passes.approve(named.step, named.candidates)
         digest = named.candidates.manifest.digest
-        assert approval.read(named.store, PLAN.run_id) == Approval(PLAN.run_id, PLAN.attempt, digest, NOW)
+        assert plans.read_approval(named.store, PLAN.run_id) == Approval(PLAN.run_id, PLAN.attempt, digest, NOW)
         assert named.lines[1:] == [
             f"the candidates of run {PLAN.run_id} are approved: they are deleted after a recheck"
         ]

@@ -1,12 +1,10 @@
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.kinds import CANDIDATES_DF, CandidateFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.frame.order import Span
-from lakefs_gc_assets.collector.records import approval
-from lakefs_gc_assets.collector.records.approval import Approval
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.plan import Approval, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.passes import give, require_dry_run
 from lakefs_gc_assets.errors import CollectionError
@@ -23,7 +21,7 @@ class TestRequireDryRun:
         """The stored frame of candidates of a run."""
         span = Span(CANDIDATES_DF.name, plan.run_id, plan.attempt, NOW, NOW)
         made = Manifest(span, (), CANDIDATE_FIGURES)
-        manifests.write(opened.store, made)
+        manifest.write(opened.store, made)
         return made
 
     def why_not(self, opened: OpenRepository, plan: Plan) -> str:
@@ -39,7 +37,7 @@ class TestRequireDryRun:
         candidates = require_dry_run(opened.store, plan.run_id)
         assert candidates == made
         give(opened.store, candidates, NOW)
-        assert approval.read(opened.store, plan.run_id) == Approval(plan.run_id, plan.attempt, made.digest, NOW)
+        assert plans.read_approval(opened.store, plan.run_id) == Approval(plan.run_id, plan.attempt, made.digest, NOW)
 
     def test_a_run_that_was_to_delete_needs_none(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)

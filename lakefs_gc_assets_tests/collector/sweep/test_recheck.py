@@ -12,7 +12,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.kinds import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, F, Frame
 from lakefs_gc_assets.collector.incremental import ranges_read
 from lakefs_gc_assets.collector.live.current import Committed, Uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared

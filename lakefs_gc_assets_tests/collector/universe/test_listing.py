@@ -9,10 +9,10 @@ import pytest
 from benchmarks.repositories import make_files
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.kinds import STORE_DF, StoredFigures
+from lakefs_gc_assets.collector.frame.frames import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
@@ -29,7 +29,7 @@ CUTOFF = BORN + timedelta(days=9)
 PLAN_OF_NOVEMBER = replace(PLAN, run_id=RUN_ID, slice_window="month", windows=("2026-11",))
 TASKS = 16
 """As many as four workers have."""
-ISSUE = xids.Generator(b"12345", 0)
+ISSUE = layout.XidGenerator(b"12345", 0)
 
 
 def slice_of(count: int, created: datetime) -> list[str]:

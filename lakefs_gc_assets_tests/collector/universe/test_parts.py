@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.schemas import LISTED
+from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.collector.universe.parts import Listing, Part
-from lakefs_gc_assets.lakefs import layout, xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_sto
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
 
 CUTOFF = datetime(2026, 11, 20, 11, 0, tzinfo=UTC)
-ISSUE = xids.Generator()
+ISSUE = layout.XidGenerator()
 
 
 def slice_of(moment: datetime) -> str:
@@ -134,8 +134,8 @@ class TestSlicesThatAreSkipped:
         name = f"data/{slice_of(created)}/{ISSUE.ascending(created + timedelta(seconds=later))}"
         issued = layout.parse(name).issued_at
         assert issued is not None
-        if xids.as_datetime(xids.created_at(name.split("/")[1])) >= CUTOFF:
-            assert xids.as_datetime(issued) >= CUTOFF
+        if layout.as_datetime(layout.created_at(name.split("/")[1])) >= CUTOFF:
+            assert layout.as_datetime(issued) >= CUTOFF
 
     def test_folders_that_are_no_slices_are_never_skipped(self, store: ObjectStore) -> None:
         fill(store, "data/zzzz/x", f"data/{'0' * 19}1/x", "data/!ab/c/x")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.universe import parts as pieces
 from lakefs_gc_assets.collector.universe.parts import Part, Rest
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 
@@ -105,7 +105,7 @@ def test_pieces_follow_each_other_from_beginning_to_end(
 
 
 def ids(seconds: Sequence[float]) -> list[str]:
-    issue = xids.Generator(b"12345", 0)
+    issue = layout.XidGenerator(b"12345", 0)
     return [issue.ascending(BORN + timedelta(seconds=second)) for second in seconds]
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from lakefs_gc_assets.collector.stored import objects
 from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.storage.read_ahead import read_ahead
+from lakefs_gc_assets.storage.objects import read_ahead
 
 
 class Store:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.records import approval
-from lakefs_gc_assets.collector.records.approval import Approval
+from lakefs_gc_assets.collector.records import plan
+from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -14,9 +14,9 @@ GIVEN = Approval("g4uk6erfnfus73frbnqg", "attempt", "0" * 64, datetime(2026, 11,
 
 def test_is_read_as_it_was_given(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    assert approval.read(store, GIVEN.run_id) is None
-    approval.write(store, GIVEN)
-    assert approval.read(store, GIVEN.run_id) == GIVEN
+    assert plan.read_approval(store, GIVEN.run_id) is None
+    plan.write_approval(store, GIVEN)
+    assert plan.read_approval(store, GIVEN.run_id) == GIVEN
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format_version": 9}'])
@@ -24,15 +24,15 @@ def test_one_that_cannot_be_read_ends_the_run(tmp_path: Path, content: bytes) ->
     store = LocalStore(tmp_path)
     store.put(run_folder.approval(GIVEN.run_id), content)
     with pytest.raises(CorruptFile, match=r"approval\.json"):
-        approval.read(store, GIVEN.run_id)
+        plan.read_approval(store, GIVEN.run_id)
 
 
 def test_one_of_another_run_ends_the_run(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    approval.write(store, GIVEN)
+    plan.write_approval(store, GIVEN)
     store.put(run_folder.approval("other"), store.get(run_folder.approval(GIVEN.run_id)))
     with pytest.raises(CorruptFile) as refused:
-        approval.read(store, "other")
+        plan.read_approval(store, "other")
     assert refused.value.args == (
         run_folder.approval("other"),
         "approval",

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.order import Span, require_safe_order, require_same_attempt, require_same_source
+from lakefs_gc_assets.collector.frame.manifest import (
+    Span,
+    require_safe_order,
+    require_same_attempt,
+    require_same_source,
+)
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets_tests.collector.scripted import NOW
 
