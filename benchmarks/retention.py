@@ -21,8 +21,7 @@ from pathlib import Path
 
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.active_commits import Graph, active_commits, dated_by_files
-from lakefs_gc_assets.collector.retention.policy import Policy
-from lakefs_gc_assets.collector.retention.rules import effective
+from lakefs_gc_assets.collector.retention.rules import Policy, effective
 from lakefs_gc_assets.embedded import formats
 from lakefs_gc_assets.embedded.commits import Commit, record_value
 from lakefs_gc_assets.embedded.formats import table

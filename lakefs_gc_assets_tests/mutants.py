@@ -44,18 +44,18 @@ COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": "expiring gap_check guards lock make_step repository run step subtraction",
     "collector/earlier": "earlier_runs history sightings",
-    "collector/frame": "order receipts",
+    "collector/frame": "manifest receipts",
     "collector/engine": "local",
-    "collector/incremental": "base_run checkpoint checkpoint_writer ranges_read",
+    "collector/incremental": "checkpoint checkpoint_writer planning",
     "collector/live": (
         "contents current facts facts_of_ranges hidden known_ranges live_files other_repositories preparations "
         "range_records references uncommitted"
     ),
     "collector/quarantine": "purge restore",
     "collector/records": "outcomes restoration undeletable",
-    "collector/retention": "active_commits commits policy retention rules server_commits",
-    "collector/stored": "ids objects records_json run_folder tables",
-    "collector/sweep": "deletion passes recheck validity",
+    "collector/retention": "active_commits commits retention rules server_commits",
+    "collector/stored": "ids records_json run_folder tables",
+    "collector/sweep": "passes recheck",
     "collector/universe": "parts",
     "lakefs": "addresses",
 }
@@ -65,15 +65,14 @@ FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
     "expiring": ("collector/live/test_preparations.py",),
     "hidden": ("collector/live/test_contents.py",),
-    "policy": ("collector/retention/test_rules.py",),
-    "purge": ("collector/sweep/test_deletion_move.py",),
+    "purge": ("collector/sweep/test_passes_deletion_move.py",),
     "recheck": ("collector/test_run_guards.py",),
     "records_json": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
         "collector/frame/test_manifest.py",
     ),
-    "restore": ("collector/sweep/test_deletion_move.py",),
+    "restore": ("collector/sweep/test_passes_deletion_move.py",),
     "run": ("collector/test_run_guards.py",),
     "run_folder": ("collector/records/test_plan.py",),
 }

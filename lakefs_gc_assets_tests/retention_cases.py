@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lakefs_gc_assets.collector.retention.active_commits import Active, Graph, active_commits
-from lakefs_gc_assets.collector.retention.policy import Policy
-from lakefs_gc_assets.collector.retention.rules import effective
+from lakefs_gc_assets.collector.retention.rules import Policy, effective
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import (
     LiveObject,
@@ -173,14 +173,14 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
     assert (moved.flow, moved.ending) == ("clean", Ending.QUARANTINED)
     assert (moved.counts["quarantined"], moved.object_bytes["quarantined"]) == (1, len(dropped.content))
     assert dropped.address not in cloud.keys("data/")
-    copy = deletion.key(moved.run_id, dropped.address)
+    copy = passes.key(moved.run_id, dropped.address)
     assert cloud.store.get(copy) == dropped.content
 
     restored = cloud.command("restore", "--run-id", moved.run_id)
 
     assert restored.stdout.splitlines() == [f"{dropped.address}: restored", "1 restored"]
     assert cloud.store.get(dropped.address) == dropped.content
-    assert cloud.keys(deletion.ROOT) == set()
+    assert cloud.keys(passes.ROOT) == set()
     assert unreadable(cloud.server, cloud.sample) == []
     assert (lock.KEY in cloud.keys("_lakefs/"), lock.holder(cloud.store)) == (True, None)
     assert list(cloud.server.objects_folder.rglob("*")) == []

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.forecast.forecast import FolderHolding, Forecast
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
-from lakefs_gc_assets.collector.retention import policy as policy_file
+from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.defs.forecasting import forecast_now
 
@@ -91,7 +91,7 @@ def forecast(
     """
     if html is not None and as_json:
         raise click.UsageError("--html and --json exclude each other.")
-    parsed = {str(policy): policy_file.load(policy) for policy in policies}
+    parsed = {str(policy): rules.load_policy(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
     _, result = forecast_now(collector, progress_unless(quiet), ages, parsed, depth or 0)
     if html is not None:

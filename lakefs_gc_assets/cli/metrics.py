@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_collector, show_progress
-from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of
+from lakefs_gc_assets.collector.page.facts import RunFigures, figures_of
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository

@@ -19,8 +19,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
-from lakefs_gc_assets.collector.retention import policy as policy_file
-from lakefs_gc_assets.collector.retention import rules as rules_file
+from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.retention import Readings
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import ConfigurationError, LogLine
@@ -91,7 +90,7 @@ def set_rules(file: Path | None, repository: str | None, yes: bool, quiet: bool,
 
 def require_readable(file: Path) -> None:
     """Raises ConfigurationError, with the line, if a policy file cannot be read."""
-    policy_file.load(file)
+    retention_rules.load_policy(file)
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,11 @@ class Proposal:
     @classmethod
     def read(cls, loaded: Loaded, file: Path, progress: LogLine) -> "Proposal":
         """Reads rules and the commits that they would keep. Raises ConfigurationError if they make no sense."""
-        rules = rules_file.load(file)
+        rules = retention_rules.load_server_rules(file)
         repository = open_to_look(loaded)
         policy = retention.policy_of(repository.settings)
         dump = commits.complete_dump(repository, repository.clock.now(), progress)
-        unknown = rules_file.unknown_branches(rules, policy, dump.branches)
+        unknown = retention_rules.unknown_branches(rules, policy, dump.branches)
         if unknown and not repository.settings.allow_rules_of_unknown_branches:
             raise ConfigurationError(
                 f"{file}: {'; '.join(unknown)}: there is no such branch. Correct the name, or set "

@@ -14,7 +14,7 @@ from functools import partial
 
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES
-from lakefs_gc_assets.collector.incremental import base_run
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, preparations
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records import report as reports
@@ -104,7 +104,7 @@ def reasons(store: ObjectStore) -> tuple[Reason, ...]:
     Where the newest sweep cannot be read, the next run builds on none, and what cannot be read stays.
     """
     try:
-        next_builds_on = base_run.newest_sweep(store)
+        next_builds_on = planning.newest_sweep(store)
     except CorruptFile:
         next_builds_on = None
     return (

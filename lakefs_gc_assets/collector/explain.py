@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     SIGHTINGS,
     Frame,
 )
-from lakefs_gc_assets.collector.incremental import planning, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.live import preparations, uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -250,7 +250,7 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
             elif not _has(repository, plan, NOT_COMMITTED_DF, key):
                 return None, IdSet()
         if not_committed.inputs.get(COMMITTED_DF.name) == committed.digest:
-            ids = ranges_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
+            ids = checkpoint.read_stored_ids(store, run_id, committed.span.attempt, committed.figures.read_sha256)
             return listed_by, ids
     except CollectionError:
         pass

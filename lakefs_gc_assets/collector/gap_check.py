@@ -30,13 +30,13 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import open_base_checkpoint
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.retention import commits, last_holders
+from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
@@ -62,7 +62,7 @@ def select_expired(step: Step[R], missing_rows: R, count: int) -> R:
     rows = engine.hold(engine.among_exactly(deletions(step), missing_rows), count)
     try:
         expired = find_expired_then(step, rows)
-        read = ranges_read.read(
+        read = checkpoint.read_stored_ids(
             step.repository.store,
             step.plan.run_id,
             step.plan.attempt,
@@ -99,7 +99,7 @@ def find_expired_then(step: Step[R], rows: R) -> Expired:
     expired: dict[str, frozenset[str]] = {}
     undated: list[Plan] = []
     for plan in _plans(step, attempts):
-        holders = last_holders.read(step.repository.store, plan.run_id, plan.attempt)
+        holders = active_commits.read_last_holders(step.repository.store, plan.run_id, plan.attempt)
         if holders is None:
             undated.append(plan)
         else:

@@ -42,10 +42,9 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
-from lakefs_gc_assets.collector.incremental.expired_since import store_expired
 from lakefs_gc_assets.collector.live import known_ranges, other_repositories
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
@@ -66,12 +65,12 @@ from lakefs_gc_assets.collector.reporting import (
     mark_of,
     stored_mark,
 )
-from lakefs_gc_assets.collector.retention import last_holders
+from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.ids import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.collector.sweep.validity import require_not_overtaken
+from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.listing import find_expired
@@ -201,7 +200,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         count += before.checkpoint.committed
         ids = before.add_read_ids(run_id, attempt, ids_read_before, committed.ids)
     else:
-        ids = ranges_read.write(step.repository.store, run_id, attempt, committed.ids)
+        ids = checkpoint.write_ids(step.repository.store, run_id, attempt, committed.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if step.plan.sweep:
         known_ranges.tidy(step)
@@ -243,13 +242,13 @@ def track(step: Step[R], committed: Committed) -> str | None:
     """
     if step.plan.flow is not Flow.UNIFIED or not committed.tells_ranges:
         return None
-    return checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
+    return checkpoint.write_ranges(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:
     """Stores which commit held what expired last, for the page of the run; without it the run is as good."""
     try:
-        last_holders.write(step.repository.store, step.plan.run_id, step.plan.attempt, holders)
+        active_commits.write_last_holders(step.repository.store, step.plan.run_id, step.plan.attempt, holders)
     except StorageError as error:
         step.warn(f"which commits held the garbage last is not noted: {error}")
 

@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.forecast.forecast import NAME, Forecast, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.retention import policy
-from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention import rules
+from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.metadata import bars, plain
 from lakefs_gc_assets.defs.pages import stored_page
@@ -108,7 +108,7 @@ def define(names: Names) -> dg.AssetsDefinition:
         collector: Collector = names.resource(context.resources, "collector")
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
-            policies = {name: policy.parse(text, name) for name, text in config.policies.items()}
+            policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}
             namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
         shown = stored_page(namespace + forecast.page_key(result.forecast_id), collector.store.endpoint_url)
         return dg.MaterializeResult(metadata={**described(result), "page": shown})

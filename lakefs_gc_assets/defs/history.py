@@ -14,7 +14,7 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.page.run_figures import RunFigures, figures_of, freed_in_all
+from lakefs_gc_assets.collector.page.facts import RunFigures, figures_of, freed_in_all
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import size

@@ -14,9 +14,18 @@ from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.page import garbage, page
-from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, Garbage, count_by_month
-from lakefs_gc_assets.collector.page.last_held import WITH_A_RUN
+from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.page.garbage import (
+    AGES,
+    SIZES,
+    WITH_A_RUN,
+    Garbage,
+    count_by_month,
+    count_by_tasks,
+    count_here,
+    find_counts,
+    keep_counts,
+)
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -38,7 +47,7 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage:
         frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
-        return garbage.find_counts(repository.store, candidates) or count_garbage(collector, repository, frame, now)
+        return find_counts(repository.store, candidates) or count_garbage(collector, repository, frame, now)
 
     def make() -> None:
         prices = collector.configuration.report
@@ -57,8 +66,8 @@ def count_garbage(
         now: the moment that ages count back from, UTC.
     """
     if frame.count <= LOCAL_ROWS:
-        return garbage.count_here(repository.store, frame.manifest, now)
-    return garbage.count_by_tasks(frame, collector.engine(repository.settings), now)
+        return count_here(repository.store, frame.manifest, now)
+    return count_by_tasks(frame, collector.engine(repository.settings), now)
 
 
 def keep_counted(
@@ -71,7 +80,7 @@ def keep_counted(
     """
     counts = count_garbage(collector, repository, frame, now)
     try:
-        garbage.keep_counts(repository.store, frame.manifest, counts)
+        keep_counts(repository.store, frame.manifest, counts)
     except StorageError as error:
         warn(f"the counts of candidates could not be stored, so they are counted again for the page: {error}")
     return counts
@@ -93,8 +102,8 @@ def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
         if candidates.rows <= LOCAL_ROWS:
-            return garbage.count_here(store, candidates, now)
-        return garbage.find_counts(store, candidates)
+            return count_here(store, candidates, now)
+        return find_counts(store, candidates)
 
     settings, report = collector.configuration.collection, collector.configuration.report
     page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count, WITH_A_RUN))

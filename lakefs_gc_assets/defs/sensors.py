@@ -15,7 +15,7 @@ from dagster._core.events import PIPELINE_RUN_STATUS_TO_EVENT_TYPE
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.incremental.base_run import report_to_follow
+from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit

@@ -13,7 +13,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
@@ -83,7 +83,7 @@ def test_copies_of_a_run_that_cannot_be_judged_are_told(automated: Automated, st
     store = automated.repository.store
     plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
     for plan in plans:
-        store.put(deletion.key(plan.run_id, "data/some/object"), b"copy")
+        store.put(passes.key(plan.run_id, "data/some/object"), b"copy")
     store.put(run_folder.plan(plans[0].run_id), b"damaged")
     store.put(run_folder.plan(plans[1].run_id), replace(plans[1], repository="another").to_json())
 

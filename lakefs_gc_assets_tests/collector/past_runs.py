@@ -10,7 +10,7 @@ import pytest
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
@@ -91,7 +91,7 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
         sealed_objects=0,
         sealed_sha256=checkpoint.write_sealed(opened.store, plan.run_id, plan.attempt, frozenset([SEALED])),
         read=1,
-        read_sha256=ranges_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
+        read_sha256=checkpoint.write_ids(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
         pending=0,
         pending_digest=_empty_frame(opened, plan, PENDING_DF),
         committed=0,

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.current import Committed, Unread
@@ -51,7 +51,7 @@ from lakefs_gc_assets.collector.records.plan import Approval, Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import last_holders
+from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
@@ -343,7 +343,9 @@ class TestWhatRunsTell:
         files = uncommitted.figures.files
         assert uncommitted.figures == UncommittedFigures((server_run,), 3, files)
         assert len(files) == 3 and all(f"/{server_run}/" in file for file in files)
-        ids = ranges_read.read(scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256)
+        ids = checkpoint.read_stored_ids(
+            scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256
+        )
         heads = committed.figures.heads
         assert heads.keys() == {"alpha", "main"} and ids > set(heads.values())
         assert committed.figures == CommittedFigures(
@@ -512,7 +514,7 @@ class TestWhatRunsTell:
         assert listed.figures.sealed_objects == built_on.checkpoint.sealed_objects == 8
         assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("optimized", 2, 2)
         ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
-        assert ids < ranges_read.read(scene.store, step.plan.run_id, step.plan.attempt)
+        assert ids < checkpoint.read_stored_ids(scene.store, step.plan.run_id, step.plan.attempt)
         assert told[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
         # Sizes of ranges that the run before read are known.
         assert any(line.endswith("the sizes of 0 of them are not known") for line in told)
@@ -776,7 +778,7 @@ class TestReadingCommits:
         held = self.commit(folder, "data/x", "data/y")
         put_commit_objects(folder.store, {"z": Staged("data/nobodys")})
         found = run.read_committed(step, uncommitted)
-        ids = ranges_read.read(folder.store, step.plan.run_id, step.plan.attempt, found.figures.read_sha256)
+        ids = checkpoint.read_stored_ids(folder.store, step.plan.run_id, step.plan.attempt, found.figures.read_sha256)
         # Five tables of the dump, and a metarange with its range, twice.
         assert held in ids and len(ids) == 9
         assert addresses_of(found) == ["data/nobodys", "data/x", "data/y"]
@@ -827,14 +829,16 @@ class TestReadingCommits:
 
     def test_who_held_last_what_expired_is_noted_where_the_store_allows_it(self, folder: Folder) -> None:
         rows = [{"metarange_id": "m", "commit_id": "c", "branch": None, "rule": "7d"}]
-        holders = pa.Table.from_pylist(rows, schema=last_holders.LAST_HOLDERS)
+        holders = pa.Table.from_pylist(rows, schema=active_commits.LAST_HOLDERS)
         definition = SimpleNamespace(
             counts={}, rules_digest="rules", warnings=(), guards=(), differences=(), last_holders=holders
         )
         span = self.read(folder, definition=definition).manifest.span
-        assert last_holders.read(folder.store, span.run_id, span.attempt) == holders
+        assert active_commits.read_last_holders(folder.store, span.run_id, span.attempt) == holders
 
-        with mock.patch.object(last_holders, "write", mock.Mock(side_effect=StorageError("AccessDenied"))):
+        with mock.patch.object(
+            active_commits, "write_last_holders", mock.Mock(side_effect=StorageError("AccessDenied"))
+        ):
             run.note_last_holders(folder.step(), holders)
         assert folder.warned == ["which commits held the garbage last is not noted: AccessDenied"]
 
@@ -853,7 +857,7 @@ class TestReadingCommits:
         held = self.commit(folder, "data/x")
         found = run.read_committed(step, uncommitted)
         assert addresses_of(found) == ["data/committed", "data/x"]
-        ids = ranges_read.read(folder.store, step.plan.run_id, step.plan.attempt)
+        ids = checkpoint.read_stored_ids(folder.store, step.plan.run_id, step.plan.attempt)
         assert ids > before.read_ids and held in ids
         assert found.figures.branches_before == 3
         (file,) = files_of_sizes(folder.store)

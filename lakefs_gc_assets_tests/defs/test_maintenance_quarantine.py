@@ -10,12 +10,12 @@ import pytest
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import restoration
-from lakefs_gc_assets.collector.sweep import deletion
-from lakefs_gc_assets.collector.sweep.deletion import Quarantine
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_deletion_move import ALL, KEYS
+from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
 __all__ = ["automated", "server"]
@@ -41,7 +41,7 @@ class Moved:
 @pytest.fixture
 def moved(automated: Automated) -> Moved:
     repository = automated.repository
-    for batch in repository.store.list(deletion.ROOT):
+    for batch in repository.store.list(passes.ROOT):
         repository.store.delete(batch["key"].to_pylist())
     for key, content in ALL.items():
         repository.store.put(key, content)
@@ -92,7 +92,7 @@ def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> 
 
 
 def test_what_does_not_come_back_fails_the_run_and_is_told(moved: Moved) -> None:
-    moved.automated.repository.store.delete([deletion.key(moved.run_id, KEYS[1])])
+    moved.automated.repository.store.delete([passes.key(moved.run_id, KEYS[1])])
 
     result = moved.launch(confirm=True)
 

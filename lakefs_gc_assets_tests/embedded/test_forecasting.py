@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.retention import policy as policy_file
+from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
@@ -80,7 +80,7 @@ class History:
 
     def said(self, engine: Engine[R], policies: dict[str, str] | None = None) -> dict[tuple[Kind, str], Names]:
         """What a forecast says, by scenario."""
-        parsed = {name: policy_file.parse(text, name) for name, text in (policies or {}).items()}
+        parsed = {name: retention_rules.parse_policy(text, name) for name, text in (policies or {}).items()}
         with forecast.ask(self.runs().open(), engine, print, policies=parsed) as asked:
             rows = engine.collect(asked.marked.candidates).to_pylist()
             return {

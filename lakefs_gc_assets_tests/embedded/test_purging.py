@@ -28,8 +28,8 @@ from lakefs_gc_assets.collector.records import plan, report, restoration
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import deletion
-from lakefs_gc_assets.collector.sweep.deletion import Quarantine
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
@@ -74,8 +74,8 @@ class Quarantined:
 
     def moved(self) -> set[str]:
         return {
-            key.removeprefix(deletion.ROOT).partition("/")[2]
-            for batch in self.opened.store.list(deletion.ROOT)
+            key.removeprefix(passes.ROOT).partition("/")[2]
+            for batch in self.opened.store.list(passes.ROOT)
             for key in batch["key"].to_pylist()
         }
 

@@ -21,8 +21,8 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, LIVE, STORE_DF, TIME, DeletedFigures
 from lakefs_gc_assets.collector.frame.slices import folders
-from lakefs_gc_assets.collector.incremental import base_run, checkpoint_writer, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
+from lakefs_gc_assets.collector.incremental import checkpoint_writer, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     CheckpointCounts,
@@ -147,7 +147,7 @@ def _rechecked_as_read() -> Sequence[Replacement]:
         ids = rechecked.get(step.plan.run_id)
         if not isinstance(left, Checkpoint) or ids is None:
             return left
-        sha256 = ranges_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
+        sha256 = checkpoints.write_ids(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
         return replace(left, read=len(ids), read_sha256=sha256)
 
     return (recheck, "ask_committed", ask), (run, "write_checkpoint", leave_more)
@@ -240,7 +240,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     ),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
     "a dry run as base run": replaced(
-        (base_run, "newest_sweep", _newest_of_all),
+        (planning, "newest_sweep", _newest_of_all),
         (checkpoint_writer, "reason_for_none", _as_if_swept),
         _dealt_with(Outcome.DRY_RUN),
         _UNCHECKED,

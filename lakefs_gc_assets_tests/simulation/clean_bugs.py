@@ -34,8 +34,8 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.reporting import make_report
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
 from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.sweep import deletion, passes
-from lakefs_gc_assets.collector.sweep.deletion import Sweep
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.errors import OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import addresses
@@ -316,7 +316,7 @@ CLEAN_BUGS: dict[str, Bug] = {
     "recheck older than the sweep": Bug(_checked_at_the_mark),
     "resume without recheck": Bug(_unchecked_once_resumed),
     "two collectors at once": replaced(
-        (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, deletion, deletion))
+        (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, passes, passes))
     ),
     "receipts written before the delete": replaced((Sweep, "_batch", _claim_first)),
     "success claimed on partial failure": replaced((run, "make_report", _succeeded)),

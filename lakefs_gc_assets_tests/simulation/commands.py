@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.maintenance import Totals
 from lakefs_gc_assets.errors import CollectionError
@@ -79,7 +79,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
 def copies(scene: Scene) -> dict[str, str]:
     """The address of each copy in quarantine, by its key."""
-    keys = scene.world.bucket.keys_below(deletion.ROOT)
+    keys = scene.world.bucket.keys_below(passes.ROOT)
     return {key: moved[1] for key in keys if (moved := address_of(key)) is not None}
 
 

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector import lock, make_step
 from lakefs_gc_assets.collector.earlier import earlier_runs, history
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
-from lakefs_gc_assets.collector.incremental import base_run
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile
@@ -268,7 +268,7 @@ def _no_manifests(store: ObjectStore, run_id: str, settled: Any, warn: Any) -> t
 
 DAMAGE_BUGS = {
     "a damaged file of the base run is planned on": DamageBug(
-        "optimized", "/pending/slice_window", Damage.OTHER_BYTES, replaced((base_run, "require_files", ignored))
+        "optimized", "/pending/slice_window", Damage.OTHER_BYTES, replaced((planning, "require_files", ignored))
     ),
     "a damaged file of what was deleted ends runs": DamageBug(
         "following", "/deleted_report/slice_window", Damage.CUT, replaced((history, "_read_reported", _read_and_raise))

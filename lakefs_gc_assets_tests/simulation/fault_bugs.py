@@ -26,8 +26,8 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
 from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.sweep import deletion, passes
-from lakefs_gc_assets.collector.sweep.deletion import Quarantine
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
@@ -108,12 +108,12 @@ def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
 
 def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
     with suppress(StorageError):
-        store.copy(address, deletion.key(self.run_id, address))
+        store.copy(address, passes.key(self.run_id, address))
     return None
 
 
 def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
-    copy = deletion.key(run_id, row["address"])
+    copy = passes.key(run_id, row["address"])
     with suppress(StorageError):
         store.copy_if_absent(copy, row["address"])
     store.delete([copy])

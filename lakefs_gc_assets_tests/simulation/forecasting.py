@@ -18,8 +18,8 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.retention import policy as policy_file
-from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention import rules
+from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.asked import Asked, settings
@@ -104,7 +104,7 @@ def compare(seed: int, folder: Path) -> Compared:
                     continue
                 case Kind.AGE if scenario.days is not None:
                     policy.write_text(f"{{default: {scenario.days}d, replace: true}}")
-                    assert policy_file.load(policy) == of_age(Policy(), scenario.days)
+                    assert rules.load_policy(policy) == of_age(Policy(), scenario.days)
                 case Kind.POLICY:
                     policy = folder / scenario.name
                 case Kind.BRANCH if not _staged(world, scenario.name):
@@ -200,4 +200,4 @@ def _draw_policy(world: World, chance: random.Random, file: Path) -> Policy:
         commits = sorted(world.repository.commits)
         lines += ["pinned:", *(f"- {commit_id}" for commit_id in chance.sample(commits, min(2, len(commits))))]
     file.write_text("\n".join(lines))
-    return policy_file.load(file)
+    return rules.load_policy(file)

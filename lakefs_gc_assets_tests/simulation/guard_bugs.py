@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
 )
 from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import base_run, checkpoint, checkpoint_writer, planning
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
@@ -40,10 +40,9 @@ from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits
 from lakefs_gc_assets.collector.run import mark, sweep_candidates
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import deletion, passes, recheck
-from lakefs_gc_assets.collector.sweep.deletion import Sweep
-from lakefs_gc_assets.collector.sweep.recheck import find_live_again
-from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.collector.sweep import passes, recheck
+from lakefs_gc_assets.collector.sweep.passes import Sweep
+from lakefs_gc_assets.collector.sweep.recheck import Validity, find_live_again
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.live.test_known_live import (
@@ -200,7 +199,7 @@ _RECHECK, _RETENTION, _OPTIMIZED, _FOLLOWING, _PURGE = (
     tests.TestFollowingExpiry(),
     tests.TestPurge(),
 )
-_UNLOCKED = tuple((owner, "verify", ignored) for owner in (deletion, deletion))
+_UNLOCKED = tuple((owner, "verify", ignored) for owner in (passes, passes))
 
 
 def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCommits, *more: object) -> Unread:
@@ -401,13 +400,13 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((BaseCheckpoint, "_rows", _any_content)), _OPTIMIZED.test_its_frames_are_those_that_its_report_names
     ),
     "run before with another minimum age": _guarding(
-        base_run, "_require_alike", base_run.find, _OPTIMIZED.test_it_had_the_same_minimum_age
+        planning, "_require_alike", planning.find, _OPTIMIZED.test_it_had_the_same_minimum_age
     ),
     "run before whose deletions were undone": _guarding(
-        base_run, "_require_not_undone", base_run.find, _OPTIMIZED.test_nothing_came_back_since
+        planning, "_require_not_undone", planning.find, _OPTIMIZED.test_nothing_came_back_since
     ),
     "run before with a later cutoff": _guarding(
-        base_run, "require_earlier_cutoff", planning._build_on_base_run, _OPTIMIZED.test_its_cutoff_was_not_later
+        planning, "require_earlier_cutoff", planning._build_on_base_run, _OPTIMIZED.test_its_cutoff_was_not_later
     ),
     "approved run left in the index of runs": _guarding(
         earlier_runs, "forget", run.sweep, _OPTIMIZED.test_an_approved_sweep_that_died_is_not_passed_over
@@ -418,21 +417,21 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_a_run_without_a_listing_leaves_nothing,
     ),
     "run by retention rules built on": TestedBug(
-        replaced((base_run, "_require_alike", ignored)),
+        replaced((planning, "_require_alike", ignored)),
         _FOLLOWING.test_a_run_that_keeps_all_commits_builds_on_none_by_rules,
     ),
     "run that kept all commits built on by rules": TestedBug(
-        replaced((base_run, "_require_alike", ignored)), _FOLLOWING.test_a_run_that_kept_all_commits_is_no_base
+        replaced((planning, "_require_alike", ignored)), _FOLLOWING.test_a_run_that_kept_all_commits_is_no_base
     ),
     "by rules: run before with a later cutoff": _guarding(
-        base_run, "require_earlier_cutoff", planning._build_on_base_run, _FOLLOWING.test_its_cutoff_was_not_later
+        planning, "require_earlier_cutoff", planning._build_on_base_run, _FOLLOWING.test_its_cutoff_was_not_later
     ),
     "by rules: everything listed long ago": TestedBug(
-        replaced((base_run, "require_recent_full_listing", ignored)),
+        replaced((planning, "require_recent_full_listing", ignored)),
         _FOLLOWING.test_everything_was_listed_not_long_ago,
     ),
     "by rules: run before that failed": TestedBug(
-        replaced((base_run, "require_none_failed_on", ignored)), _FOLLOWING.test_no_run_that_built_on_the_same_failed
+        replaced((planning, "require_none_failed_on", ignored)), _FOLLOWING.test_no_run_that_built_on_the_same_failed
     ),
     "by rules: deleted meanwhile and pending": TestedBug(
         replaced((checkpoint, "deleted_before", _nothing_deleted)),

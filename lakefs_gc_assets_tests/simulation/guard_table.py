@@ -33,7 +33,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
         "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
     ),
-    Call(f"{_COLLECTOR}.sweep.deletion:Quarantine.decide", "require_copies"): _TYPED,
+    Call(f"{_COLLECTOR}.sweep.passes:Quarantine.decide", "require_copies"): _TYPED,
     Call(f"{_COLLECTOR}.incremental.planning:begin", "require_copies"): (
         "`test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made`, with an error of another kind"
     ),
@@ -42,7 +42,9 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
-    Call(f"{_COLLECTOR}.retention.rules:parse", "require_sane"): "no part of a run: it reads what is uploaded",
+    Call(f"{_COLLECTOR}.retention.rules:parse_server_rules", "require_sane"): (
+        "no part of a run: it reads what is uploaded"
+    ),
 }
 """Calls without a seeded bug, and why."""
 NO_PART_OF_A_RUN = ("diagnosis.py",)

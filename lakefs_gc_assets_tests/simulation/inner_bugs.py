@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector import guards, reporting
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.incremental import base_run, checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, preparations, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import rules
@@ -21,7 +21,7 @@ from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector import test_guards, test_reporting_checking, test_run_guards
 from lakefs_gc_assets_tests.collector.frame import test_manifest, test_manifest_order
-from lakefs_gc_assets_tests.collector.incremental import test_base_run
+from lakefs_gc_assets_tests.collector.incremental import test_planning_base_run
 from lakefs_gc_assets_tests.collector.live import (
     test_facts_of_metaranges,
     test_facts_of_ranges,
@@ -145,8 +145,8 @@ INNER_BUGS: dict[str, TestedBug] = {
         ),
     ),
     "run before whose frames were made again": TestedBug(
-        without_call(checkpoint, "require_frames", base_run.find, ()),
-        _with_repository(test_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
+        without_call(checkpoint, "require_frames", planning.find, ()),
+        _with_repository(test_planning_base_run.test_a_frame_that_is_gone_or_was_made_again_is_named, PENDING_DF.name),
     ),
 }
 """By name."""

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from lakefs_gc_assets import collector
 from lakefs_gc_assets.collector import lock, make_step
-from lakefs_gc_assets.collector.incremental import expired_since
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import hidden, known_live
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.settings import SweepMode
@@ -142,7 +142,7 @@ def deterministic(seed: int) -> Iterator[None]:
             replace(patches, hidden, "_WORTH_LISTING", 1)
         # In some so much expires that it is looked up in parts, after that is left out which live ranges hold.
         if seed % 3 == 1:
-            replace(patches, expired_since, "_MANY_ENTRIES", 0)
+            replace(patches, checkpoint, "_MANY_ENTRIES", 0)
             replace(patches, known_live, "_ASKED_AT_ONCE", 3)
             replace(patches, known_live, "_ROUNDS", sys.maxsize)
         # The world renews the lock of a process that does not stand still.

@@ -27,12 +27,12 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.retention import active_commits, main_ancestry, retention
+from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention import commits as commits_module
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.commits import Dump, complete_dump
-from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
+from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_committed
@@ -221,7 +221,7 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
     return listing, "deleted_before", deleted
 
 
-_after, _walked, _spread = active_commits._after, active_commits._walked, main_ancestry.spread
+_after, _walked, _spread = active_commits._after, active_commits._walked, active_commits.spread_longest
 _main_parents, _graph_of, _retention = active_commits._main_parents, Graph.from_commits, retention.retention
 
 

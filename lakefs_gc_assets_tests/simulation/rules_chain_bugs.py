@@ -1,8 +1,9 @@
 """Seeded bugs of runs by retention rules that build on each other: other ways to look at what expired alone.
 
 docs/retention.md names them. In a run that reads all that is live, those that compare with less than that are one and
-the same: to take for known what was read before. That what expired is not learnt from commits that a server names shows
-only where a server forgets commits; simulated ones forget none (`collector/incremental/test_expired_since.py`).
+the same: to take for known what was read before. That what expired is not learnt from commits that a server names
+shows only where a server forgets commits; simulated ones forget none
+(`collector/incremental/test_checkpoint_expired_since.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -18,9 +19,8 @@ from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, NoFigures
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, ranges_read
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
-from lakefs_gc_assets.collector.incremental.expired_since import store_expired
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.live import current, facts, facts_of_metaranges, facts_of_ranges, known_live, references
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
@@ -51,7 +51,7 @@ def _taken_over(self: BaseCheckpoint, step: ArrowStep) -> ArrowRows:
 
 
 def _written_whole(self: BaseCheckpoint, run_id: str, attempt: str, known: Set[str], new: Iterable[str]) -> str:
-    return ranges_read.write(self._store, run_id, attempt, new)
+    return checkpoint.write_ids(self._store, run_id, attempt, new)
 
 
 def _only_new(step: ArrowStep, found: Committed) -> str | None:
@@ -60,7 +60,7 @@ def _only_new(step: ArrowStep, found: Committed) -> str | None:
     if sha256 is None or before is None:
         return sha256
     new = found.records.without(_read_once(before))
-    return checkpoint.write(step.repository.store, step.plan.run_id, step.plan.attempt, new)
+    return checkpoint.write_ranges(step.repository.store, step.plan.run_id, step.plan.attempt, new)
 
 
 def _nothing_pending(engine: LocalEngine, not_committed: ArrowRows, *more: Any) -> ArrowRows:

@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
-from lakefs_gc_assets.collector.retention.policy import Policy
+from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, LakeFSError, LogLine, NotFound, NotSupported

@@ -18,9 +18,8 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import Flags, active_commits, date, mark_kept_by
 from lakefs_gc_assets.collector.retention.commits import distinct_metaranges
-from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
-from lakefs_gc_assets.collector.retention.rules import EffectiveRules
+from lakefs_gc_assets.collector.retention.rules import LONGEST_RETENTION, EffectiveRules, Policy
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 

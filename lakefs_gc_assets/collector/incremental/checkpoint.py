@@ -12,27 +12,40 @@ The next run's universe is the listing of the slices that are not sealed, and th
 what the checkpoint holds, and the ranges not yet read. Nothing outside of this universe can have become garbage unless
 it came into a sealed slice late (a very long upload), and that waits for the next clean run.
 
+An id is a hash of the content, so no run needs to read a range again. Ids are in one file, or where they are many in
+two. The run's own file has the ids that were read since all of them were written together, and names the SHA-256 of an
+earlier file with all others. A run copies the earlier file from the run that it builds on, and writes its own; all are
+written together again when those since are no longer few. So each run's folder has all that the run knows, and the
+folders of earlier runs may go.
+
 By retention rules, what was live may have expired. So *tracked* ranges, those that were live at the mark, stand in
 place of what was read and what is committed: the next run reads all that is live, and adds to its universe what tracked
-ranges held that are live no more.
+ranges held that are live no more. It looks at these objects without listing them.
 
-Tracked ranges hold whatever a run by retention rules left in sealed slices. It does not matter by which definition they
-were live, nor why one of them is live no more: the next run looks again at the objects of such a range.
+Tracked ranges hold whatever a run by retention rules left in sealed slices: what is there, and neither pending nor
+deleted, is held by a range that was live in the base run. It does not matter by which definition they were live, nor
+why one of them is live no more: the next run looks again at the objects of such a range. Ranges are compared with what
+is live at the mark and not when the run begins: one that expires in between would be missed, and tracked no more. The
+objects are old, so it does not matter that they are learnt of after uncommitted data was prepared.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CHECKPOINT_COMMITTED_DF,
+    EXPIRED_DF,
     LOST_DF,
     PENDING_DF,
     RANGES,
@@ -40,18 +53,137 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.incremental import ranges_read
-from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
+from lakefs_gc_assets.collector.frame.slices import select_sealed
+from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids, run_folder, tables
+from lakefs_gc_assets.collector.stored import ids as stored_ids
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.layout import SLICE_SPAN_SECONDS
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
+from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
+
+_SMALL = 65_536
+"""So many ids, 2 MB, are written by each run, and of many the 32nd part."""
+_SMALL_PART = 32
+_IDS_OF_FILE = pa.field("ids_of_file", pa.int64())
+_OWN_FILE = pa.schema([pa.field("id", pa.string(), nullable=False), _IDS_OF_FILE])
+"""Ids that were read; in the row that names the earlier file, `id` is its SHA-256, and the other column tells how many
+ids it has. That column is null for ids, and files of earlier versions, which have all ids, lack it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIds:
+    """The ids that an attempt of a run stored, by the SHA-256 of its file; where that is None, whatever is there."""
+
+    run_id: str
+    attempt: str
+    sha256: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Key of the run's own file."""
+        return f"{run_folder.frame(self.run_id, 'committed_df')}read-{self.attempt}.parquet"
+
+    @property
+    def earlier_key(self) -> str:
+        """Key of the earlier file, if there is one."""
+        return f"{run_folder.frame(self.run_id, 'committed_df')}read-earlier-{self.attempt}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlierFile:
+    sha256: str
+    ids: int
+
+
+def write_ids(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str]) -> str:
+    """Stores the ids that an attempt's commits step and the runs before it have read; returns the file's SHA-256."""
+    whole, stored = IdSet.from_ids(ids), StoredIds(run_id, attempt)
+    if len(whole) <= _SMALL:
+        return _put(store, stored, whole)
+    sha256 = stored_ids.write(store, stored.earlier_key, whole)
+    return _put(store, stored, IdSet(), _EarlierFile(sha256, len(whole)))
+
+
+def add_ids(
+    store: ObjectStore, run_id: str, attempt: str, new: Iterable[str], known: Set[str], known_from: StoredIds
+) -> str:
+    """Stores ids that an attempt's commits step has read beside those of the run it builds on; as `write` does.
+
+    Args:
+        known: what `read` gave of `known_from`.
+    Raises:
+        CorruptFile: the file of that run is no longer what was read.
+    """
+    since, earlier = _read_own(store, known_from)
+    since |= IdSet.from_ids(new) - known
+    stored = StoredIds(run_id, attempt)
+    few = max(_SMALL, earlier.ids // _SMALL_PART if earlier else 0)
+    if len(since) <= few and (earlier is None or _copied(store, known_from.earlier_key, stored.earlier_key)):
+        return _put(store, stored, since, earlier)
+    return write_ids(store, run_id, attempt, known | since)
+
+
+def _copied(store: ObjectStore, source: str, target: str) -> bool:
+    """Copies a file where the store can: it may be a file system without hard links."""
+    try:
+        objects.copy(store, source, target)
+    except StorageError:
+        return False
+    return True
+
+
+def read_stored_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str | None = None) -> Set[str]:
+    """The ids that an attempt's commits step and the runs before it have read. Raises CorruptFile."""
+    stored = StoredIds(run_id, attempt, sha256)
+    since, earlier = _read_own(store, stored)
+    if earlier is None:
+        return since
+    others = IdSet.of_columns(stored_ids.read_parts(store, stored.earlier_key, earlier.sha256))
+    return others | since if since else others
+
+
+def count_stored_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> int:
+    """How many ids `read` gives, for less. Raises CorruptFile where a file is missing, or another one."""
+    stored = StoredIds(run_id, attempt, sha256)
+    since, earlier = _read_own(store, stored)
+    return len(since) + (stored_ids.count(store, stored.earlier_key, earlier.sha256) if earlier else 0)
+
+
+def _put(store: ObjectStore, stored: StoredIds, since: IdSet, earlier: _EarlierFile | None = None) -> str:
+    """Stores a run's own file; returns its SHA-256."""
+    names, numbers = since.column().chunks, [pa.nulls(len(since), pa.int64())]
+    if earlier:
+        names, numbers = [*names, pa.array([earlier.sha256])], [*numbers, pa.array([earlier.ids], pa.int64())]
+    columns = [pa.chunked_array(names, pa.string()), pa.chunked_array(numbers, pa.int64())]
+    return tables.put(store, stored.key, pa.table(columns, schema=_OWN_FILE))
+
+
+def _read_own(store: ObjectStore, stored: StoredIds) -> tuple[IdSet, _EarlierFile | None]:
+    """The ids in a run's own file, and the earlier file that it names. Raises CorruptFile."""
+    named: list[_EarlierFile] = []
+
+    def ids() -> Iterator[pa.StringArray]:
+        data = tables.get(store, stored.key, stored.sha256)
+        for batch in tables.decode_parts(_OWN_FILE, data, stored.key, "ids", added=[_IDS_OF_FILE.name]):
+            names, numbers = batch.columns
+            files = pc.is_valid(numbers)
+            rows = zip(names.filter(files).to_pylist(), numbers.filter(files).to_pylist(), strict=True)
+            named.extend(_EarlierFile(*row) for row in rows)
+            yield names.filter(pc.invert(files))
+
+    since = IdSet.of_columns(ids())
+    if len(named) > 1:
+        raise CorruptFile(stored.key, "ids", f"it names {len(named)} earlier files, and there can be one")
+    return since, next(iter(named), None)
+
 
 _FILES_AT_ONCE = 4
 """Files of frames in memory at one time, of at most some 32 MiB each."""
@@ -71,12 +203,12 @@ def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew
 
 def write_sealed(store: ObjectStore, run_id: str, attempt: str, slices: frozenset[str]) -> str:
     """Stores the sealed slices; returns the file's SHA-256."""
-    return ids.write(store, _sealed_key(run_id, attempt), slices)
+    return stored_ids.write(store, _sealed_key(run_id, attempt), slices)
 
 
 def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
     """The sealed slices that a run left. Raises CorruptFile."""
-    return ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
+    return stored_ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
 def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
@@ -85,22 +217,22 @@ def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
     Raises CorruptFile where their file is gone, or is another one.
     """
     if checkpoint.tracked_sha256 is not None:
-        return count(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
-    return ranges_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+        return count_ranges(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
+    return count_stored_ids(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
 def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str]:
     """The ids of ranges and metaranges whose addresses are known for good: none by rules. Raises CorruptFile."""
     if checkpoint.tracked_sha256 is not None:
         return IdSet()
-    return ranges_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+    return read_stored_ids(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
 def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> RangeRecords:
     """The tracked ranges. Raises CorruptFile, also where none are."""
     if checkpoint.tracked_sha256 is None:
         raise CorruptFile(run_folder.report(run_id), "checkpoint", "it is of a run that tracked no ranges")
-    return read(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
+    return read_ranges(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
 
 
 def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> tuple[FrameFile, ...]:
@@ -129,12 +261,12 @@ def require_files(store: ObjectStore, files: Sequence[FrameFile]) -> None:
 
 def write_listed_slices(store: ObjectStore, run_id: str, attempt: str, slices: Iterable[str]) -> str:
     """Stores which slices an attempt listed; returns the file's SHA-256."""
-    return ids.write(store, _listed_key(run_id, attempt), slices)
+    return stored_ids.write(store, _listed_key(run_id, attempt), slices)
 
 
 def read_listed_slices(store: ObjectStore, run_id: str, attempt: str) -> frozenset[str]:
     """Which slices an attempt listed. Raises CorruptFile."""
-    return ids.read(store, _listed_key(run_id, attempt))
+    return stored_ids.read(store, _listed_key(run_id, attempt))
 
 
 def _sealed_key(run_id: str, attempt: str) -> str:
@@ -145,28 +277,28 @@ def _listed_key(run_id: str, attempt: str) -> str:
     return f"{run_folder.frame(run_id, 'store_df')}slices-{attempt}.parquet"
 
 
-_WHAT = "tracked ranges"
+_TRACKED = "tracked ranges"
 
 
-def write(store: ObjectStore, run_id: str, attempt: str, records: RangeRecords) -> str:
+def write_ranges(store: ObjectStore, run_id: str, attempt: str, records: RangeRecords) -> str:
     """Stores the ranges that are live at the commits step of an attempt; returns the file's SHA-256."""
-    return tables.put(store, _key(run_id, attempt), records.rows)
+    return tables.put(store, _tracked_key(run_id, attempt), records.rows)
 
 
-def read(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> RangeRecords:
+def read_ranges(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> RangeRecords:
     """The ranges that were live then. Raises CorruptFile where the file is missing, damaged or another one."""
-    key = _key(run_id, attempt)
-    parts = tables.decode_parts(RANGES, tables.get(store, key, sha256), key, _WHAT)
+    key = _tracked_key(run_id, attempt)
+    parts = tables.decode_parts(RANGES, tables.get(store, key, sha256), key, _TRACKED)
     return RangeRecords.of_rows(pa.Table.from_batches(parts, RANGES))
 
 
-def count(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> int:
+def count_ranges(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> int:
     """How many ranges `read` gives, for less. Raises CorruptFile where the file is missing, or another one."""
-    key = _key(run_id, attempt)
-    return tables.count(tables.get(store, key, sha256), key, _WHAT)
+    key = _tracked_key(run_id, attempt)
+    return tables.count(tables.get(store, key, sha256), key, _TRACKED)
 
 
-def _key(run_id: str, attempt: str) -> str:
+def _tracked_key(run_id: str, attempt: str) -> str:
     return f"{run_folder.frame(run_id, 'committed_df')}tracked-{attempt}.parquet"
 
 
@@ -201,12 +333,12 @@ class BaseCheckpoint:
         Args:
             known: what `read_ids` gave.
         Returns:
-            The SHA-256 by which `ranges_read.read` finds them.
+            The SHA-256 by which `read_stored_ids` finds them.
         Raises:
             CorruptFile: the file that `read_ids` read is no longer the same one.
         """
         left = StoredIds(self.run_id, self.checkpoint.attempt, self.checkpoint.read_sha256)
-        return ranges_read.add(self._store, run_id, attempt, new, known, left)
+        return add_ids(self._store, run_id, attempt, new, known, left)
 
     @property
     def tracked(self) -> RangeRecords:
@@ -266,3 +398,49 @@ def open_base_checkpoint(step: Step[R]) -> BaseCheckpoint | None:
             f"run {base.run_id}, which this one builds on, was made again since this one began: open a new run"
         )
     return base
+
+
+_MANY_ENTRIES = 8_000_000
+"""Above this many entries, too many to look up, those that live ranges in their place hold are left out first."""
+
+
+def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -> StoredFrame[NoFigures]:
+    """Stores the objects that expired since the base run as the frame `expired`.
+
+    Args:
+        committed: every range that is live.
+    Raises:
+        CorruptFile: a range that the base run tracked is gone or damaged, or so is the file that names them.
+    """
+    began = step.repository.clock.now()
+    dead = before.tracked.without(committed.ids)
+    step.log(f"{len(dead):,} of {before.checkpoint.tracked:,} ranges expired since run {before.run_id}")
+    instead = None
+    if committed.tells_ranges and dead.entries > _MANY_ENTRIES:
+        instead = committed.records.covering(dead)
+        step.log(
+            f"they have {dead.entries:,} entries, of which those are left out first that {len(instead):,} live ranges "
+            "with the same keys hold"
+        )
+    written = step.write(EXPIRED_DF, find_expired(step, before, dead, instead)) if dead else ()
+    return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)
+
+
+def find_expired(step: Step[R], before: BaseCheckpoint, dead: RangeRecords, instead: RangeRecords | None) -> R:
+    """Finds the objects (LISTED) of ranges that are live no more, where this run lists nothing.
+
+    Those that earlier runs deleted are left out.
+
+    Args:
+        instead: live ranges whose objects are left out, which only keeps them: most of what a range held is in the one
+            that took its place. None for none.
+    """
+    engine = step.engine
+    held = engine.where(References.from_step(step).entries(dead, instead), _would_be_listed)
+    return engine.without_exactly(select_sealed(engine, held, before.sealed), deleted_before(step))
+
+
+def _would_be_listed(rows: pa.RecordBatch) -> pa.BooleanArray:
+    """Which objects lie where a run lists that lists everything: below `data/`, or right in the root."""
+    addresses = rows.column("address")
+    return pc.or_(pc.starts_with(addresses, DATA_PREFIX), pc.invert(pc.match_substring(addresses, "/")))

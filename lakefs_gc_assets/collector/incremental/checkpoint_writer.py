@@ -20,10 +20,10 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
-from lakefs_gc_assets.collector.incremental import base_run, ranges_read
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
-from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step, universe_of
@@ -98,7 +98,9 @@ def _carry(
     """Adds to a checkpoint which ranges were read and which objects are committed."""
     return replace(
         checkpoint,
-        read=ranges_read.count(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.read_sha256),
+        read=checkpoints.count_stored_ids(
+            step.repository.store, step.plan.run_id, checkpoint.attempt, figures.read_sha256
+        ),
         read_sha256=figures.read_sha256,
         committed=carried.count,
         committed_digest=carried.manifest.digest,
@@ -111,7 +113,9 @@ def _track(step: Step[R], checkpoint: Checkpoint, figures: CommittedFigures) -> 
     before = open_base_checkpoint(step)
     return replace(
         checkpoint,
-        tracked=checkpoints.count(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.tracked_sha256),
+        tracked=checkpoints.count_ranges(
+            step.repository.store, step.plan.run_id, checkpoint.attempt, figures.tracked_sha256
+        ),
         tracked_sha256=figures.tracked_sha256,
         full_run=before.checkpoint.full_run if before else step.plan.run_id,
     )
@@ -227,8 +231,8 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
     if step.plan.flow is not Flow.CLEAN or not candidates.count:
         return 0
     try:
-        base = base_run.find_base_run(step.repository, step.plan.run_id)
-        base_run.require_files(step.repository.store, base)
+        base = planning.find_base_run(step.repository, step.plan.run_id)
+        planning.require_files(step.repository.store, base)
     except NoBaseRun:
         return 0
     return step.engine.count(

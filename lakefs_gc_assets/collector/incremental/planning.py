@@ -1,21 +1,288 @@
-"""Making the plan: from what the server, the store and three clocks say at the start of an attempt."""
+"""Making the plan: from what the server, the store and three clocks say at the start of an attempt, and the base run.
 
-from dataclasses import replace
+The base run is the one that the next run builds on. Where anything about it is doubtful, the next run looks at
+everything: it is a clean one, or lists all by retention rules. It needs nothing of earlier runs then; its plan says
+why.
+
+`report_to_follow` finds the run that the next optimized run is to follow, once it is due. Only plans and reports in the
+store are asked: they also know runs of the command line, and what an event log shows as the latest may be an old run
+that was made again. The time in a run's id says which is the newest.
+
+A run is followed that succeeded, and one that failed only at objects that cannot be deleted: those are written down,
+and the next run knows them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
-from lakefs_gc_assets.collector.incremental import base_run
-from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun, find_base_run, live_definition
+from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
+from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository, require_copies
-from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.s3.inventory import open_inventory
+
+
+class NoBaseRun(CollectionError):
+    """No earlier run can be built on, so that the run looks at everything; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRun:
+    """A run that can be built on, with what it left.
+
+    Attributes:
+        files: of the frames of its checkpoint; only their manifests were read.
+    """
+
+    plan: Plan
+    report: Report
+    checkpoint: Checkpoint
+    sealed: frozenset[str]
+    files: tuple[FrameFile, ...]
+
+    @property
+    def run_id(self) -> str:
+        """Its run id."""
+        return self.report.run_id
+
+
+def find(repository: OpenRepository, definition: str, before: str | None = None) -> BaseRun:
+    """Finds the newest run that listed and was to delete, if it can be built on. Dry runs are passed over.
+
+    Args:
+        definition: what counts as live in the next run.
+        before: id of the next run, where it has one.
+    Raises:
+        NoBaseRun: there is no such run, or it cannot be built on; the text says why.
+        StorageError: the store cannot be asked.
+    """
+    try:
+        ended = _newest(repository.store, before)
+        checkpoint = ended.report.checkpoint
+        if checkpoint is None:
+            raise NoBaseRun(f"run {ended.report.run_id} left nothing to build on: {_why_nothing(ended.report)}")
+        _require_not_undone(repository.store, ended.report.run_id)
+        _require_alike(repository, ended.plan, definition)
+        run_id = ended.report.run_id
+        files = checkpoints.require_frames(repository.store, run_id, checkpoint)
+        checkpoints.count_ids(repository.store, run_id, checkpoint)
+        sealed = checkpoints.read_sealed(repository.store, run_id, checkpoint)
+    except CorruptFile as corrupt:
+        raise _unreadable(corrupt) from corrupt
+    return BaseRun(ended.plan, ended.report, checkpoint, sealed, files)
+
+
+def live_definition(repository: OpenRepository) -> str:
+    """Definition of live objects, in words."""
+    others = sorted(other.facts.id for other in repository.others)
+    words = f"{ALL_COMMITS}, also of {', '.join(others)}" if others else ALL_COMMITS
+    settings = repository.settings
+    if not settings.keep_unnamed_ranges:
+        return f"{words}, without ranges that no commit names"
+    return words if settings.keep_old_unnamed_ranges else f"{words}, without old ranges that no commit names"
+
+
+def find_base_run(repository: OpenRepository, before: str | None = None, definition: str | None = None) -> BaseRun:
+    """The run that the next one builds on.
+
+    Args:
+        before: id of the next run, where it has one.
+        definition: what counts as live in it; by default whatever any commit holds.
+    Raises:
+        NoBaseRun: it cannot build on any.
+    """
+    base = find(repository, definition or live_definition(repository), before)
+    if new := sorted(set(folders(repository.store).others).difference(base.checkpoint.other_folders)):
+        raise NoBaseRun(
+            f"`data/` has folders that are no slices and were not there in run {base.run_id}: {', '.join(new[:5])}"
+        )
+    return base
+
+
+def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
+    return NoBaseRun(f"what an earlier run left cannot be read: {corrupt}")
+
+
+def require_files(store: ObjectStore, base: BaseRun) -> None:
+    """Reads the files of the frames that the base run left. Raises NoBaseRun where one is damaged or gone.
+
+    The run reads them later as well. A run that is planned on a damaged file could only fail, and so would each dry run
+    after it, since a dry run never takes the place of its base run.
+    """
+    try:
+        checkpoints.require_files(store, base.files)
+    except CorruptFile as corrupt:
+        raise _unreadable(corrupt) from corrupt
+
+
+def require_earlier_cutoff(base: BaseRun, planned: Plan) -> None:
+    """Raises NoBaseRun where the base run's cutoff is later than this run's, as it is after a clock was set back."""
+    if base.plan.cutoff > planned.cutoff:
+        raise NoBaseRun(
+            f"run {base.run_id} had a later cutoff, {base.plan.cutoff:%F %T}Z, than this one, {planned.cutoff:%F %T}Z"
+        )
+
+
+def require_recent_full_listing(base: BaseRun, planned: Plan, settings: CollectionSettings) -> None:
+    """Raises NoBaseRun where the last run by rules that listed everything began too long ago.
+
+    Only such a run finds what came into a sealed slice late.
+    """
+    full_run = base.checkpoint.full_run
+    if full_run is None:
+        raise NoBaseRun(f"run {base.run_id} does not say which run listed every object last")
+    began = layout.as_datetime(layout.created_at(full_run))
+    if not timedelta() <= planned.started_at - began < timedelta(days=settings.full_listing_days):
+        raise NoBaseRun(
+            f"run {full_run} listed every object last, at {began:%F %T}Z (collection.full_listing_days is "
+            f"{settings.full_listing_days:g})"
+        )
+
+
+def require_none_failed_on(store: ObjectStore, base: BaseRun, planned: Plan) -> None:
+    """Raises NoBaseRun where the run before, or this run's attempt before, built on the same run and failed.
+
+    A dry run that fails hides no base run. What it could not read, such as a range that is gone, no other could. So it
+    counts as failed where its report cannot be read.
+    """
+    for run_id in (planned.run_id, planned.previous_run):
+        try:
+            report = None if run_id is None else reports.read(store, run_id)
+        except CorruptFile as corrupt:
+            raise _unreadable(corrupt) from corrupt
+        if report is not None and report.error is not None and report.base_run == base.run_id:
+            raise NoBaseRun(f"run {run_id}, which built on run {base.run_id}, failed ({report.error})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    plan: Plan
+    report: Report
+
+
+def newest_sweep(store: ObjectStore, before: str | None = None, among: int | None = None) -> Plan | None:
+    """The plan of the newest run that listed and was to delete; None where there is none.
+
+    Args:
+        before: id of a run; only runs older than it are looked at.
+        among: how many runs are looked at; None for all.
+    Raises:
+        CorruptFile: the plan or the approval of a run that may be it cannot be read, or its plan is gone.
+    """
+    runs = EarlierRuns(store)
+    for run_id in _earlier(runs, before, among):
+        known = runs.settled(run_id)
+        if known is not None and not known.base:
+            continue
+        if known is not None and not runs.is_stored(run_id):
+            # An older run knows nothing of what this one deleted.
+            raise CorruptFile.missing(run_folder.plan(run_id))
+        plan = plans.read(store, run_id)
+        # A run without a listing deletes what commits held: none of that is among pending objects, unless it was
+        # committed since and has expired. Those are left out by whoever builds on another run by rules.
+        if plan.flow is not Flow.COMMITTED and (plan.sweep or plans.read_approval(store, run_id) is not None):
+            return plan
+    return None
+
+
+def _earlier(runs: EarlierRuns, before: str | None, among: int | None = None) -> Iterator[str]:
+    return islice((run_id for run_id in runs.newest_first() if before is None or run_id > before), among)
+
+
+def _newest(store: ObjectStore, before: str | None) -> _Ended:
+    plan = newest_sweep(store, before)
+    if plan is None and any(_earlier(EarlierRuns(store), before)):
+        raise NoBaseRun("no earlier run listed and deleted: all were dry runs, or of the flow committed")
+    if plan is None:
+        raise NoBaseRun("there is no earlier run")
+    report = reports.read(store, plan.run_id)
+    if report is None:
+        raise NoBaseRun(f"run {plan.run_id}, which was to delete, has not ended")
+    if report.attempt != plan.attempt:
+        raise NoBaseRun(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
+    return _Ended(plan, report)
+
+
+def _why_nothing(report: Report) -> str:
+    if report.error is not None:
+        return f"it failed ({report.error})"
+    return report.no_checkpoint or "its report does not say why"
+
+
+def _require_not_undone(store: ObjectStore, run_id: str) -> None:
+    """Raises NoBaseRun where objects were restored since: the checkpoint of the run lacks them."""
+    restored = restoration.read(store)
+    if restored is not None and restored.concerns(run_id):
+        raise NoBaseRun(f"{restored}, after run {run_id} was opened")
+
+
+def _require_alike(repository: OpenRepository, earlier: Plan, definition: str) -> None:
+    """Raises NoBaseRun where the next run differs in anything that the earlier run's checkpoint depends on."""
+    now = {
+        "repository": (earlier.repository, repository.facts.id),
+        "storage namespace": (earlier.storage_namespace, repository.namespace.uri),
+        "slice window": (earlier.slice_window, repository.settings.slice_window),
+        "minimum age": (timedelta(seconds=earlier.min_age_seconds), repository.min_age),
+        "grace period": (timedelta(seconds=earlier.grace_period_seconds), repository.api.grace_period()),
+        "definition of what is live": (earlier.live_definition, definition),
+    }
+    for what, (before, after) in now.items():
+        if before != after:
+            raise NoBaseRun(f"run {earlier.run_id} had another {what}: {before}, now {after}")
+
+
+_LOOKED_AT = 100
+
+
+def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, followed: str) -> Report | str:
+    """The report of the run that the next optimized run builds on, once it is due; otherwise why none is.
+
+    Args:
+        cadence: the least time between the start of that run and the next one.
+        followed: id of the run that was followed last; empty for none. Runs that were opened before it count as
+            followed: a run id tells when it was opened, the newer one is the smaller. It may be any text: whatever is
+            no id, or one of a time to come, counts as none.
+    Raises:
+        StorageError: the store cannot be asked.
+    """
+    try:
+        newest = newest_sweep(store, among=_LOOKED_AT)
+        report = None if newest is None else reports.read(store, newest.run_id)
+    except CorruptFile as corrupt:
+        return f"the newest run that was to delete cannot be read ({corrupt}): open a clean run that sweeps"
+    if newest is None:
+        return "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+    if report is None:
+        return f"run {newest.run_id}, which is to delete, has not ended"
+    if report.dry_run:
+        return f"run {newest.run_id} was approved and has not deleted yet"
+    if not report.is_complete and not report.only_undeletable:
+        return (
+            f"run {newest.run_id} did not succeed ({report.error or report.ending.value}): "
+            "make it again, or a clean run"
+        )
+    believable = layout.is_xid(followed) and not layout.is_to_come(followed, now)
+    if believable and report.run_id >= followed:
+        return f"run {report.run_id} was followed already"
+    due = report.started_at + cadence
+    if now < due:
+        return f"run {report.run_id} is followed from {due:%F %T}Z on"
+    return report
 
 
 def begin(
@@ -45,7 +312,7 @@ def begin(
         )
     if repository.settings.quarantines:
         require_copies(repository.store)
-    earlier = report.read(repository.store, run_id)
+    earlier = reports.read(repository.store, run_id)
     if earlier is not None and earlier.is_complete:
         raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
     planned = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
@@ -117,11 +384,11 @@ def _build_on_base_run(repository: OpenRepository, planned: Plan, flow: Flow) ->
     """The plan of a run of a flow that builds on the one before where it can be as exact; elsewhere says why not."""
     try:
         base = find_base_run(repository, planned.run_id, planned.live_definition)
-        base_run.require_earlier_cutoff(base, planned)
+        require_earlier_cutoff(base, planned)
         if flow.by_retention:
-            base_run.require_recent_full_listing(base, planned, repository.settings)
-            base_run.require_none_failed_on(repository.store, base, planned)
-        base_run.require_files(repository.store, base)
+            require_recent_full_listing(base, planned, repository.settings)
+            require_none_failed_on(repository.store, base, planned)
+        require_files(repository.store, base)
     except NoBaseRun as reason:
         return replace(planned, why_clean=str(reason))
     return replace(planned, flow=flow, base_run=base.run_id, base_run_attempt=base.checkpoint.attempt)

@@ -13,8 +13,7 @@ from xml.etree.ElementTree import Element
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
-from lakefs_gc_assets.collector.page.garbage import AGES, SIZES
-from lakefs_gc_assets.collector.page.last_held import LastHolder
+from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, LastHolder
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.records.plan import Flow

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.ids import IdSet
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
 from lakefs_gc_assets.lakefs import layout, names
@@ -122,8 +122,8 @@ def in_quarantine(
     Raises:
         CollectionError: a run has no plan, or one that cannot be read, and `unreadable` does not handle it.
     """
-    folders = store.list_level(deletion.ROOT).prefixes
-    names = (folder.removeprefix(deletion.ROOT).rstrip("/") for folder in folders)
+    folders = store.list_level(passes.ROOT).prefixes
+    names = (folder.removeprefix(passes.ROOT).rstrip("/") for folder in folders)
     for run_id in sorted(run_id for run_id in names if layout.is_xid(run_id)):
         if not run_ids or run_id in run_ids:
             try:
@@ -193,7 +193,7 @@ def purge(
 
 def left_out(run_id: str, why: str) -> Purged:
     """The result for copies of a run with unreadable files: all stay."""
-    return Purged(run_id, deletion.key(run_id, ""), 0, Fate.KEPT, why)
+    return Purged(run_id, passes.key(run_id, ""), 0, Fate.KEPT, why)
 
 
 def _emptied(
@@ -224,7 +224,7 @@ def _count(moved: Sequence[Moved]) -> int:
 
 def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
     """The copies of a run (COPIES); files in its folder that are no copies are left out."""
-    folder = deletion.key(plan.run_id, "")
+    folder = passes.key(plan.run_id, "")
     batches = [pa.table(batch.select(["key", "size", "etag"])) for batch in store.list(folder)]
     if not batches:
         return COPIES.empty_table()
@@ -273,7 +273,7 @@ def _as_purged(run_id: str, size: int, restored: Restored) -> Purged:
 def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
     """Deletes the copies of a batch, for good."""
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
-    begun = deletion.key(plan.run_id, _BEGUN + batch_id)
+    begun = passes.key(plan.run_id, _BEGUN + batch_id)
     store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
     outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if outcomes.keys() != set(batch.column("key").to_pylist()):
@@ -296,7 +296,7 @@ def _settle(store: ObjectStore, moved: Moved) -> None:
 
     Raises CorruptFile where the list of such a batch cannot be read.
     """
-    folder = deletion.key(moved.run_id, _BEGUN)
+    folder = passes.key(moved.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
         still_there = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())

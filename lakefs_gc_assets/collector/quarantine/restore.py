@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.records import plan, restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relative, require_copies
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
@@ -208,7 +208,7 @@ def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[di
 
 def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
     """Copies one object back where there is none, then removes its copy."""
-    address, copy = row["address"], deletion.key(run_id, row["address"])
+    address, copy = row["address"], passes.key(run_id, row["address"])
     try:
         fate = Fate.THERE
         if head_if_there(store, address) is None:

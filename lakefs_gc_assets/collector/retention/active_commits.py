@@ -7,6 +7,14 @@ days is not young by seven days. A commit on several walks goes by the longest r
 children before parents, computes what all the walks would.
 
 What a commit says of its date is not believed where its file or its parents prove it to be younger (`dated_by_files`).
+
+Walks are compiled and visit each commit once, however long a history is. In them commits are positions, and the main
+parent of a commit without parents is -1. All compiled functions share this file because what numba keeps on disk counts
+as old only when this file changes (`lakefs.formats.compilation`).
+
+A run by retention rules also records, in one small file beside the committed addresses, the last holder of each
+metarange that only expired commits have: the newest of these commits. With it, a reader explains garbage from those
+metaranges and their ranges, without asking the server.
 """
 
 from collections.abc import Mapping
@@ -20,10 +28,128 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
-from lakefs_gc_assets.collector.retention.main_ancestry import mark_kept, raise_dates, spread
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import LakeFSError
+from lakefs_gc_assets.lakefs.formats.compilation import compiled
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
+
+Array = npt.NDArray[Any]
+
+
+@compiled
+def spread_longest(main_parents: Array, longest: Array, start: Array) -> int:
+    """Hands the longest retention of the walks through each commit on to its main parent, children first.
+
+    `longest` (seconds, -1 for none) and `start` (which walk it is) hold what begins at each commit, and in the end what
+    goes through it. Returns how many commits were visited: fewer than there are where parents go in a circle.
+    """
+    count = len(main_parents)
+    children = np.zeros(count, np.int64)
+    for commit in range(count):
+        if main_parents[commit] >= 0:
+            children[main_parents[commit]] += 1
+    ready = np.empty(count, np.int64)
+    last = 0
+    for commit in range(count):
+        if children[commit] == 0:
+            ready[last] = commit
+            last += 1
+    visited = 0
+    while visited < last:
+        commit = ready[visited]
+        visited += 1
+        parent = main_parents[commit]
+        if parent < 0:
+            continue
+        if longest[commit] > longest[parent]:
+            longest[parent] = longest[commit]
+            start[parent] = start[commit]
+        children[parent] -= 1
+        if children[parent] == 0:
+            ready[last] = parent
+            last += 1
+    return visited
+
+
+@compiled
+def mark_kept(
+    main_parents: Array, seconds: Array, nanos: Array, head: int, from_second: int, from_nano: int, kept: Array
+) -> int:
+    """Marks in `kept` what the walk from one branch head keeps: the head, and main parents of commits after a moment.
+
+    Returns how many they are; what was marked before stays marked.
+    """
+    count = 1
+    commit = head
+    kept[commit] = True
+    while main_parents[commit] >= 0:
+        if seconds[commit] > from_second or (seconds[commit] == from_second and nanos[commit] > from_nano):
+            count += 1
+            kept[main_parents[commit]] = True
+        commit = main_parents[commit]
+    return count
+
+
+@compiled
+def raise_dates(parents: Array, offsets: Array, dates: Array, proved: Array, now: Array) -> int:
+    """Raises the date of each commit to what is proved of it and of its parents, parents first.
+
+    What a parent says of its own date counts for its children too, unless it lies in the future: nobody made it then.
+
+    Args:
+        parents: positions of all parents, those of each commit one after the other; -1 for one that is not known.
+        offsets: where the parents of a commit begin; one longer than there are commits.
+        dates: second and nanosecond of each commit as it says itself, shape (commits, 2); raised in place.
+        proved: the same of what is known not to be later than the commit; used up.
+        now: second and nanosecond of the present.
+    Returns:
+        How many commits were visited: fewer than there are where parents go in a circle.
+    """
+    count = len(dates)
+    begins = np.zeros(count + 1, np.int64)
+    waits = np.zeros(count, np.int64)
+    for commit in range(count):
+        for at in range(offsets[commit], offsets[commit + 1]):
+            if parents[at] >= 0:
+                begins[parents[at] + 1] += 1
+                waits[commit] += 1
+    for commit in range(count):
+        begins[commit + 1] += begins[commit]
+    children = np.empty(begins[count], np.int64)
+    filled = begins[:-1].copy()
+    ready = np.empty(count, np.int64)
+    last = 0
+    for commit in range(count):
+        for at in range(offsets[commit], offsets[commit + 1]):
+            parent = parents[at]
+            if parent >= 0:
+                children[filled[parent]] = commit
+                filled[parent] += 1
+        if waits[commit] == 0:
+            ready[last] = commit
+            last += 1
+    visited = 0
+    while visited < last:
+        commit = ready[visited]
+        visited += 1
+        second, nano = dates[commit, 0], dates[commit, 1]
+        if proved[commit, 0] > second or (proved[commit, 0] == second and proved[commit, 1] > nano):
+            dates[commit, 0], dates[commit, 1] = proved[commit, 0], proved[commit, 1]
+        elif second < now[0] or (second == now[0] and nano <= now[1]):
+            proved[commit, 0], proved[commit, 1] = second, nano
+        second, nano = proved[commit, 0], proved[commit, 1]
+        for at in range(begins[commit], begins[commit + 1]):
+            child = children[at]
+            if second > proved[child, 0] or (second == proved[child, 0] and nano > proved[child, 1]):
+                proved[child, 0], proved[child, 1] = second, nano
+            waits[child] -= 1
+            if waits[child] == 0:
+                ready[last] = child
+                last += 1
+    return visited
+
 
 Flags = npt.NDArray[np.bool_]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -172,7 +298,7 @@ def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> 
 
     `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
     """
-    if spread(graph.main_parents, longest, walks) != len(graph.commits):
+    if spread_longest(graph.main_parents, longest, walks) != len(graph.commits):
         raise _circle("main parents")
     young = _after(graph.commits, now, longest) & (longest >= 0)
     kept_by = np.full(len(graph.commits), -1, np.int64)
@@ -275,3 +401,72 @@ def _moment(now: datetime) -> tuple[int, int]:
     since = now - _EPOCH
     second = since // _SECOND
     return second, (since - second * _SECOND) // timedelta(microseconds=1) * 1000
+
+
+LAST_HOLDERS = pa.schema(
+    [
+        pa.field("metarange_id", pa.string(), nullable=False),
+        pa.field("commit_id", pa.string(), nullable=False),
+        pa.field("branch", pa.string()),
+        pa.field("rule", pa.string(), nullable=False),
+    ]
+)
+"""Metaranges that only expired commits have, those of the newest commits first; each with the newest of its commits,
+the branch whose rule would have kept that commit longest (null where no branch leads to it), and the rule."""
+
+
+def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) -> pa.Table:
+    """The newest expired commit of each of these metaranges (LAST_HOLDERS); of one moment, that of the highest id.
+
+    Args:
+        stays: for each commit whether it stays for any reason.
+    """
+    commits = active.graph.commits
+    expired = np.flatnonzero(~stays)
+    asked = pc.is_in(commits.metarange_ids.take(pa.array(expired)), value_set=metarange_ids)
+    at = expired[asked.to_numpy(zero_copy_only=False)]
+    columns = {
+        "at": at,
+        "seconds": commits.seconds[at],
+        "nanos": commits.nanos[at],
+        "id": commits.ids.take(pa.array(at)),
+        "metarange_id": commits.metarange_ids.take(pa.array(at)),
+    }
+    newest_first = pa.table(columns).sort_by([(name, "descending") for name in ("seconds", "nanos", "id")])
+    # In one thread, so that the first row of each group is that of its newest commit, and groups keep their order.
+    first = newest_first.group_by("metarange_id", use_threads=False).aggregate([("at", "first")])
+    chosen = first.column("at_first").to_numpy()
+    walks = pa.array(active.walks[chosen])
+    rules = [_rule_of(branch, active.rules.branches, active.rules.default) for branch in active.walk_names]
+    return pa.table(
+        [
+            first.column("metarange_id"),
+            commits.ids.take(pa.array(chosen)),
+            pa.array(active.walk_names, pa.string()).take(walks),
+            pa.array(rules, pa.string()).take(walks),
+        ],
+        schema=LAST_HOLDERS,
+    )
+
+
+def _rule_of(branch: str | None, rules: Mapping[str, Rule], default: Rule) -> str:
+    return str(default if branch is None else rules[branch])
+
+
+def write_last_holders(store: ObjectStore, run_id: str, attempt: str, holders: pa.Table) -> None:
+    """Stores what an attempt's commits step learnt of expired commits (LAST_HOLDERS)."""
+    store.put(_key(run_id, attempt), tables.encode(holders))
+
+
+def read_last_holders(store: ObjectStore, run_id: str, attempt: str) -> pa.Table | None:
+    """Reads what an attempt recorded about expired commits (LAST_HOLDERS); None if nothing is stored.
+
+    Raises CorruptFile.
+    """
+    key = _key(run_id, attempt)
+    data = get_if_there(store, key)
+    return None if data is None else tables.decode(LAST_HOLDERS, data, key, "expired commits")
+
+
+def _key(run_id: str, attempt: str) -> str:
+    return f"{run_folder.frame(run_id, 'committed_df')}expired-{attempt}.parquet"

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits as commits_module
-from lakefs_gc_assets.collector.retention import policy as policy_file
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
+    LAST_HOLDERS,
     Active,
     Flags,
     Graph,
@@ -32,10 +32,10 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     in_words,
     kept_by_branch,
     kept_dangling,
+    last_holders,
 )
 from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, times_written
-from lakefs_gc_assets.collector.retention.last_holders import LAST_HOLDERS, last_holders
-from lakefs_gc_assets.collector.retention.policy import Policy, in_units
+from lakefs_gc_assets.collector.retention.rules import Policy, in_units
 from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.errors import (
     AccessDenied,
@@ -207,7 +207,7 @@ def live_definition(
 
 def policy_of(settings: CollectionSettings) -> Policy:
     """The policy that the settings name; the default one where they name none. Raises ConfigurationError."""
-    return policy_file.load(Path(settings.retention_policy)) if settings.retention_policy else Policy()
+    return retention_rules.load_policy(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
 def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, policy: Policy) -> Readings:

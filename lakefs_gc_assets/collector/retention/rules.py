@@ -1,23 +1,266 @@
 """The retention rule that applies to each branch: the server's rules, and a policy of our own on top of them.
 
 Without rules on the server everything is kept, whatever a policy says, unless the policy replaces the server's rules.
-`load` reads rules for the server from a file in the JSON of its API, as `lakectl gc set-config` takes it:
+A policy can only keep more than the server's rules, unless it says `replace: true`. A policy is a YAML file, and each
+fault of the file is reported with its line:
+
+default: 21d            # branches that no rule below fits, and dangling commits
+branches:
+  main: 8w
+  user-*: 36h           # an exact name wins over patterns, of patterns the longest
+pinned:                 # these commits stay
+  - 5f5d7ef81b54ea39c0628742c3572eaa93194b363fce135ff345dc5281e91168
+keep_tags: true         # tagged commits stay; so they do by default
+stale_after: 90d        # reports branches whose head is older
+replace: false          # true: the server's rules do not count
+
+`load_server_rules` reads rules for the server from a file in the JSON of its API, as `lakectl gc set-config` takes it:
 
 {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import translate
+from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from lakefs_gc_assets.collector.retention.policy import LONGEST_RETENTION, Policy, in_units
+import yaml
+
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.settings import CommitDates
+
+LONGEST_RETENTION = timedelta(days=36_500)
+"""A hundred years: a longer one is taken for a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRule:
+    """The retention of branches whose name fits; in a pattern `*` stands for anything, `?` for one character."""
+
+    pattern: str
+    retention: timedelta
+    line: int
+
+    @property
+    def exact(self) -> bool:
+        """True if it is the name of one branch."""
+        return not {"*", "?"}.intersection(self.pattern)
+
+    def fits(self, branch: str) -> bool:
+        """True if it applies to a branch."""
+        return self.pattern == branch if self.exact else _expression(self.pattern).fullmatch(branch) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy; the default one adds nothing but the tags.
+
+    Attributes:
+        default: retention of branches that no rule fits, and of dangling commits; None for the server's alone.
+        pinned: ids of commits that stay whatever their age.
+        keep_tags: whether tagged commits stay.
+        stale_after: branches whose head is older are reported, and nothing else.
+        replace: whether the server's rules do not count.
+    """
+
+    default: timedelta | None = None
+    rules: tuple[BranchRule, ...] = ()
+    pinned: tuple[str, ...] = ()
+    keep_tags: bool = True
+    stale_after: timedelta | None = None
+    replace: bool = False
+
+    def rule_of(self, branch: str) -> BranchRule | None:
+        """The rule that fits: an exact name wins over patterns, of patterns the longest, of equally long ones the one
+        that keeps longer."""
+        fitting = [rule for rule in self.rules if rule.fits(branch)]
+        return max(fitting, key=lambda rule: (rule.exact, len(rule.pattern), rule.retention), default=None)
+
+    def exact_names(self) -> Iterator[tuple[str, int]]:
+        """The branches it names, with their lines."""
+        return ((rule.pattern, rule.line) for rule in self.rules if rule.exact)
+
+    def stated(self) -> list[object]:
+        """Everything that decides what is kept, as JSON can hold it."""
+        return [
+            None if self.default is None else self.default.total_seconds(),
+            sorted((rule.pattern, rule.retention.total_seconds()) for rule in self.rules),
+            sorted(self.pinned),
+            self.keep_tags,
+            self.replace,
+        ]
+
+
+@cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    # `translate` never goes back behind a star that has matched: with plain `.*`, a pattern of many stars never ends.
+    return re.compile(translate(pattern))
+
+
+def in_units(duration: timedelta) -> str:
+    """A duration as a policy file writes it."""
+    hours = int(duration / timedelta(hours=1))
+    if hours % 24:
+        return f"{hours}h"
+    return f"{hours // 24}d"
+
+
+Value = TypeVar("Value")
+_UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_DURATION = re.compile(r"(\d{1,9})([hdw])", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?", re.ASCII)
+_NEGATIVE = re.compile(r"-\d+[hdw]?", re.ASCII)
+_PATTERN = re.compile(r"[\w./*?-]+", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{64}")
+# A launch may bring a policy, so its cost is bounded: each rule meets each branch, and YAML nests by recursion.
+_LONGEST_FILE, _LONGEST_PATTERN, _MOST_RULES = 1_000_000, 1_000, 10_000
+_FLAGS = {"true": True, "false": False}
+_SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
+_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "replace")
+
+
+def load_policy(file: Path) -> Policy:
+    """Reads a policy. Raises ConfigurationError that names file, line and what is wrong there."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read policy file {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"policy file {file} is not in UTF-8") from None
+    return parse_policy(text, str(file))
+
+
+def parse_policy(text: str, file: str) -> Policy:
+    """The policy that a text states; `file` is its name, for messages."""
+    if len(text) > _LONGEST_FILE:
+        raise ConfigurationError(f"{file}: a policy has at most {_LONGEST_FILE:,} characters, this one {len(text):,}")
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise ConfigurationError(f"{file}: lists and mappings are nested too deeply for a policy") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "it is not YAML"
+        raise ConfigurationError(f"{file}{line}: {problem}") from None
+    return Policy() if root is None else _Reader(file).policy(root)
+
+
+class _Reader:
+    """Takes values out of a YAML document; raises ConfigurationError with file and line."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def policy(self, root: yaml.Node) -> Policy:
+        nodes: dict[str, yaml.Node] = {}
+        for key, value in self._items(root, "a policy"):
+            if key.value in _SERVER_FIELDS:
+                self._wrong(
+                    key,
+                    f"{key.value} is for the server's rules; a policy says `default: 21d`, `branches: {{main: 28d}}`",
+                )
+            if key.value not in _KEYS:
+                self._wrong(key, f"{key.value!r} is none of {', '.join(_KEYS)}")
+            nodes[key.value] = value
+
+        def value_of(key: str, read: Callable[[yaml.Node], Value], otherwise: Value) -> Value:
+            node = nodes.get(key)
+            return otherwise if node is None or _is_null(node) else read(node)
+
+        replace = value_of("replace", self._flag, False)
+        default: timedelta | None = value_of("default", self._duration, None)
+        if replace and default is None:
+            self._wrong(nodes["replace"], "a policy that replaces the server's rules needs a `default`")
+        return Policy(
+            default=default,
+            rules=value_of("branches", self._rules, ()),
+            pinned=value_of("pinned", self._commits, ()),
+            keep_tags=value_of("keep_tags", self._flag, True),
+            stale_after=value_of("stale_after", self._duration, None),
+            replace=replace,
+        )
+
+    def _rules(self, node: yaml.Node) -> tuple[BranchRule, ...]:
+        rules: list[BranchRule] = []
+        for key, value in self._items(node, "branches"):
+            if len(rules) == _MOST_RULES:
+                self._wrong(key, f"a policy has rules for at most {_MOST_RULES:,} branches and patterns")
+            if len(key.value) > _LONGEST_PATTERN:
+                self._wrong(key, f"a name or pattern of branches has at most {_LONGEST_PATTERN:,} characters")
+            if not _PATTERN.fullmatch(key.value):
+                self._wrong(
+                    key,
+                    f"{key.value!r} is no name or pattern of branches: letters, digits, - _ . / and, for patterns, * ?",
+                )
+            rules.append(BranchRule(key.value, self._duration(value), _line(key)))
+        return tuple(rules)
+
+    def _commits(self, node: yaml.Node) -> tuple[str, ...]:
+        if not isinstance(node, yaml.SequenceNode):
+            self._wrong(node, "pinned must be a list of commit ids")
+        for item in node.value:
+            if not isinstance(item, yaml.ScalarNode) or not _COMMIT.fullmatch(item.value):
+                self._wrong(item, "a pinned commit is written with all 64 digits of its id")
+        return tuple(item.value for item in node.value)
+
+    def _duration(self, node: yaml.Node) -> timedelta:
+        text = self._scalar(node, "a duration such as 36h, 21d or 6w")
+        if _NEGATIVE.fullmatch(text):
+            self._wrong(node, f"{text} is negative")
+        if _NUMBER.fullmatch(text):
+            self._wrong(node, f"{text} has no unit: write {text}d for days, {text}h for hours or {text}w for weeks")
+        match = _DURATION.fullmatch(text)
+        if match is None:
+            self._wrong(node, f"{text!r} is no duration such as 36h, 21d or 6w")
+        duration = (
+            int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
+        )
+        if duration is None or duration > LONGEST_RETENTION:
+            self._wrong(node, f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
+        return duration
+
+    def _flag(self, node: yaml.Node) -> bool:
+        text = self._scalar(node, "true or false")
+        if text not in _FLAGS:
+            self._wrong(node, f"{text!r} is neither true nor false")
+        return _FLAGS[text]
+
+    def _scalar(self, node: yaml.Node, what: str) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            self._wrong(node, f"here must be {what}")
+        return str(node.value)
+
+    def _items(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            self._wrong(node, f"{what} must be written as `key: value`")
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._wrong(key, "a key must be a plain word")
+            if key.value in seen:
+                self._wrong(key, f"{key.value} is said twice")
+            seen.add(key.value)
+            yield key, value
+
+    def _wrong(self, node: yaml.Node, problem: str) -> NoReturn:
+        raise ConfigurationError(f"{self._file}, line {_line(node)}: {problem}")
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
 
 _DAY = timedelta(days=1)
 _CORRECT = "Correct the rules (`lakefs-gc policy set`, or `lakectl gc set-config`)"
@@ -124,11 +367,11 @@ def _longer(first: Rule, second: Rule | None) -> Rule:
     return second if second is not None and second.retention > first.retention else first
 
 
-_KEYS = {"default_retention_days", "branches"}
+_SERVER_KEYS = {"default_retention_days", "branches"}
 _RULE_KEYS = {"branch_id", "retention_days"}
 
 
-def load(file: Path) -> RetentionRules:
+def load_server_rules(file: Path) -> RetentionRules:
     """Reads rules. Raises ConfigurationError where they are no such JSON, or cannot be meant."""
     try:
         text = file.read_text(encoding="utf-8")
@@ -136,10 +379,10 @@ def load(file: Path) -> RetentionRules:
         raise ConfigurationError(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{file} is not in UTF-8") from None
-    return parse(text, str(file))
+    return parse_server_rules(text, str(file))
 
 
-def parse(text: str, file: str) -> RetentionRules:
+def parse_server_rules(text: str, file: str) -> RetentionRules:
     """The rules that a text states; `file` is its name, for messages."""
     try:
         content = json.loads(text)
@@ -158,7 +401,7 @@ def parse(text: str, file: str) -> RetentionRules:
             wrong(f"{name} must be a whole number of days, not {json.dumps(value)}")
         return value
 
-    if not isinstance(content, dict) or not content.keys() <= _KEYS or "default_retention_days" not in content:
+    if not isinstance(content, dict) or not content.keys() <= _SERVER_KEYS or "default_retention_days" not in content:
         wrong("rules are an object of default_retention_days and branches")
     branches: dict[str, int] = {}
     rules = content.get("branches") or []

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.earlier.earlier_runs import KEY, EarlierRuns, Se
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import SIGHTINGS_DF, STEPS, NoFigures
 from lakefs_gc_assets.collector.frame.manifest import Span
-from lakefs_gc_assets.collector.incremental.base_run import newest_sweep
+from lakefs_gc_assets.collector.incremental.planning import newest_sweep
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan

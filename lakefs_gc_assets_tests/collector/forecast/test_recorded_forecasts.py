@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.retention import policy as policy_file
+from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
@@ -63,7 +63,7 @@ def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: 
     files = {named: tmp_path / f"{place}.yaml" for place, named in enumerate(texts)}
     for named, text in texts.items():
         files[named].write_text(text)
-    policies = {named: policy_file.load(file) for named, file in files.items()}
+    policies = {named: rules.load_policy(file) for named, file in files.items()}
     clock = MovingClock(datetime.now(UTC))
     with ReplayServer(folder_of(name), variant=variant, now=clock.now, deletes="refuse") as server:
         clock.moment = server.recorded_at + AGED

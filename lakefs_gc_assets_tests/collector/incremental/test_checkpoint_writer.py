@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     CheckpointCounts,
     count_late_arrivals,
@@ -194,7 +194,7 @@ class TestLeave:
         put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), told)
         not_committed = [row for row in rows if row["address"] not in self.HELD]
         put(step, NOT_COMMITTED_DF, pa.Table.from_pylist(not_committed, LISTED), NoFigures())
-        read = ranges_read.write(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
+        read = checkpoint.write_ids(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
         held = pa.Table.from_pylist([live(address) for address in self.HELD], LIVE)
         put(step, COMMITTED_DF, held, replace(COMMITTED_FIGURES, read_sha256=read))
         checkpoint.write_listed_slices(repository.store, plan.run_id, plan.attempt, [OLD, NEW])

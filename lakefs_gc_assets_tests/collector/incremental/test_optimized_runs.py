@@ -10,8 +10,8 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastRun
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
-from lakefs_gc_assets.collector.incremental import checkpoint, ranges_read
-from lakefs_gc_assets.collector.incremental.ranges_read import StoredIds
+from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import StoredIds
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -98,7 +98,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) ->
 
 
 def test_many_ids_are_taken_over_from_run_to_run(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges_read, "_SMALL", 3)
+    monkeypatch.setattr(checkpoint, "_SMALL", 3)
     store = runs.repository.store
     clean, second = collected(runs, Flow.CLEAN), collected(runs)
     expiring.remove_frames(store, PastRun(clean.run_id, expiring.FOLDERS, frozenset()))

@@ -17,13 +17,13 @@ from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
 from lakefs_gc_assets_tests.collector.scripted import HandClock
-from lakefs_gc_assets_tests.collector.sweep.test_deletion_move import ALL, KEYS, SLICE, Moving
+from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS, SLICE, Moving
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
@@ -71,7 +71,7 @@ class Purging:
         return self.moving.store
 
     def prepare(self) -> None:
-        for batch in self.store.list(deletion.ROOT):
+        for batch in self.store.list(passes.ROOT):
             self.store.delete(batch["key"].to_pylist())
         self.moving.prepare()
         self.moving.quarantine(self.store)
@@ -139,7 +139,7 @@ def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
 
 def test_of_each_copy_is_told_what_became_of_it_and_why(purge: Purging) -> None:
     other = f"{KEYS[0][:-2]}v0"
-    purge.store.put(deletion.key(purge.moving.run, other), b"copied before the sweep was killed")
+    purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
     purge.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
     token = purge.moving.lock().token
     moved = [*quarantine_purge.in_quarantine(purge.store)]
@@ -160,8 +160,8 @@ def test_of_each_copy_is_told_what_became_of_it_and_why(purge: Purging) -> None:
 
 def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     older = began(purge.moving.opened, 2 * DAY).run_id
-    purge.store.put(deletion.key(older, KEYS[0]), b"older")
-    purge.store.put(f"{deletion.ROOT}by hand/{KEYS[0]}", b"somebody's")
+    purge.store.put(passes.key(older, KEYS[0]), b"older")
+    purge.store.put(f"{passes.ROOT}by hand/{KEYS[0]}", b"somebody's")
 
     def named(*run_ids: str) -> list[str]:
         return [each.run_id for each in quarantine_purge.in_quarantine(purge.store, run_ids)]
@@ -173,7 +173,7 @@ def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
 def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purging) -> None:
     class Emptied(BreakingStore):
         def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-            return iter([]) if prefix == deletion.key(purge.moving.run, "") else super().list(prefix)
+            return iter([]) if prefix == passes.key(purge.moving.run, "") else super().list(prefix)
 
     (moved,) = quarantine_purge.in_quarantine(Emptied(purge.store))
     assert (moved.copies, moved.size) == (COPIES.empty_table(), 0)
@@ -214,7 +214,7 @@ def test_what_is_live_and_there_already_loses_only_a_copy_that_is_the_same(
 
 def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None:
     other = f"{KEYS[0][:-2]}v0"
-    purge.store.put(deletion.key(purge.moving.run, other), b"copied before the sweep was killed")
+    purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
 
     told = purge.purge(purge.store, live=[other])
 
@@ -223,7 +223,7 @@ def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None
 
 
 def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
-    note = deletion.key(purge.moving.run, "note by hand.txt")
+    note = passes.key(purge.moving.run, "note by hand.txt")
     purge.store.put(note, b"note")
 
     assert set(purge.purge(purge.store)) == set(KEYS)
@@ -279,9 +279,9 @@ def test_a_list_of_a_batch_that_cannot_be_removed_is_told_and_settled_the_next_t
 
 
 def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Purging) -> None:
-    begun = deletion.key(purge.moving.run, "purging/purged-1")
+    begun = passes.key(purge.moving.run, "purging/purged-1")
     purge.store.put(begun, b"damaged")
-    assert purge.purge(purge.store) == {deletion.key(purge.moving.run, ""): Fate.KEPT}
+    assert purge.purge(purge.store) == {passes.key(purge.moving.run, ""): Fate.KEPT}
     assert purge.moving.moved() == {**ALL, "purging/purged-1": b"damaged"}
     purge.store.delete([begun])
     assert set(purge.purge(purge.store).values()) == {Fate.PURGED}

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import deletion
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CollectionError,
@@ -69,7 +69,7 @@ class World:
         self.step: Step[ArrowRows] = Step(self.lines.append, self.lines.append, self.opened, LocalEngine(), plan, None)
         self.check = LiveCheck(self.step, lambda error: None)
         for address in COPIED:
-            self.store.put(deletion.key(plan.run_id, address), CONTENT)
+            self.store.put(passes.key(plan.run_id, address), CONTENT)
         rows = [
             {
                 "address": address,
@@ -77,7 +77,7 @@ class World:
                 "slice": None,
                 "slice_window": "2026-11",
                 "etag": None,
-                "key": deletion.key(plan.run_id, address),
+                "key": passes.key(plan.run_id, address),
             }
             for address in COPIED
         ]

@@ -20,8 +20,8 @@ from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import deletion
-from lakefs_gc_assets.collector.sweep.deletion import Sweep
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore
@@ -499,7 +499,7 @@ class TestInAFolder:
     def test_of_what_was_moved_and_what_was_not_each_goes_its_own_way(self, folder: Deleting) -> None:
         rows = folder.sweep(*KEYS[:2])
         plain = LocalStore(cast(VersionedFolder, folder.store).folder)
-        plain.copy(KEYS[2], deletion.key(folder.run, KEYS[2]))
+        plain.copy(KEYS[2], passes.key(folder.run, KEYS[2]))
         plain.delete([KEYS[2]])
         moved = receipts.table(candidates(KEYS[2]), [Outcome.QUARANTINED], [None], NOW, "attempt")
         place = moved.schema.get_field_index("size")

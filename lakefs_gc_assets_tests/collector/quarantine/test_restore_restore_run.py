@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockHeld, LockLost
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, opened
-from lakefs_gc_assets_tests.collector.sweep.test_deletion_move import ALL, KEYS, Moving
+from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS, Moving
 
 __all__ = ["opened"]
 

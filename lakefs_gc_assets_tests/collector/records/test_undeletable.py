@@ -3,7 +3,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector.incremental.base_run import report_to_follow
+from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records import undeletable
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.records.undeletable import LIMIT, Failures, Undeletable, Verdict, judge

@@ -21,8 +21,7 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     kept_dangling,
     mark_kept_by,
 )
-from lakefs_gc_assets.collector.retention.policy import Policy
-from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule, effective
+from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Policy, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange

@@ -13,8 +13,8 @@ import pytest
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.commits import CommitSource
-from lakefs_gc_assets.collector.retention.policy import Policy
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
+from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.errors import (
     AccessDenied,
     ConfigurationError,

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.retention.policy import BranchRule, Policy
 from lakefs_gc_assets.collector.retention.rules import (
+    BranchRule,
     EffectiveRules,
+    Policy,
     Rule,
     digest,
     effective,

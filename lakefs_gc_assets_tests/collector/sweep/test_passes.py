@@ -26,8 +26,8 @@ from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import deletion, passes
-from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -133,7 +133,7 @@ def test_an_object_that_cannot_be_deleted_leaves_no_copy_in_quarantine(replaying
         result = runs.make(opened, sweep=True)
         assert result.success, result.failures
         assert runs.report(opened.run_id).counts["failed"] == 3
-    copies = [key for key in runs.server.stored() if key.startswith(deletion.ROOT)]
+    copies = [key for key in runs.server.stored() if key.startswith(passes.ROOT)]
     assert sorted(key.split("/", 5)[-1] for key in copies) == sorted(garbage - runs.server.undeletable)
 
 
@@ -521,7 +521,7 @@ class TestSweepOnce:
         run = Sweeping(opener, sweep_mode="quarantine")
         assert run.sweep() == dict.fromkeys(KEYS, "quarantined")
         assert run.there() == set()
-        assert {run.store.get(deletion.key(PLAN.run_id, key)) for key in KEYS} == {b"0123456789"}
+        assert {run.store.get(passes.key(PLAN.run_id, key)) for key in KEYS} == {b"0123456789"}
 
     def test_a_lock_that_somebody_else_took_is_noticed(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)

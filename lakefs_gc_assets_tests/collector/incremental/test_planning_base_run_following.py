@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.incremental.base_run import report_to_follow
+from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Approval, Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report

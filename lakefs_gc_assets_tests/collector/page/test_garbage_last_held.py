@@ -12,15 +12,14 @@ import pytest
 
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
-from lakefs_gc_assets.collector.incremental import ranges_read
+from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.facts import RunFacts, gather
-from lakefs_gc_assets.collector.page.garbage import Garbage
-from lakefs_gc_assets.collector.page.last_held import LastHeld, LastHolder, find_last_held
+from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import last_holders
+from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
@@ -49,9 +48,9 @@ def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> l
     """Each candidate with the commit that held it last, its branch, rule and folder."""
     candidates = manifest.read(opened.store, run_id, CANDIDATES_DF)
     attempt = candidates.span.attempt
-    holders = last_holders.read(opened.store, run_id, attempt)
+    holders = active_commits.read_last_holders(opened.store, run_id, attempt)
     assert holders is not None
-    live = ranges_read.read(opened.store, run_id, attempt) if skip_live else frozenset()
+    live = checkpoint.read_stored_ids(opened.store, run_id, attempt) if skip_live else frozenset()
     found = find_last_held(LiveFiles(opened.store, opened.namespace, "month"), holders, live, candidates)
     assert found is not None
     named = holders.to_pylist()

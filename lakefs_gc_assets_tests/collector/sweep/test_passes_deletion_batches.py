@@ -9,8 +9,8 @@ import pytest
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.sweep.deletion import Sweep
-from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.collector.sweep.passes import Sweep
+from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore

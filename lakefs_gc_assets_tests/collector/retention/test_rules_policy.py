@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.retention import policy
-from lakefs_gc_assets.collector.retention.policy import BranchRule, Policy, in_units
+from lakefs_gc_assets.collector.retention import rules as retention_rules
+from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, in_units
 from lakefs_gc_assets.errors import ConfigurationError
 
 DAY = timedelta(days=1)
@@ -28,7 +28,7 @@ replace: true
 
 
 def read(text: str) -> Policy:
-    return policy.parse(text, "policy.yaml")
+    return retention_rules.parse_policy(text, "policy.yaml")
 
 
 class TestFiles:
@@ -53,8 +53,8 @@ class TestFiles:
         assert not Policy().replace
 
     def test_the_example_in_its_own_words(self) -> None:
-        example = policy.__doc__ or ""
-        found = read(example.partition("line.\n")[2])
+        example = retention_rules.__doc__ or ""
+        found = read(example.partition("line:\n")[2].partition("`load_server_rules`")[0])
         assert found.rule_of("user-x") == BranchRule("user-*", timedelta(hours=36), 5)
         assert (len(found.pinned), found.keep_tags, found.replace) == (1, True, False)
 
@@ -119,12 +119,12 @@ class TestFiles:
 
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"cannot read policy file .*nowhere\.yaml: No such file"):
-            policy.load(tmp_path / "nowhere.yaml")
+            retention_rules.load_policy(tmp_path / "nowhere.yaml")
         (tmp_path / "latin.yaml").write_bytes(b"default: 3d # \xfc")
         with pytest.raises(ConfigurationError, match="not in UTF-8"):
-            policy.load(tmp_path / "latin.yaml")
+            retention_rules.load_policy(tmp_path / "latin.yaml")
         (tmp_path / "good.yaml").write_text(WHOLE)
-        assert policy.load(tmp_path / "good.yaml") == read(WHOLE)
+        assert retention_rules.load_policy(tmp_path / "good.yaml") == read(WHOLE)
 
     @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
     def test_whatever_is_written_is_read_or_refused(self, text: str) -> None:

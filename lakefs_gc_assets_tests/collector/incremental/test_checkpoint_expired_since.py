@@ -9,9 +9,8 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF
-from lakefs_gc_assets.collector.incremental import checkpoint, expired_since
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.incremental.expired_since import store_expired
+from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, store_expired
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -41,7 +40,9 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
     left = ended(repository, before).checkpoint
     assert left is not None
-    sha256 = checkpoint.write(repository.store, before.run_id, before.attempt, RangeRecords.from_records(tracked))
+    sha256 = checkpoint.write_ranges(
+        repository.store, before.run_id, before.attempt, RangeRecords.from_records(tracked)
+    )
     left = replace(left, tracked=len(tracked), tracked_sha256=sha256, full_run=before.run_id)
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)
@@ -73,7 +74,7 @@ def test_what_ranges_held_in_sealed_slices_that_are_live_no_more(repository: Ope
 def test_what_an_earlier_run_deleted_is_left_out(repository: OpenRepository) -> None:
     step, before = following(repository, [put_range(repository.store, {"a": Staged(SEALED_ONE), "b": Staged("root")})])
     gone = step.engine.table(pa.table({"address": [SEALED_ONE]}))
-    with mock.patch.object(expired_since, "deleted_before", lambda step: gone):
+    with mock.patch.object(checkpoint, "deleted_before", lambda step: gone):
         assert store_expired(step, before, found_live(step)).table().column("address").to_pylist() == ["root"]
 
 
@@ -88,7 +89,7 @@ def test_of_much_that_expired_what_live_ranges_with_the_same_keys_hold_is_left_o
     new = put_range(repository.store, {"b": Staged(other), "d": Staged(SEALED_ONE + "x")})
     step, before = following(repository, [dead, before_and_now])
     repository.store.delete([METADATA + before_and_now.id])
-    monkeypatch.setattr(expired_since, "_MANY_ENTRIES", 2 if many else 3)
+    monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 2 if many else 3)
 
     found = store_expired(step, before, found_live(step, before_and_now, new))
 

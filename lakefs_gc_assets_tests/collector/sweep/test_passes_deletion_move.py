@@ -18,9 +18,9 @@ from lakefs_gc_assets.collector.quarantine import restore as restore_module
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.sweep import deletion
-from lakefs_gc_assets.collector.sweep.deletion import Quarantine
-from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.sweep.passes import Quarantine
+from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.collector.universe import parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
@@ -107,10 +107,10 @@ class Moving:
     def there(self, prefix: str = "data/") -> dict[str, bytes]:
         """Objects and their content."""
         keys = [key for batch in self.store.list(prefix) for key in batch["key"].to_pylist()]
-        return {key.removeprefix(f"{deletion.ROOT}{self.run}/"): self.store.get(key) for key in keys}
+        return {key.removeprefix(f"{passes.ROOT}{self.run}/"): self.store.get(key) for key in keys}
 
     def moved(self) -> dict[str, bytes]:
-        return self.there(deletion.ROOT)
+        return self.there(passes.ROOT)
 
 
 def content(number: int) -> bytes:
@@ -190,7 +190,7 @@ def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_
 
 def test_what_left_quarantine_is_told(moving: Moving) -> None:
     moving.quarantine(moving.store)
-    moving.store.delete([deletion.key(moving.run, KEYS[0])])
+    moving.store.delete([passes.key(moving.run, KEYS[0])])
     told = moving.restore(moving.store)
     assert told == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
 
@@ -204,7 +204,7 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
                 raise StorageError("AccessDenied")
             super().copy(source, target)
 
-    monkeypatch.setattr(deletion, "BATCH", 1)
+    monkeypatch.setattr(passes, "BATCH", 1)
     moving.quarantine(Refusing(moving.store))
     rows = receipts.read(moving.store, moving.run)
     assert sorted(zip(*(rows[name].to_pylist() for name in ("address", "outcome", "attempt")), strict=True)) == [
@@ -239,10 +239,10 @@ class TestWhatIsToldOfARestoration:
 
     def test_where_there_is_something_else_or_nothing(self, moving: Moving) -> None:
         moving.quarantine(moving.store)
-        moving.store.delete([deletion.key(moving.run, KEYS[0])])
+        moving.store.delete([passes.key(moving.run, KEYS[0])])
         moving.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
         moving.store.put(KEYS[2], b"another size")
-        copy = deletion.key(moving.run, KEYS[1])
+        copy = passes.key(moving.run, KEYS[1])
         assert self.told(moving, moving.store) == [
             (KEYS[0], Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"),
             (KEYS[1], Fate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
@@ -274,7 +274,7 @@ class TestWhatIsToldOfARestoration:
                 return super().get(key)
 
         moving.quarantine(moving.store, KEYS[:1])
-        cast(CopiesObjects, moving.store).copy(deletion.key(moving.run, KEYS[0]), KEYS[0])
+        cast(CopiesObjects, moving.store).copy(passes.key(moving.run, KEYS[0]), KEYS[0])
         assert self.told(moving, Unread(moving.store)) == [(KEYS[0], Fate.THERE, None)]
         assert (moving.moved(), moving.there()[KEYS[0]]) == ({}, ALL[KEYS[0]])
 
@@ -286,7 +286,7 @@ class TestWhatIsToldOfARestoration:
                 super().copy_if_absent(source, target)
 
             def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-                if [*keys] == [deletion.key(moving.run, KEYS[1])]:
+                if [*keys] == [passes.key(moving.run, KEYS[1])]:
                     return [DeleteOutcome(keys[0], DeleteResult.FAILED, "Forbidden")]
                 return super().delete(keys)
 
@@ -325,8 +325,8 @@ class TestWithoutACopy:
 
 
 def test_a_stale_copy_is_replaced(moving: Moving) -> None:
-    moving.store.put(deletion.key(moving.run, KEYS[0]), b"x" * len(ALL[KEYS[0]]))
-    moving.store.put(deletion.key(moving.run, KEYS[1]), b"another size")
+    moving.store.put(passes.key(moving.run, KEYS[0]), b"x" * len(ALL[KEYS[0]]))
+    moving.store.put(passes.key(moving.run, KEYS[1]), b"another size")
     moving.quarantine(moving.store)
     assert moving.moved() == ALL
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.repository import SystemClock, monotonic
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import validity
-from lakefs_gc_assets.collector.sweep.validity import Validity
+from lakefs_gc_assets.collector.sweep import recheck
+from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -151,8 +151,8 @@ def test_it_can_be_handed_to_another_process() -> None:
 
 
 def test_asking_a_store_for_the_time_leaves_nothing_behind(store: ObjectStore) -> None:
-    before = validity.store_time(store, RUN)
-    after = validity.store_time(store, RUN)
+    before = recheck.store_time(store, RUN)
+    after = recheck.store_time(store, RUN)
     assert before <= after
     assert [key for batch in store.list(run_folder.ROOT) for key in batch["key"].to_pylist()] == []
 
@@ -162,13 +162,13 @@ def test_what_could_not_be_removed_is_left(tmp_path: Path) -> None:
         def delete(self, keys: object) -> list[DeleteOutcome]:
             return [DeleteOutcome("key", DeleteResult.FAILED, "AccessDenied")]
 
-    assert validity.store_time(Keeping(tmp_path), RUN) == NOW
+    assert recheck.store_time(Keeping(tmp_path), RUN) == NOW
 
     class Failing(TimedStore):
         def delete(self, keys: object) -> list[DeleteOutcome]:
             raise StorageError("503")
 
-    assert validity.store_time(Failing(tmp_path), RUN) == NOW
+    assert recheck.store_time(Failing(tmp_path), RUN) == NOW
 
 
 def test_a_clock_without_a_stopwatch_tells_seconds_by_its_time() -> None:

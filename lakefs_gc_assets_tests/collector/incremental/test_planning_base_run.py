@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
-from lakefs_gc_assets.collector.incremental import base_run, checkpoint, planning, ranges_read
-from lakefs_gc_assets.collector.incremental.base_run import NoBaseRun
+from lakefs_gc_assets.collector.incremental import checkpoint, planning
+from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, restoration
@@ -27,7 +27,7 @@ __all__ = ["opened"]
 def why_not(opened: OpenRepository, definition: str = ALL_COMMITS, before: str | None = None) -> str:
     """Why there is no base run."""
     with pytest.raises(NoBaseRun) as refused:
-        base_run.find(opened, definition, before)
+        planning.find(opened, definition, before)
     return str(refused.value)
 
 
@@ -35,7 +35,7 @@ def test_the_newest_sweep_is_built_on(opened: OpenRepository) -> None:
     ended(opened, began(opened, 3 * DAY))
     newest = began(opened, DAY)
     ended(opened, newest)
-    found = base_run.find(opened, ALL_COMMITS)
+    found = planning.find(opened, ALL_COMMITS)
     assert (found.run_id, found.sealed) == (newest.run_id, frozenset([SEALED]))
 
 
@@ -47,7 +47,7 @@ def test_a_dry_run_neither_helps_nor_hides(opened: OpenRepository) -> None:
     ended(opened, real)
     ended(opened, began(opened, DAY, sweep=False), dry_run=True, checkpoint=None)
     began(opened, HOUR, sweep=False)
-    assert base_run.find(opened, ALL_COMMITS).run_id == real.run_id
+    assert planning.find(opened, ALL_COMMITS).run_id == real.run_id
 
 
 def test_none_is_needed_for_there_to_be_none(opened: OpenRepository) -> None:
@@ -59,7 +59,7 @@ def test_a_run_is_no_base_run_of_itself_nor_of_earlier_ones(opened: OpenReposito
     ended(opened, first)
     second = began(opened, DAY)
     ended(opened, second)
-    assert base_run.find(opened, ALL_COMMITS, before=second.run_id).run_id == first.run_id
+    assert planning.find(opened, ALL_COMMITS, before=second.run_id).run_id == first.run_id
     assert why_not(opened, before=first.run_id) == "there is no earlier run"
 
 
@@ -82,7 +82,7 @@ def test_a_newest_sweep_without_a_checkpoint_hides_older_ones(
 def test_deletions_that_failed_wait_among_the_open_objects(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest, success=False, ending=Ending.PARTLY_DELETED)
-    assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
+    assert planning.find(opened, ALL_COMMITS).run_id == newest.run_id
 
 
 def test_a_sweep_that_has_not_ended_hides_older_ones(opened: OpenRepository) -> None:
@@ -114,18 +114,18 @@ def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> Non
     checkpoint.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
     assert "sealed-attempt.parquet: checksum" in why_not(opened)
     ended(opened, newest)
-    ranges_read.write(opened.store, newest.run_id, newest.attempt, [])
+    checkpoint.write_ids(opened.store, newest.run_id, newest.attempt, [])
     assert "read-attempt.parquet: checksum" in why_not(opened)
 
 
 def test_an_earlier_file_of_ids_that_is_gone_or_changed_is_named(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranges_read, "_SMALL", 0)
+    monkeypatch.setattr(checkpoint, "_SMALL", 0)
     newest = began(opened, DAY)
     report = ended(opened, newest)
-    assert base_run.find(opened, "all commits").report == report
-    key = ranges_read.StoredIds(newest.run_id, newest.attempt).earlier_key
+    assert planning.find(opened, "all commits").report == report
+    key = checkpoint.StoredIds(newest.run_id, newest.attempt).earlier_key
     opened.store.put(key, b"another one")
     assert "read-earlier-attempt.parquet: checksum" in why_not(opened)
     opened.store.delete([key])
@@ -169,17 +169,17 @@ def test_objects_that_were_brought_back_since_are_named(opened: OpenRepository) 
     )
     later = began(opened, HOUR)
     ended(opened, later)
-    assert base_run.find(opened, ALL_COMMITS).run_id == later.run_id
+    assert planning.find(opened, ALL_COMMITS).run_id == later.run_id
 
 
 def test_the_same_cutoff_is_no_earlier_one(opened: OpenRepository) -> None:
     newest = began(opened, DAY)
     ended(opened, newest)
-    found = base_run.find(opened, ALL_COMMITS)
-    base_run.require_earlier_cutoff(found, newest)
+    found = planning.find(opened, ALL_COMMITS)
+    planning.require_earlier_cutoff(found, newest)
     earlier = newest.cutoff - timedelta(microseconds=1)
     with pytest.raises(NoBaseRun) as refused:
-        base_run.require_earlier_cutoff(found, replace(newest, cutoff=earlier))
+        planning.require_earlier_cutoff(found, replace(newest, cutoff=earlier))
     assert str(refused.value) == (
         f"run {newest.run_id} had a later cutoff, {newest.cutoff:%F %T}Z, than this one, {earlier:%F %T}Z"
     )
@@ -197,50 +197,50 @@ class TestByRules:
         assert report.checkpoint is not None
         full_run = IDS.descending(NOW - ago * DAY)
         ended(opened, newest, checkpoint=replace(report.checkpoint, full_run=full_run))
-        found, settings = base_run.find(opened, ALL_COMMITS), CollectionSettings(full_listing_days=days)
+        found, settings = planning.find(opened, ALL_COMMITS), CollectionSettings(full_listing_days=days)
         planned = replace(newest, started_at=NOW)
         if recent:
-            base_run.require_recent_full_listing(found, planned, settings)
+            planning.require_recent_full_listing(found, planned, settings)
             return
         with pytest.raises(NoBaseRun, match=f"run {full_run} listed every object last, at .*days is {days}"):
-            base_run.require_recent_full_listing(found, planned, settings)
+            planning.require_recent_full_listing(found, planned, settings)
 
     def test_nor_by_a_run_that_does_not_say_when(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         ended(opened, newest)
-        found = base_run.find(opened, ALL_COMMITS)
+        found = planning.find(opened, ALL_COMMITS)
         with pytest.raises(NoBaseRun, match="does not say which run listed every object last"):
-            base_run.require_recent_full_listing(found, newest, CollectionSettings())
+            planning.require_recent_full_listing(found, newest, CollectionSettings())
 
     def test_no_run_that_built_on_it_failed(self, opened: OpenRepository) -> None:
         newest = began(opened, 2 * DAY)
         ended(opened, newest)
-        found = base_run.find(opened, ALL_COMMITS)
+        found = planning.find(opened, ALL_COMMITS)
         dry = began(opened, DAY, sweep=False, base_run=newest.run_id)
         planned = began(opened, HOUR, previous_run=dry.run_id)
-        base_run.require_none_failed_on(opened.store, found, planned)
+        planning.require_none_failed_on(opened.store, found, planned)
         reports.write(opened.store, reports.failed(dry, NOW, "a range is gone"))
         with pytest.raises(NoBaseRun) as refused:
-            base_run.require_none_failed_on(opened.store, found, planned)
+            planning.require_none_failed_on(opened.store, found, planned)
         assert str(refused.value) == f"run {dry.run_id}, which built on run {newest.run_id}, failed (a range is gone)"
         reports.write(opened.store, reports.failed(replace(dry, base_run=None), NOW, "something else"))
-        base_run.require_none_failed_on(opened.store, found, planned)
+        planning.require_none_failed_on(opened.store, found, planned)
         again = replace(planned, base_run=newest.run_id)
         reports.write(opened.store, reports.failed(again, NOW, "a range is gone"))
         with pytest.raises(NoBaseRun, match=f"run {planned.run_id}, which built on run"):
-            base_run.require_none_failed_on(opened.store, found, planned)
+            planning.require_none_failed_on(opened.store, found, planned)
 
     def test_the_file_of_tracked_ranges_is_the_one_that_the_report_names(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         report = ended(opened, newest)
         assert report.checkpoint is not None
-        sha256 = checkpoint.write(opened.store, newest.run_id, newest.attempt, RangeRecords.from_records([]))
+        sha256 = checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, RangeRecords.from_records([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
-        assert base_run.find(opened, ALL_COMMITS).run_id == newest.run_id
+        assert planning.find(opened, ALL_COMMITS).run_id == newest.run_id
         assert not checkpoint.read_ids(opened.store, newest.run_id, left)
         other = RangeRecords.from_records([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
-        checkpoint.write(opened.store, newest.run_id, newest.attempt, other)
+        checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, other)
         assert "tracked-attempt.parquet: checksum" in why_not(opened)
 
 
@@ -248,16 +248,16 @@ def test_so_many_of_the_newest_runs_are_looked_at(opened: OpenRepository) -> Non
     real = began(opened, 3 * DAY)
     for days in (1, 2):
         began(opened, days * DAY, sweep=False)
-    assert base_run.newest_sweep(opened.store, among=3) == real
-    assert base_run.newest_sweep(opened.store, among=2) is None
+    assert planning.newest_sweep(opened.store, among=3) == real
+    assert planning.newest_sweep(opened.store, among=2) is None
 
 
 def test_a_dry_run_that_was_approved_was_to_delete(opened: OpenRepository) -> None:
     dry, other = began(opened, 2 * DAY, sweep=False), began(opened, DAY, sweep=False)
     plan.write_approval(opened.store, Approval(dry.run_id, dry.attempt, "0" * 64, NOW))
-    assert base_run.newest_sweep(opened.store) == dry
+    assert planning.newest_sweep(opened.store) == dry
     plan.write_approval(opened.store, Approval(other.run_id, other.attempt, "0" * 64, NOW))
-    assert base_run.newest_sweep(opened.store) == other
+    assert planning.newest_sweep(opened.store) == other
 
 
 class TestPlanning:
