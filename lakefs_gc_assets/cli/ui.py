@@ -11,7 +11,7 @@ from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, lo
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
-from lakefs_gc_assets.embedded.ui import ending_on_signals, prepare_home, serve
+from lakefs_gc_assets.embedded.ui import ending_on_signals, prepare_home, require_free_port, serve
 from lakefs_gc_assets.errors import LogLine, requiring
 
 
@@ -39,6 +39,7 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     """
     with requiring("ui", "the Dagster UI"):
         import dagster_webserver  # noqa: F401
+    require_free_port(port)
     status, say = 0, show_progress if as_json else click.echo
 
     def print_url(url: str) -> None:

@@ -5,6 +5,7 @@ Its log goes to a file; the URL is printed once there is something to see.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.errors import CollectionError, LogLine
 
+_HOST = "127.0.0.1"
+_OTHER_PORT = "give --port a free one (with make ui: PORT=3001)"
 _DEFINITIONS = "lakefs_gc_assets.definitions"
 _START_SECONDS = 600
 _RUN_SECONDS = 1800
@@ -36,6 +39,7 @@ _INSTANCE = {
     "nux": {"enabled": False},
 }
 """Settings of the project's own dagster.yaml for one machine."""
+_INSTANCE_INFO = "query { instance { info } }"
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
   locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
 _RUNS = """query { runsOrError(filter: {pipelineName: "collect"}, limit: 1) { ... on Runs { results {
@@ -49,10 +53,12 @@ class DagsterUI:
     """The webserver and daemon that `dagster dev` has started.
 
     Attributes:
+        home: the folder of Dagster's runs, its DAGSTER_HOME.
         log: their output.
     """
 
     url: str
+    home: Path
     process: "subprocess.Popen[bytes]"
     log: Path
 
@@ -64,9 +70,13 @@ class DagsterUI:
         return data
 
     def wait_until_loaded(self) -> str:
-        """Waits for the code location; returns its name. Raises CollectionError where it cannot be loaded."""
+        """Waits for the code location; returns its name.
+
+        Raises CollectionError where it cannot be loaded, or where another Dagster answers at the URL.
+        """
         for _ in self._waiting(_START_SECONDS, "start"):
             try:
+                self._require_own_instance()
                 entries = self.ask(_LOCATIONS)["workspaceOrError"].get("locationEntries", [])
             except HTTPError:
                 continue
@@ -77,6 +87,18 @@ class DagsterUI:
                         raise CollectionError(f"the definitions cannot be loaded: {location['message'].strip()}")
                     return str(entry["name"])
         raise AssertionError
+
+    def _require_own_instance(self) -> None:
+        """Raises CollectionError where another Dagster answers, in which nothing may be launched.
+
+        An instance is told by the folder of its artifacts, which is its home unless dagster.yaml names another.
+        """
+        answered = yaml.safe_load(self.ask(_INSTANCE_INFO)["instance"]["info"] or "") or {}
+        own = yaml.safe_load((self.home / "dagster.yaml").read_text(encoding="utf-8")) or {}
+        default = {"config": {"base_dir": str(self.home)}}
+        folders = [info.get("local_artifact_storage", default).get("config") for info in (answered, own)]
+        if not answered or folders[0] != folders[1]:
+            raise CollectionError(f"another Dagster answers at {self.url}: {_OTHER_PORT}")
 
     def make_first_run(self, location: str, say: LogLine = click.echo) -> None:
         """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
@@ -115,13 +137,22 @@ class DagsterUI:
         return lines[-1] if lines else "empty"
 
 
+def require_free_port(port: int) -> None:
+    """Raises CollectionError where something listens on this port of the machine, or it may not be used."""
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError as error:
+        raise CollectionError(f"port {port} cannot be used ({error.strerror}): {_OTHER_PORT}") from None
+
+
 @contextmanager
-def started(environment: Mapping[str, str], port: int, log: Path) -> Iterator[DagsterUI]:
+def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[DagsterUI]:
     """Starts webserver and daemon, and ends them with everything that they have started."""
-    command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", "127.0.0.1", "-p", str(port)]
+    log = home / "ui.log"
+    command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", _HOST, "-p", str(port)]
     command += ["--log-level", "warning", "--code-server-log-level", "warning"]
     # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment, "DAGSTER_HOME": str(home)}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -132,7 +163,7 @@ def started(environment: Mapping[str, str], port: int, log: Path) -> Iterator[Da
             start_new_session=True,
         )
         try:
-            yield DagsterUI(f"http://127.0.0.1:{port}", process, log)
+            yield DagsterUI(f"http://{_HOST}:{port}", home, process, log)
         finally:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -189,7 +220,7 @@ def serve(
     Raises:
         CollectionError: it does not start.
     """
-    with started({**environment, "DAGSTER_HOME": str(home)}, port, home / "ui.log") as ui:
+    with started(environment, port, home) as ui:
         location = ui.wait_until_loaded()
         if first_run:
             ui.make_first_run(location, say)
