@@ -15,10 +15,12 @@ class Receiver:
 
     Attributes:
         status: what it answers.
+        first: what it answers at first, before that.
     """
 
     url: str = ""
     status: int = 200
+    first: list[int] = field(default_factory=list)
     posted: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -31,7 +33,7 @@ def receiving() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             assert self.headers["Content-Type"] == "application/json"
             receiver.posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(receiver.status)
+            self.send_response(receiver.first.pop(0) if receiver.first else receiver.status)
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:

@@ -37,6 +37,8 @@ FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
 OLDEST_GARBAGE = "oldest_garbage_days"
 _ERROR = 1000
+_RECENT_EVENTS = 50
+"""Events of the history among which one of a Dagster run that just ended is looked for."""
 
 
 def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
@@ -100,6 +102,8 @@ class Historian:
         def note() -> None:
             approved = settings.approve_run == plan.run_id or plans.read_approval(store, plan.run_id) is not None
             tags = {RUN_TAG: plan.run_id, MODE_TAG: mode_of(plan, approved, settings)}
+            # A launch can have any tags, and a re-execution has those of the run that it repeats.
+            tags |= {tag: "under way" for tag in (ENDING_TAG, FREED_TAG) if tag in self.run.tags}
             self.instance.add_run_tags(self.run.run_id, tags)
 
         self._try(note)
@@ -122,7 +126,7 @@ class Historian:
         self._try(lambda: self._note_failure(store, run_id, now, error))
 
     def _note_failure(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
-        if ENDING_TAG in self._tags():
+        if self._is_recorded():
             return  # If several checks fail, the first one ended the run.
         plan = None
         if store is not None and run_id is not None:
@@ -158,7 +162,7 @@ class Historian:
         self._report(shown)
 
     def _tag(self, ending: Ending, freed: int) -> None:
-        tags = {ENDING_TAG: ending.value, **({FREED_TAG: size(freed)} if freed else {})}
+        tags = {ENDING_TAG: ending.value, **({FREED_TAG: size(freed)} if freed or FREED_TAG in self._tags() else {})}
         self.instance.add_run_tags(self.run.run_id, tags)
 
     def _report(self, shown: Mapping[str, Any], asset: str = HISTORY) -> None:
@@ -172,6 +176,16 @@ class Historian:
         """The current tags of the Dagster run."""
         run = self.instance.get_run_by_id(self.run.run_id)
         return run.tags if run else {}
+
+    def _is_recorded(self) -> bool:
+        """True if the history has the end of this Dagster run.
+
+        Events that somebody reports through the webserver have metadata of plain types, which do not count.
+        """
+        records = self.instance.fetch_materializations(self.names.asset(HISTORY), limit=_RECENT_EVENTS).records
+        events = (record.asset_materialization for record in records)
+        values = (event.metadata.get("dagster_run") for event in events if event)
+        return any(isinstance(value, dg.DagsterRunMetadataValue) and value.value == self.run.run_id for value in values)
 
     def _freed_before(self) -> int | None:
         """The total of the last event that has one; None if no recent event has one, 0 on an ephemeral instance."""

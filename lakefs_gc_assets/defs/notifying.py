@@ -1,28 +1,51 @@
-"""Sensors that report ended runs, to a webhook if one is configured.
+"""Sensors that note ended runs and report them, to a webhook if one is configured.
 
-The posted body is `{"text": …}`, which Slack and compatible services accept.
+The posted body is `{"text": …}`, which Slack and compatible services accept. Tags of a launch can say
+anything, so messages about the end of a run come from its stored report.
 """
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import urllib3
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
+from lakefs_gc_assets.defs.history import HISTORY, Historian
+from lakefs_gc_assets.defs.partitions import Names, run_id_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.sensors import EndedRunSensor
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
+from lakefs_gc_assets.lakefs import xids
 
 _SECTION = "notifications"
 _FAILURES, _ENDS = "failure_webhook", "ended_webhook"
 _SECONDS = 10
-_MAX_EVENTS = 50
+_ATTEMPTS = 3
+_MAX_LETTERS = 3000
+_KEPT = timedelta(days=7)
+"""Messages about runs that ended longer ago are dropped."""
+
+
+class MessageNotSent(dg.DagsterError):
+    """A message that could not be sent now.
+
+    Dagster lets its own errors fail a sensor's tick. The cursor stays then, and the next tick tries again; after any
+    other error the cursor moves on, and the message is lost.
+    """
+
+
+class _Transient(CollectionError):
+    """A webhook failed in a way that may pass."""
 
 
 def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
@@ -32,70 +55,125 @@ def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) ->
         jobs: names of its jobs, whose failures are reported; failed collections without a job are reported too.
     """
     configured = {name for section, name in loaded.secret_variables if section == _SECTION}
-    failures = _failure_sensor(names, loaded, clock, jobs, _FAILURES in configured)
-    return [failures, *([_ended_sensor(names, loaded)] if _ENDS in configured else [])]
+    defined = [_note_failures(names, clock)]
+    if _FAILURES in configured:
+        defined.append(_tell_of_failures(names, loaded, clock, jobs))
+    if _ENDS in configured:
+        defined.append(_tell_of_runs(names, loaded, clock))
+    return defined
 
 
-def post(url: str, text: str) -> None:
-    """Posts a message to a webhook. Raises CollectionError, without the URL, which may be a secret, if that fails."""
+def post(url: str, text: str, sleep: Callable[[float], None]) -> None:
+    """Posts a message to a webhook, with three attempts.
+
+    Raises CollectionError, without the URL, which may be a secret, if all fail.
+
+    Args:
+        text: shown as it is: characters that Slack would read as links or mentions are escaped.
+    """
+    shown = text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} …"
+    escaped = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    attempts = Retrying(
+        retry=retry_if_exception_type(_Transient),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(multiplier=1),
+        sleep=sleep,
+        reraise=True,
+    )
+    attempts(_post_once, url, json.dumps({"text": escaped}).encode())
+
+
+def _post_once(url: str, body: bytes) -> None:
     try:
         answer = urllib3.request(
             "POST",
             url,
-            body=json.dumps({"text": text}).encode(),
+            body=body,
             headers={"Content-Type": "application/json"},
             timeout=_SECONDS,
             retries=False,
         )
     except HTTPError as error:
-        raise CollectionError(f"the webhook cannot be reached: {type(error).__name__}") from None
+        raise _Transient(f"the webhook cannot be reached: {type(error).__name__}") from None
+    if answer.status >= 500 or answer.status in (408, 429):
+        raise _Transient(f"the webhook answered {answer.status}")
     if answer.status >= 300:
         raise CollectionError(f"the webhook answered {answer.status}")
 
 
-def _failure_sensor(
-    names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str], posts: bool
-) -> dg.SensorDefinition:
-    webhook = "posts it to notifications.failure_webhook" if posts else "notifications.failure_webhook would get it"
-
+def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
     def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
         run = context.dagster_run
-        if not is_about(names, run, jobs):
+        if not _collects(names, run):
             yield dg.SkipReason("a run of something else")
             return
-        error = context.dagster_event.message or "failed"
-        if _collects(names, run) and ENDING_TAG not in run.tags:
-            now = clock.now()
-            Historian(context.instance, names, run, context.log.warning).failed(None, run_id_of(run), now, error)
-        if posts:
-            post(_url(loaded, _FAILURES), _failed(context.for_run_failure(), names, error))
+        historian = Historian(context.instance, names, run, context.log.warning)
+        historian.failed(None, run_id_of(run), clock.now(), context.dagster_event.message or "failed")
 
     return EndedRunSensor(
         name=names.qualified("note_failures"),
         run_status=dg.DagsterRunStatus.FAILURE,
         run_status_sensor_fn=sensor,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed, and "
-        f"{webhook}. It starts nothing.",
+        description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed. It "
+        "starts nothing.",
     )
 
 
-def _ended_sensor(names: Names, loaded: Loaded) -> dg.SensorDefinition:
-    def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
-        run = context.dagster_run
-        if not _collects(names, run) or ENDING_TAG not in run.tags:
-            yield dg.SkipReason("no run that collects")
-            return
-        post(_url(loaded, _ENDS), _ended(context, names))
+def _tell_of_failures(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> dg.SensorDefinition:
+    def message(context: dg.RunStatusSensorContext) -> str | None:
+        return _failed(context.for_run_failure(), names) if is_about(names, context.dagster_run, jobs) else None
+
+    return EndedRunSensor(
+        name=names.qualified("tell_of_failures"),
+        run_status=dg.DagsterRunStatus.FAILURE,
+        run_status_sensor_fn=_teller(message, loaded, _FAILURES, clock),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Posts each failed run of {names.repository} to notifications.failure_webhook. It starts nothing.",
+    )
+
+
+def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefinition:
+    def message(context: dg.RunStatusSensorContext) -> str | None:
+        return _ended(context, names) if _collects(names, context.dagster_run) else None
 
     return EndedRunSensor(
         name=names.qualified("tell_of_runs"),
         run_status=dg.DagsterRunStatus.SUCCESS,
-        run_status_sensor_fn=sensor,
+        run_status_sensor_fn=_teller(message, loaded, _ENDS, clock),
         default_status=dg.DefaultSensorStatus.RUNNING,
+        required_resource_keys={names.qualified("collector")},
         description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
         "end. It starts nothing.",
     )
+
+
+def _teller(
+    message: Callable[[dg.RunStatusSensorContext], str | None], loaded: Loaded, webhook: str, clock: Clock
+) -> Callable[[dg.RunStatusSensorContext], Iterator[dg.SkipReason]]:
+    """A sensor's function that posts a message about a run, unless that is None.
+
+    If the message cannot be made or sent, the tick fails, and the next one tries again.
+    """
+
+    def tell(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
+        ended = _end_of(context)
+        if ended is not None and clock.now() - ended > _KEPT:
+            yield dg.SkipReason(f"no message about Dagster run {context.dagster_run.run_id}: it ended a week ago")
+            return
+        try:
+            text = message(context)
+            if text is None:
+                yield dg.SkipReason("a run of something else")
+                return
+            post(_url(loaded, webhook), text, clock.sleep)
+        except CollectionError as error:
+            run_id = context.dagster_run.run_id
+            raise MessageNotSent(
+                f"no message about Dagster run {run_id} could be sent, the next tick tries again: {error}"
+            ) from error
+
+    return tell
 
 
 def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:
@@ -108,7 +186,12 @@ def _collects(names: Names, run: dg.DagsterRun) -> bool:
     return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
 
 
-def _failed(context: dg.RunFailureSensorContext, names: Names, error: str) -> str:
+def _end_of(context: dg.RunStatusSensorContext) -> datetime | None:
+    record = context.instance.get_run_record_by_id(context.dagster_run.run_id)
+    return datetime.fromtimestamp(record.end_time, UTC) if record and record.end_time else None
+
+
+def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:
     run = context.dagster_run
     # Dagster's event only says that steps failed; the steps' own events have the reasons.
     reasons = [
@@ -116,26 +199,39 @@ def _failed(context: dg.RunFailureSensorContext, names: Names, error: str) -> st
         for event in context.get_step_failure_events()
         if event.step_failure_data.user_failure_data
     ]
-    return f"{_of(names, run)} failed: {'; '.join(filter(None, reasons)) or error}"
+    run_id = run_id_of(run)
+    about = f" of run {run_id}" if run_id and xids.is_xid(run_id) else ""
+    why = "; ".join(filter(None, reasons)) or context.failure_event.message or "failed"
+    return f"{_of(names)} {run.job_name}{about} failed: {why}"
 
 
-def _ended(context: dg.RunStatusSensorContext, names: Names) -> str:
+def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
+    """What a run did, by its report; None if this Dagster run made no report."""
     run = context.dagster_run
-    freed = run.tags.get(FREED_TAG)
-    text = f"{_of(names, run)}: {run.tags[ENDING_TAG]}{f', {freed} freed' if freed else ''}"
-    for record in context.instance.fetch_materializations(names.asset(HISTORY), limit=_MAX_EVENTS).records:
-        event = record.asset_materialization
-        shown = {name: value.value for name, value in event.metadata.items()} if event else {}
-        if shown.get("dagster_run") == run.run_id:
-            return f"{text} ({shown['found_objects']:,} objects of garbage found, {shown['deleted_objects']:,} deleted)"
-    return text
+    run_id, record = run_id_of(run), context.instance.get_run_record_by_id(run.run_id)
+    if run_id is None or not xids.is_xid(run_id) or record is None or record.start_time is None:
+        return None
+    collector: Collector = names.resource(context.resources, "collector")
+    store = collector.open_to_read().store
+    try:
+        report = reports.read(store, run_id)
+    except CorruptFile as error:
+        return f"{_of(names)} run {run_id} ended, and its report cannot be read: {error}"
+    if report is None or report.ended_at.timestamp() < record.start_time:
+        return None  # The launch names a run whose report an earlier Dagster run made.
+    return f"{_of(names)} {_in_words(report)}"
 
 
-def _of(names: Names, run: dg.DagsterRun) -> str:
-    what = run.tags.get(MODE_TAG) or run.job_name
-    flow = f" ({run.tags[FLOW_TAG]})" if FLOW_TAG in run.tags else ""
-    about = f" of run {run_id}" if (run_id := run_id_of(run)) else ""
-    return f"lakeFS garbage collection, {names.repository}: {what}{about}{flow}"
+def _in_words(report: Report) -> str:
+    mode = "dry run" if report.dry_run else "quarantine" if report.moved else "sweep"
+    bytes_freed = report.object_bytes.get("deleted", 0)
+    freed = f", {size(bytes_freed)} freed" if bytes_freed else ""
+    counts = f" ({report.counts['candidates']:,} objects of garbage found, {report.did})" if report.counts else ""
+    return f"{mode} of run {report.run_id} ({report.flow}): {report.ending.value}{freed}{counts}"
+
+
+def _of(names: Names) -> str:
+    return f"lakeFS garbage collection, {names.repository}:"
 
 
 def _url(loaded: Loaded, name: str) -> str:

@@ -1,21 +1,26 @@
 """The sensors that tell of runs: real events of an instance, and a receiver on this machine."""
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import notifying
-from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG
+from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
+from lakefs_gc_assets.defs.notifying import MessageNotSent
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.errors import CollectionError, LakeFSError
 from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, empty_repository, ended
+from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.webhook import Receiver, receiving
 
 VARIABLES = {
@@ -23,6 +28,8 @@ VARIABLES = {
     ("notifications", "ended_webhook"): "TEST_ENDED_URL",
 }
 NAMES = Names("sample")
+BOTH = Loaded(Configuration(repository="sample"), VARIABLES)
+START = "lakeFS garbage collection, sample:"
 
 
 @pytest.fixture
@@ -39,25 +46,33 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def configured(**variables: str) -> Loaded:
-    """The configuration of a repository, with the variables of some webhooks."""
-    return Loaded(
-        Configuration(repository="sample"),
-        {("notifications", name): variable for name, variable in variables.items()},
-    )
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock(datetime.now(UTC))
 
 
-BOTH = Loaded(Configuration(repository="sample"), VARIABLES)
+@dataclass
+class StoreAlone:
+    """Stands in for the collector of a sensor, which only reads reports."""
+
+    repository: OpenRepository
+    fails: bool = False
+
+    def open_to_read(self) -> OpenRepository:
+        if self.fails:
+            raise LakeFSError("the server is down")
+        return self.repository
 
 
-def sensor_of(loaded: Loaded, name: str) -> dg.RunStatusSensorDefinition:
-    found = build(loaded, SystemClock()).resolve_sensor_def(name)
-    assert isinstance(found, dg.RunStatusSensorDefinition)
-    return found
+@pytest.fixture
+def collector(tmp_path: Path) -> StoreAlone:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return StoreAlone(empty_repository(folder))
 
 
-def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> tuple[dg.DagsterRun, dg.DagsterEvent]:
-    """A Dagster run of this job that came to its end, and its last event."""
+def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> dg.DagsterRun:
+    """A Dagster run of this job that came to its end."""
 
     @dg.op
     def working() -> None:
@@ -73,16 +88,24 @@ def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> tu
     result = work.execute_in_process(instance=instance, raise_on_error=False, tags=given)
     run = instance.get_run_by_id(result.run_id)
     assert run is not None
-    return run, result.get_run_failure_event() if fails else result.get_run_success_event()
+    return run
 
 
-def tick(loaded: Loaded, name: str, instance: dg.DagsterInstance, run: dg.DagsterRun, event: dg.DagsterEvent) -> None:
-    """What the daemon does when the run has ended."""
-    sensor = sensor_of(loaded, name)
-    context = dg.build_run_status_sensor_context(name, event, instance, run)
-    answered = sensor(context.for_run_failure() if name == "note_failures" else context)
-    assert isinstance(answered, Iterator)
-    list(answered)
+@pytest.fixture
+def tick(instance: dg.DagsterInstance, clock: HandClock, collector: StoreAlone) -> Callable[..., str]:
+    """Ticks of the sensors, each from the cursor that it is given; returns the next cursor."""
+    repository = build(BOTH, clock).get_repository_def()
+
+    def tick(name: str, cursor: str | None) -> str:
+        given = {"collector": collector}
+        with dg.build_sensor_context(instance, cursor, repository_def=repository, resources=given) as context:
+            found = repository.get_sensor_def(name).evaluate_tick(context)
+        errors = [reaction.error for reaction in found.dagster_run_reactions or []]
+        assert errors == []
+        assert found.cursor
+        return found.cursor
+
+    return tick
 
 
 def history(instance: dg.DagsterInstance) -> list[dict[str, object]]:
@@ -91,77 +114,165 @@ def history(instance: dg.DagsterInstance) -> list[dict[str, object]]:
     return [{name: value.value for name, value in event.metadata.items()} for event in events if event]
 
 
-def test_without_a_webhook_nobody_is_told_and_failures_are_noted_all_the_same(instance: dg.DagsterInstance) -> None:
-    loaded = configured()
-    assert [sensor.name for sensor in notifying.define(NAMES, loaded, SystemClock(), {"collect"})] == ["note_failures"]
-    run, event = made(instance, "collect", fails=True, flow="clean", cell="run|2026-11")
+def test_without_a_webhook_failures_are_noted_all_the_same(clock: HandClock) -> None:
+    def names(variables: dict[tuple[str, str], str]) -> list[str]:
+        loaded = Loaded(Configuration(repository="sample"), variables)
+        return [sensor.name for sensor in notifying.define(NAMES, loaded, clock, {"collect"})]
 
-    tick(loaded, "note_failures", instance, run, event)
+    assert names({}) == ["note_failures"]
+    assert names(VARIABLES) == ["note_failures", "tell_of_failures", "tell_of_runs"]
 
-    (noted,) = history(instance)
+
+def test_a_failure_is_noted_whatever_tags_its_launch_had(
+    instance: dg.DagsterInstance, tick: Callable[..., str]
+) -> None:
+    cursor = tick("note_failures", None)
+    run = made(instance, "collect", fails=True, flow="clean", cell="run|2026-11", ending="deleted", freed="999 TB")
+    forged = dg.AssetMaterialization(HISTORY, metadata={"dagster_run": run.run_id})
+    instance.report_runless_asset_event(forged)
+
+    tick("note_failures", cursor)
+    tick("note_failures", cursor)
+
+    noted, _ = history(instance)
     assert (noted["run_id"], noted["ending"], noted["dagster_run"]) == ("run", "failed", run.run_id)
+    tagged = instance.get_run_by_id(run.run_id)
+    assert tagged is not None
+    assert (tagged.tags[ENDING_TAG], tagged.tags[FREED_TAG]) == ("failed", "0 B")
 
 
-def test_a_failure_that_the_run_itself_noted_is_noted_once(instance: dg.DagsterInstance) -> None:
-    run, event = made(instance, "collect", fails=True, ending="failed")
+def test_a_run_replaces_tags_about_its_end_that_its_launch_had(
+    instance: dg.DagsterInstance, collector: StoreAlone
+) -> None:
+    run = made(instance, "collect", fails=False, ending="deleted", freed="999 TB", mode="sweep")
+    plan = began(collector.repository, HOUR, sweep=False)
 
-    tick(configured(), "note_failures", instance, run, event)
+    historian = Historian(instance, NAMES, run, pytest.fail)
+    historian.begins(collector.repository.store, plan, collector.repository.settings)
 
-    assert history(instance) == []
-
-
-def test_failures_of_runs_and_jobs_are_posted(instance: dg.DagsterInstance, receiver: Receiver) -> None:
-    tick(BOTH, "note_failures", instance, *made(instance, "collect", True, mode="sweep", cell="abc|2026-11"))
-    tick(BOTH, "note_failures", instance, *made(instance, "purge", True))
-    tick(BOTH, "note_failures", instance, *made(instance, "of_somebody_else", True))
-
-    start, why = "lakeFS garbage collection, sample", "failed: LockHeld: somebody collects this repository"
-    assert receiver.posted == [
-        {"text": f"{start}: sweep of run abc {why}"},
-        {"text": f"{start}: purge {why}"},
-    ]
+    tagged = instance.get_run_by_id(run.run_id)
+    assert tagged is not None
+    assert [tagged.tags[tag] for tag in (MODE_TAG, ENDING_TAG, FREED_TAG)] == ["dry run", "under way", "under way"]
 
 
-def test_what_a_run_did_is_posted(instance: dg.DagsterInstance, receiver: Receiver) -> None:
-    run, event = made(
-        instance, "collect", False, mode="sweep", flow="clean", ending="deleted", freed="3.0 MiB", cell="abc|2026-11"
-    )
-    shown: dict[str, dg.MetadataValue[Any] | int] = {
-        "dagster_run": dg.MetadataValue.dagster_run(run.run_id),
-        "found_objects": 1200,
-        "deleted_objects": 1100,
-    }
-    instance.report_runless_asset_event(dg.AssetMaterialization(HISTORY, metadata=shown))
+def test_failures_of_runs_and_jobs_are_posted(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str]
+) -> None:
+    cursor = tick("tell_of_failures", None)
+    made(instance, "collect", True, mode="<!channel>", flow="<!here>", cell="<!everyone>|2026-11")
+    made(instance, "purge", True)
+    made(instance, "of_somebody_else", True)
 
-    tick(BOTH, "tell_of_runs", instance, run, event)
-    tick(BOTH, "tell_of_runs", instance, *made(instance, "purge", False))
+    for _ in range(3):
+        cursor = tick("tell_of_failures", cursor)
+
+    why = "failed: LockHeld: somebody collects this repository"
+    assert receiver.posted == [{"text": f"{START} collect {why}"}, {"text": f"{START} purge {why}"}]
+
+
+def test_what_a_run_did_is_posted_by_its_report_and_not_by_its_tags(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str], collector: StoreAlone
+) -> None:
+    cursor = tick("tell_of_runs", None)
+    plan = began(collector.repository, HOUR, sweep=False)
+    lies = {"mode": "sweep", "ending": "deleted", "freed": "999 TB"}
+    run = made(instance, "collect", False, cell=f"{plan.run_id}|2026-11", **lies)
+    record = instance.get_run_record_by_id(run.run_id)
+    assert record is not None and record.end_time is not None
+    counts = {"candidates": 1200, "deleted": 0}
+    end = datetime.fromtimestamp(record.end_time, UTC)
+    marked = {"ending": Ending.MARKED, "dry_run": True, "counts": counts, "ended_at": end}
+    ended(collector.repository, plan, **marked)
+    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11", **lies)  # Makes nothing again.
+    made(instance, "collect", False, cell="<!channel>|2026-11", **lies)
+    made(instance, "purge", False)
+
+    for _ in range(4):
+        cursor = tick("tell_of_runs", cursor)
 
     assert receiver.posted == [
         {
-            "text": "lakeFS garbage collection, sample: sweep of run abc (clean): deleted, 3.0 MiB freed "
-            "(1,200 objects of garbage found, 1,100 deleted)"
+            "text": f"{START} dry run of run {plan.run_id} (clean): marked, nothing deleted "
+            "(1,200 objects of garbage found, 0 deleted)"
         }
     ]
 
 
-def test_a_webhook_that_refuses_fails_the_tick_and_its_url_is_not_told(
-    instance: dg.DagsterInstance, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+def test_bytes_that_a_sweep_freed_are_posted_and_a_damaged_report_is_named(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str], collector: StoreAlone
 ) -> None:
-    run, event = made(instance, "purge", True)
-    receiver.status = 500
-    with pytest.raises(CollectionError, match="answered 500"):
-        notifying.post(receiver.url, "text")
+    cursor = tick("tell_of_runs", None)
+    later = datetime.now(UTC) + HOUR
+    plan, damaged = began(collector.repository, HOUR), began(collector.repository, HOUR)
+    counts, sizes = {"candidates": 1200, "deleted": 1100}, {"deleted": 3 * 2**20}
+    ended(collector.repository, plan, counts=counts, object_bytes=sizes, ended_at=later)
+    collector.repository.store.put(run_folder.report(damaged.run_id), b"<report>")
+    for run_id in (plan.run_id, damaged.run_id):
+        made(instance, "collect", False, cell=f"{run_id}|2026-11")
+        cursor = tick("tell_of_runs", cursor)
+
+    first, second = (message["text"] for message in receiver.posted)
+    assert first == (
+        f"{START} sweep of run {plan.run_id} (clean): deleted, 3.0 MiB freed "
+        "(1,200 objects of garbage found, 1,100 deleted)"
+    )
+    assert second.startswith(f"{START} run {damaged.run_id} ended, and its report cannot be read: ")
+
+
+def test_no_message_is_lost_to_a_webhook_or_server_that_fails(
+    instance: dg.DagsterInstance,
+    receiver: Receiver,
+    tick: Callable[..., str],
+    clock: HandClock,
+    collector: StoreAlone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cursor, of_ends = tick("tell_of_failures", None), tick("tell_of_runs", None)
+    made(instance, "purge", True)
+    receiver.status = 503
+    with pytest.raises(MessageNotSent, match="answered 503") as raised:
+        tick("tell_of_failures", cursor)
+    assert receiver.url not in str(raised.value)
+    assert (len(receiver.posted), clock.slept) == (3, [1, 2])
+    with monkeypatch.context() as patched, pytest.raises(MessageNotSent, match="TEST_FAILED_URL, which is not set"):
+        patched.delenv("TEST_FAILED_URL")
+        tick("tell_of_failures", cursor)
+    receiver.status, receiver.first = 200, [429]
+    receiver.posted.clear()
+
+    following = tick("tell_of_failures", cursor)
+
+    assert len(receiver.posted) == 2, "refused once, then accepted"
+    plan = began(collector.repository, HOUR)
+    ended(collector.repository, plan, ended_at=datetime.now(UTC) + HOUR)
+    made(instance, "collect", False, cell=f"{plan.run_id}|2026-11")
+    collector.fails = True
+    with pytest.raises(MessageNotSent, match="the server is down"):
+        tick("tell_of_runs", of_ends)
+    made(instance, "purge", True)
+    clock.moment += timedelta(days=7, minutes=1)
+    tick("tell_of_failures", following)
+    assert len(receiver.posted) == 2, "nobody is told of what ended a week ago"
+
+
+def test_a_message_is_text_and_a_url_is_not_told(receiver: Receiver, clock: HandClock) -> None:
+    notifying.post(receiver.url, "<!channel> & <https://evil|more>", clock.sleep)
+    notifying.post(receiver.url, "x" * 100_000, clock.sleep)
+
+    first, second = (message["text"] for message in receiver.posted)
+    assert first == "&lt;!channel&gt; &amp; &lt;https://evil|more&gt;"
+    assert len(second) < 4000
+    receiver.status = 404
+    with pytest.raises(CollectionError, match="answered 404"):
+        notifying.post(receiver.url, "text", clock.sleep)
+    assert clock.slept == [], "a webhook that refuses is not asked again"
     with pytest.raises(CollectionError) as raised:
-        notifying.post("http://127.0.0.1:9/secret", "text")
+        notifying.post("http://127.0.0.1:9/secret", "text", clock.sleep)
     assert "secret" not in str(raised.value)
-    monkeypatch.delenv("TEST_FAILED_URL")
-    with pytest.raises(Exception) as missing:
-        tick(BOTH, "note_failures", instance, run, event)
-    assert isinstance(missing.value, ConfigurationError) or isinstance(missing.value.__cause__, ConfigurationError)
 
 
 def test_runs_of_another_repository_are_not_told(instance: dg.DagsterInstance) -> None:
-    run, _ = made(instance, "collect", True)
+    run = made(instance, "collect", True)
     other = replace(NAMES, repository="other", apart=True)
 
     assert notifying.is_about(NAMES, run, {"collect"})

@@ -179,6 +179,7 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
         "launch_opened_runs",
         "follow_deleted_report",
         "note_failures",
+        "tell_of_failures",
         "tell_of_runs",
     }
     for sensor in repository.sensor_defs:
