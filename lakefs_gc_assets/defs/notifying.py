@@ -16,7 +16,7 @@ from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.amount import size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
@@ -25,7 +25,7 @@ from lakefs_gc_assets.defs.partitions import Names, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.sensors import EndedRunSensor
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
-from lakefs_gc_assets.lakefs import xids
+from lakefs_gc_assets.lakefs import layout
 
 _SECTION = "notifications"
 _FAILURES, _ENDS = "failure_webhook", "ended_webhook"
@@ -200,7 +200,7 @@ def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:
         if event.step_failure_data.user_failure_data
     ]
     run_id = run_id_of(run)
-    about = f" of run {run_id}" if run_id and xids.is_xid(run_id) else ""
+    about = f" of run {run_id}" if run_id and layout.is_xid(run_id) else ""
     why = "; ".join(filter(None, reasons)) or context.failure_event.message or "failed"
     return f"{_of(names)} {run.job_name}{about} failed: {why}"
 
@@ -209,7 +209,7 @@ def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
     """What a run did, by its report; None if this Dagster run made no report."""
     run = context.dagster_run
     run_id, record = run_id_of(run), context.instance.get_run_record_by_id(run.run_id)
-    if run_id is None or not xids.is_xid(run_id) or record is None or record.start_time is None:
+    if run_id is None or not layout.is_xid(run_id) or record is None or record.start_time is None:
         return None
     collector: Collector = names.resource(context.resources, "collector")
     store = collector.open_to_read().store

@@ -25,6 +25,7 @@ from lakefs_gc_assets.storage.interface import (
     Page,
     checked_key,
     checked_prefix,
+    require_readable,
 )
 
 Files = AzureStore | GCSStore | S3Store
@@ -157,7 +158,9 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if not obstore_can_name(full):
             return self._read(action, full)
         try:
-            return bytes(self._files.get(full).bytes())
+            answer = self._files.get(full)
+            require_readable(key, answer.meta["size"])
+            return bytes(answer.bytes())
         except (BaseError, FileNotFoundError) as error:
             raise self._explain(action, error) from None
 

@@ -126,6 +126,20 @@ class DeleteOutcome:
     soft_deleted: bool | None = None
 
 
+_MAX_RECORD_BYTES = 128 << 20
+
+
+def require_readable(key: str, size: int) -> None:
+    """Raises CorruptFile for a JSON record of lakeFS or of runs that is too big to be parsed in memory."""
+    if size > _MAX_RECORD_BYTES and key.startswith("_lakefs/") and key.endswith(".json"):
+        raise CorruptFile(
+            key,
+            "size",
+            f"{size >> 20:,} MiB, and no record has over {_MAX_RECORD_BYTES >> 20} MiB: something else wrote it. Find "
+            "out what may write there, then remove the object or restore an earlier version",
+        )
+
+
 class GivesObjects(Protocol):
     """Whatever gives objects by their keys."""
 
@@ -188,7 +202,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises ObjectNotFound."""
+        """The whole object. Raises ObjectNotFound, and CorruptFile by `require_readable` before it is read."""
         ...
 
     def head(self, key: str) -> ObjectFacts:

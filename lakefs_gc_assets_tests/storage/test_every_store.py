@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import AlreadyExists, CorruptFile, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.azure.store import AzureStore
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
@@ -90,6 +91,21 @@ def test_s3_lists_md5_and_folders_list_no_etags(s3_store: ObjectStore, local_sto
         store.put("object", b"content")
     assert rows(s3_store)["object"]["etag"] == hashlib.md5(b"content").hexdigest()
     assert rows(local_store)["object"]["etag"] is None
+
+
+def test_a_record_that_is_too_big_is_not_read(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take ten times as much memory once it is parsed."""
+    monkeypatch.setattr(interface, "_MAX_RECORD_BYTES", 1000)
+    keys = ["_lakefs/retention/gc/lock.json", "_lakefs/retention/gc/table.parquet", "data/slice/object.json"]
+    for key in keys:
+        store.put(key, b"x" * 1001)
+
+    with pytest.raises(CorruptFile, match=r"lock\.json: size: .* something else wrote it"):
+        store.get(keys[0])
+
+    assert [len(store.get(key)) for key in keys[1:]] == [1001, 1001]
+    store.put(keys[0], b"x" * 1000)
+    assert len(store.get(keys[0])) == 1000
 
 
 def test_a_put_replaces_and_empty_objects_are_objects(store: ObjectStore) -> None:

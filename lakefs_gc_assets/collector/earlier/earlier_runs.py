@@ -214,8 +214,8 @@ def _has_sightings(store: ObjectStore, run_id: str) -> bool:
 
 def _read(store: ObjectStore) -> _Index:
     """The index; an empty one where there is none, or where it cannot be relied on."""
-    data = get_if_there(store, KEY)
     try:
+        data = get_if_there(store, KEY)
         return _Index() if data is None else records_json.decode(_Index, FORMAT_VERSION, data, KEY)
     except CorruptFile:
         return _Index()

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import F, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch
@@ -163,8 +163,9 @@ def read_file(
         stored = nullable(parquet.schema_arrow)
         there = frozenset(stored.names)
         chosen = None if columns is None else [name for name in columns if name in there]
+        tables.require_moderate(data, parquet, columns=chosen or ())
         table = parquet.read(chosen, use_threads=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:
         raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
@@ -173,6 +174,7 @@ def read_addresses(store: GivesObjects, file: str) -> pa.ChunkedArray:
     data = fetch(store, file)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data))
+        tables.require_moderate(data, parquet, columns=["physical_address"])
         stored = parquet.read(columns=["physical_address"], use_threads=False).column("physical_address")
         if stored.type not in _TEXT:
             raise ValueError(f"physical_address is {stored.type}, not text")

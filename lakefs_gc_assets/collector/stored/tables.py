@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _ROWS_OF_A_PART = 65_536
+_MAX_MEMORY = 2 << 30
+"""Bytes of rows that are read at once."""
 
 
 def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
@@ -52,6 +55,8 @@ def decode_parts(
         # A file without rows has no batch that could be compared with the schema.
         if stored.schema_arrow.names not in (schema.names, [name for name in schema.names if name not in added]):
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
+        for group in range(stored.num_row_groups):
+            require_moderate(data, stored, [group])
         rows = 0
         for batch in stored.iter_batches(_ROWS_OF_A_PART, use_threads=False):
             part = _declared(pa.Table.from_batches([batch]), schema, added)
@@ -75,6 +80,7 @@ def decode(
         groups: the row groups that are read; None for all.
     """
     with opened(data, file, what) as stored:
+        require_moderate(data, stored, groups)
         # Threads that read other columns outlive a failed read, and can crash the process.
         rows = stored.read(use_threads=False) if groups is None else stored.read_row_groups(groups, use_threads=False)
         table = _declared(rows, schema, added)
@@ -96,6 +102,54 @@ def opened(data: bytes | bytearray, file: str, what: str) -> Iterator[pq.Parquet
         yield pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file, what, f"cannot be read: {error}") from None
+
+
+def require_moderate(
+    data: bytes | bytearray, stored: pq.ParquetFile, groups: Sequence[int] | None = None, columns: Sequence[str] = ()
+) -> None:
+    """Raises ValueError if rows would take more than 2 GiB in memory: a file of some kilobytes can hold that many.
+
+    Args:
+        data: the content of `stored`.
+        groups: the row groups that will be read; None for all.
+        columns: the columns that will be read, by their paths; all if empty.
+    """
+    chosen = range(stored.num_row_groups) if groups is None else groups
+    needed, repeating = 0, set()
+    for number in chosen:
+        group = stored.metadata.row_group(number)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            if columns and column.path_in_schema not in columns:
+                continue
+            if column.physical_type != "BYTE_ARRAY":
+                needed += column.num_values * max(stored.schema.column(at).length, 8)
+            elif {"PLAIN", "RLE", "BIT_PACKED"}.issuperset(column.encodings):
+                needed += column.total_uncompressed_size
+            else:
+                # Each value may be as long as all that is stored.
+                needed += column.num_values * column.total_uncompressed_size
+                repeating.add(column.path_in_schema)
+    if needed > _MAX_MEMORY and repeating:
+        needed = _bytes_of_texts(data, chosen, sorted(repeating))
+    if needed > _MAX_MEMORY:
+        raise ValueError(f"its rows need over {_MAX_MEMORY >> 20:,} MiB of memory: the program writes smaller files")
+
+
+def _bytes_of_texts(data: bytes | bytearray, groups: Sequence[int], columns: Sequence[str]) -> int:
+    """Bytes of all texts of columns, without making these texts; counts no further than the limit."""
+    needed = 0
+    stored = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(columns))
+    for batch in stored.iter_batches(_ROWS_OF_A_PART, row_groups=list(groups), columns=columns, use_threads=False):
+        for array in batch.columns:
+            if pa.types.is_dictionary(array.type):
+                lengths = pc.take(pc.binary_length(array.dictionary), array.indices)
+                needed += pc.sum(lengths, min_count=0).as_py()
+            else:
+                needed += array.nbytes
+        if needed > _MAX_MEMORY:
+            break
+    return needed
 
 
 def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:

@@ -34,6 +34,7 @@ from lakefs_gc_assets.storage.interface import (
     Level,
     ObjectFacts,
     checked_prefix,
+    require_readable,
 )
 
 # ruff: noqa: PTH103, PTH105, PTH108, PTH112, PTH116, PTH118, PTH120, PTH123
@@ -97,7 +98,7 @@ class LocalStore:
         return self._read(key, part)
 
     def _read(self, key: str, read: Callable[[BinaryIO], bytes]) -> bytes:
-        self.head(key)
+        require_readable(key, self.head(key).size)
         try:
             with open(self._path(key), "rb") as file:
                 return read(file)

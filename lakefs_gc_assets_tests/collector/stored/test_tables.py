@@ -1,3 +1,4 @@
+import io
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -149,3 +150,31 @@ def test_what_repeats_and_what_goes_up_takes_little_space() -> None:
     assert len(tables.encode(alike)) * 3 < alike.nbytes
     up = pa.table({"number": [10**12 + 7 * number for number in range(10_000)]})
     assert len(tables.encode(up, ["number"])) * 20 < len(tables.encode(up))
+
+
+def bomb(text: str, rows: int, **options: Any) -> bytes:
+    """A small file of many long texts."""
+    buffer = io.BytesIO()
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), [text])
+    written = pa.table([texts, pa.nulls(rows, pa.int64())], names=SCHEMA.names)
+    pq.write_table(written, buffer, store_schema=False, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "options"),
+    [(60_000, 30 << 20, {}), (30_000, 2 << 20, {"use_dictionary": False, "compression": "zstd"})],
+)
+def test_a_small_file_of_too_many_bytes_is_refused_before_it_takes_memory(
+    decode: Decode, monkeypatch: pytest.MonkeyPatch, rows: int, limit: int, options: dict[str, Any]
+) -> None:
+    data = bomb("x" * 1000, rows, **options)
+    assert len(data) < 1_000_000
+    monkeypatch.setattr(tables, "_MAX_MEMORY", limit)
+
+    with pytest.raises(CorruptFile, match="of memory: the program writes smaller files"):
+        decode(data)
+
+
+def test_repeated_texts_that_fit_into_memory_are_read(decode: Decode) -> None:
+    assert decode(bomb("x" * 1000, 50_000)).num_rows == 50_000
