@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_collector, show_progress
-from lakefs_gc_assets.collector.page.facts import RunFigures, figures_of
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -38,7 +37,7 @@ Sample = tuple[str, Mapping[str, str], float]
 HELP = {
     "last_run_timestamp_seconds": "End of the newest run with a report.",
     "last_run_success": "1 if it finished, every deletion was accepted, and no earlier run lost an object; else 0.",
-    "last_run_duration_seconds": "Its duration.",
+    "last_run_duration_seconds": "Duration of its steps, waits included; no time between steps.",
     "last_run_step_duration_seconds": "Working time of each of its steps.",
     "last_run_step_wait_seconds": "Time that each of its steps waited for safety; 0 without a wait.",
     "last_run_objects": "Objects of the newest finished run, by kind.",
@@ -82,7 +81,7 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
         yield "last_run_success", {}, float(newest.success)
     ended = next((run_report for run_report in reports if run_report.ending is not Ending.FAILED), None)
     if ended is not None:
-        yield from _measure_run(figures_of(store, ended))
+        yield from _measure_run(ended)
     swept = next((run_report for run_report in reports if run_report.is_complete and not run_report.dry_run), None)
     if swept is not None:
         yield "last_sweep_timestamp_seconds", {}, swept.ended_at.timestamp()
@@ -101,12 +100,12 @@ def _read_report(store: ObjectStore, run_id: str) -> Report | None:
         return None
 
 
-def _measure_run(figures: RunFigures) -> Iterator[Sample]:
-    run_report: Report = figures.report
-    yield "last_run_duration_seconds", {}, (run_report.ended_at - run_report.started_at).total_seconds()
-    for step, seconds in figures.seconds.items():
+def _measure_run(run_report: Report) -> Iterator[Sample]:
+    if run_report.seconds is not None:
+        yield "last_run_duration_seconds", {}, run_report.seconds
+    for step, seconds in run_report.worked_seconds.items():
         yield "last_run_step_duration_seconds", {"step": step}, seconds
-        yield "last_run_step_wait_seconds", {"step": step}, figures.waited.get(step, 0.0)
+        yield "last_run_step_wait_seconds", {"step": step}, run_report.waited_seconds.get(step, 0.0)
     for kind in _COUNTED:
         if kind in run_report.counts:
             yield "last_run_objects", {"kind": kind}, run_report.counts[kind]
@@ -114,8 +113,8 @@ def _measure_run(figures: RunFigures) -> Iterator[Sample]:
         yield "last_run_bytes", {"kind": kind}, size
     for reason, count in run_report.kept.items():
         yield "last_run_kept_objects", {"reason": reason}, count
-    if figures.stored is not None:
-        yield "stored_objects", {}, figures.stored
+    if "stored" in run_report.counts:
+        yield "stored_objects", {}, run_report.counts["stored"]
 
 
 def format_samples(samples: Iterable[Sample]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.lock import Lock, acquire, is_held_by, release_o
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, OrderViolation
@@ -31,7 +32,7 @@ def store_report(store: ObjectStore, plan: Plan, now: datetime, error: str) -> N
     earlier = report.read(store, plan.run_id)
     swept = plan.sweep or bool(receipts.keys(store, plan.run_id))
     if earlier is None or not earlier.is_complete or (earlier.dry_run and swept):
-        report.write(store, replace(report.failed(plan, now, error), dry_run=not swept))
+        report.write(store, replace(report_failure(store, plan, now, error), dry_run=not swept))
 
 
 def end_in_store(store: ObjectStore, run_id: str, now: datetime, error: str) -> None:

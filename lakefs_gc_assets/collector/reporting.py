@@ -3,7 +3,8 @@
 The checks look for what no mark may get wrong, by other means than the subtraction.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,15 +26,16 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
-from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
 from lakefs_gc_assets.collector.records.undeletable import Verdict
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 _WAY_BACK = (
     "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address ADDRESS` brings it back "
@@ -129,6 +131,7 @@ def make_report(
         windows=plan.windows,
         last_read_slice=listed.figures.last_read_slice,
         counts={
+            **({} if plan.flow is Flow.COMMITTED else {"stored": mark.stored}),
             "listed": mark.listed,
             "slices_listed": listed.figures.slices_listed,
             "slices_skipped": listed.figures.slices_skipped,
@@ -169,17 +172,28 @@ def make_report(
         checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, Checkpoint) else None,
         no_checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, str) else None,
         loosened={**plan.loosened, **step.repository.loosened},
-        waited_seconds={
-            name: frame.manifest.span.waited_seconds
-            for name, frame in ((COMMITTED_DF.name, committed), (outcomes.name, outcomes))
-            if frame.manifest.span.waited_seconds
-        },
+        **seconds_by_step(frame.manifest.span for frame in (listed, uncommitted, committed, candidates, outcomes)),
         warnings=(
             *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),
         ),
     )
+
+
+def seconds_by_step(spans: Iterable[Span]) -> dict[str, Any]:
+    """Entries of a report about how long its steps worked and waited."""
+    worked = {span.frame: span for span in spans}
+    return {
+        "worked_seconds": {name: span.worked_seconds for name, span in worked.items()},
+        "waited_seconds": {name: span.waited_seconds for name, span in worked.items() if span.waited_seconds},
+    }
+
+
+def report_failure(store: ObjectStore, plan: Plan, now: datetime, error: str) -> Report:
+    """The report of a run that a step ended with an error, with the steps that had ended before."""
+    spans = read_spans(store, plan.run_id, plan.attempt)
+    return replace(failed(plan, now, error), **seconds_by_step(spans))
 
 
 def list_warnings(

@@ -4,7 +4,8 @@
 if it failed or was refused. A cell of the five assets describes a window of a run; an event here describes a whole run.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,16 +15,16 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.page.facts import RunFigures, figures_of, freed_in_all
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.metadata import plain
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
-from lakefs_gc_assets.errors import CollectionError, LogLine
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -110,7 +111,7 @@ class Historian:
 
     def ended(self, store: ObjectStore, report: Report) -> None:
         """Records a finished run. A successful sweep also removes overtaken runs from the partitions."""
-        self._try(lambda: self._note(figures_of(store, report), store))
+        self._try(lambda: self._note(report, store))
         if not report.dry_run and report.is_complete:
             self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))
             self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
@@ -135,7 +136,7 @@ class Historian:
             except CollectionError:
                 plan = None
         if store is not None and plan is not None:
-            self._note(figures_of(store, reports.failed(plan, now, error)), store)
+            self._note(report_failure(store, plan, now, error), store)
             return
         self._tag(Ending.FAILED, 0)
         self._report(
@@ -148,15 +149,15 @@ class Historian:
             }
         )
 
-    def _note(self, figures: RunFigures, store: ObjectStore) -> None:
-        self._tag(figures.report.ending, figures.freed)
+    def _note(self, report: Report, store: ObjectStore) -> None:
+        self._tag(report.ending, report.freed)
         before = self._freed_before()
         if before is None:
-            others = (other for other in run_folder.newest_runs(store) if other != figures.report.run_id)
-            before = freed_in_all(store, others)
+            others = (other for other in run_folder.newest_runs(store) if other != report.run_id)
+            before = _freed_in_all(store, others)
         mode = self._tags().get(MODE_TAG)
-        shown = ({"mode": mode} if mode else {}) | run_metadata(figures) | {FREED_IN_ALL: before + figures.freed}
-        oldest = self._oldest_garbage(figures.report.run_id)
+        shown = ({"mode": mode} if mode else {}) | run_metadata(report) | {FREED_IN_ALL: before + report.freed}
+        oldest = self._oldest_garbage(report.run_id)
         if oldest is not None:
             shown[OLDEST_GARBAGE] = oldest
         self._report(shown)
@@ -214,9 +215,17 @@ class Historian:
             self.warn(f"the history of {self.names.repository} lacks this run: {error}")
 
 
-def run_metadata(figures: RunFigures) -> dict[str, Any]:
+def _freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:
+    """Bytes that runs freed, by their reports; a report that cannot be read counts as none."""
+    freed = 0
+    for run_id in run_ids:
+        with suppress(CorruptFile):
+            freed += report.freed if (report := reports.read(store, run_id)) else 0
+    return freed
+
+
+def run_metadata(report: Report) -> dict[str, Any]:
     """Metadata of a run for the history; numbers are plotted, and figures in bytes have words beside them."""
-    report = figures.report
     counts, sizes = report.counts, report.object_bytes
     numbers: dict[str, float | None] = {
         "found_objects": counts.get("candidates"),
@@ -229,17 +238,17 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
         "deleted_by_another_run": counts.get("deleted_by_another_run"),
         "listed_objects": counts.get("listed"),
         "listed_bytes": sizes.get("listed"),
-        "stored_objects": figures.stored,
+        "stored_objects": counts.get("stored"),
         "live_committed_objects": counts.get("committed"),
         "live_uncommitted_objects": counts.get("uncommitted"),
-        "seconds": round((report.ended_at - report.started_at).total_seconds(), 1),
-        "seconds_waited": round(sum(figures.waited.values()), 1),
-        **{f"seconds_{step}": round(seconds, 1) for step, seconds in figures.seconds.items()},
+        "seconds": None if report.seconds is None else round(report.seconds, 1),
+        "seconds_waited": round(sum(report.waited_seconds.values()), 1) if report.worked_seconds else None,
+        **{f"seconds_{step}": round(seconds, 1) for step, seconds in report.worked_seconds.items()},
         **{f"kept: {why}": count for why, count in report.kept.items()},
     }
     words = [
         f"{what} {size(amount)}"
-        for what, amount in (("found", sizes.get("candidates")), ("freed", figures.freed))
+        for what, amount in (("found", sizes.get("candidates")), ("freed", report.freed))
         if amount is not None
     ]
     return {
@@ -248,7 +257,7 @@ def run_metadata(figures: RunFigures) -> dict[str, Any]:
         "ending": report.ending.value,
         "success": report.success,
         "in_words": ", ".join(words),
-        "freed_bytes": figures.freed,
+        "freed_bytes": report.freed,
         **{name: number for name, number in numbers.items() if number is not None},
         **({"error": report.error[:_ERROR]} if report.error else {}),
         **(

@@ -19,6 +19,9 @@ __all__ = ["automated", "server"]
 _LINE = re.compile(r'lakefs_gc_([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\} ([0-9.e+-]+)')
 
 
+TOOK = {"worked_seconds": {"committed_df": 4.0}, "waited_seconds": {"committed_df": 30.0}}
+
+
 def printed(automated: Automated, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
     """The values of each metric, by its labels."""
     content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
@@ -41,7 +44,9 @@ def printed(automated: Automated, folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(automated, tmp_path, monkeypatch).keys() == {"quarantine_objects", "quarantine_bytes"}
     swept = ended(automated.repository, began(automated.repository, DAY))
-    dry = ended(automated.repository, began(automated.repository, HOUR, sweep=False), dry_run=True, checkpoint=None)
+    dry = ended(
+        automated.repository, began(automated.repository, HOUR, sweep=False), dry_run=True, checkpoint=None, **TOOK
+    )
 
     found = printed(automated, tmp_path, monkeypatch)
 
@@ -50,6 +55,9 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
     assert found["last_sweep_timestamp_seconds"][label] == swept.ended_at.timestamp()
     assert found["last_run_success"] == {label: 1}
     assert found["quarantine_objects"] == {label: 0}
+    assert found["last_run_duration_seconds"] == {label: 34}, "no time between steps"
+    assert found["last_run_step_wait_seconds"] == {f'{label},step="committed_df"': 30}
+    assert "stored_objects" not in found
 
     automated.repository.store.put(run_folder.report(dry.run_id), b"damaged")
     found = printed(automated, tmp_path, monkeypatch)

@@ -1,10 +1,12 @@
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import make_step
-from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame.manifest import Span
 from lakefs_gc_assets.collector.lock import Lock, holder
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -12,6 +14,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
 
 __all__ = ["opened"]
@@ -35,6 +38,18 @@ def leave_receipt(opened: OpenRepository, plan: Plan, decided_at: datetime = NOW
 def test_a_run_that_failed_says_so(opened: OpenRepository, sweep: bool) -> None:
     found = fail(opened, began(opened, DAY, sweep=sweep))
     assert (found.success, found.ending, found.error, found.dry_run) == (False, Ending.FAILED, "no disk", not sweep)
+
+
+def test_the_report_of_a_failed_run_says_how_long_the_steps_before_worked(opened: OpenRepository) -> None:
+    plan = began(opened, DAY)
+    for frame in (made_frames.listed(10), made_frames.uncommitted(2)):
+        ended_at = plan.started_at + timedelta(seconds=90)
+        span = Span(frame.name, plan.run_id, plan.attempt, plan.started_at, ended_at, 30)
+        manifest.write(opened.store, replace(frame.manifest, span=span))
+    report = fail(opened, plan)
+    assert report.worked_seconds == {"store_df": 60, "uncommitted_df": 60}
+    assert report.seconds == 180
+    assert fail(opened, replace(plan, attempt="another")).worked_seconds == {}
 
 
 def test_a_run_that_ended_well_stays_so(opened: OpenRepository) -> None:

@@ -10,6 +10,7 @@ the preparation of uncommitted data began, and that ended before commits were re
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -17,7 +18,7 @@ from typing import Any, Generic
 
 from pydantic import TypeAdapter
 
-from lakefs_gc_assets.collector.frame.frames import FRAMES, F, Frame
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import read_time, require_digest, with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -180,6 +181,15 @@ class Manifest(Generic[F]):
 @cache
 def _reader(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(FRAMES[name].figures)
+
+
+def read_spans(store: ObjectStore, run_id: str, attempt: str) -> tuple[Span, ...]:
+    """Time spans of the steps of an attempt that ended, in order; manifests that cannot be read are left out."""
+    spans = []
+    for step in STEPS:
+        with suppress(OrderViolation, CorruptFile):
+            spans.append(read(store, run_id, FRAMES[step]).span)
+    return tuple(span for span in spans if span.attempt == attempt)
 
 
 def write(store: ObjectStore, manifest: Manifest[Any]) -> None:

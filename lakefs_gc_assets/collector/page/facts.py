@@ -3,7 +3,7 @@
 No server is asked. Missing facts are left out: a failed run has fewer frames, and an old run has lost most of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,15 +13,12 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
-    FRAMES,
-    STEPS,
     STORE_DF,
     UNCOMMITTED_DF,
     CandidateFigures,
     CommittedFigures,
     F,
     Frame,
-    StoredFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.guards import Gauge, Mark
@@ -31,7 +28,7 @@ from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, count_by_
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.retention import active_commits
@@ -39,64 +36,6 @@ from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-
-
-@dataclass(frozen=True, slots=True)
-class RunFigures:
-    """Duration, figures and outcome of one run.
-
-    Attributes:
-        seconds: how long each step worked, by the name of its frame; steps that the run did not reach are left out.
-        waited: for how long steps waited because that protects, by the names of those that did.
-        stored: objects in the store as far as the run knows of them; an optimized run lists only some, and knows the
-            others from the run that it builds on. None where it did not list.
-    """
-
-    report: Report
-    seconds: Mapping[str, float]
-    stored: int | None = None
-    waited: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def freed(self) -> int:
-        """Bytes that it freed; what moved to quarantine is not freed."""
-        return self.report.object_bytes.get("deleted", 0)
-
-
-def figures_of(store: ObjectStore, report: Report) -> RunFigures:
-    """The figures of a run out of what it left; what cannot be read is left out.
-
-    Raises StorageError where the store cannot be asked.
-    """
-    seconds: dict[str, float] = {}
-    waited: dict[str, float] = {}
-    stored = None
-    for name in STEPS:
-        try:
-            manifest = manifests.read(store, report.run_id, FRAMES[name])
-        except (OrderViolation, CorruptFile):
-            continue
-        if manifest.span.attempt != report.attempt:
-            continue
-        seconds[name] = manifest.span.worked_seconds
-        if manifest.span.waited_seconds:
-            waited[name] = manifest.span.waited_seconds
-        if isinstance(manifest.figures, StoredFigures) and report.flow != Flow.COMMITTED:
-            stored = manifest.rows + manifest.figures.sealed_objects
-    return RunFigures(report, seconds, stored, waited)
-
-
-def freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:
-    """Bytes that runs freed, by their reports; a report that cannot be read counts as none."""
-    freed = 0
-    for run_id in run_ids:
-        try:
-            report = reports.read(store, run_id)
-        except CorruptFile:
-            continue
-        freed += report.object_bytes.get("deleted", 0) if report else 0
-    return freed
-
 
 Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
 """Counts the candidates of a manifest; returns None if there are too many. May raise CorruptFile."""
@@ -124,7 +63,6 @@ class RunFacts:
 
     report: Report
     plan: Plan
-    figures: RunFigures
     settings: CollectionSettings
     prices: ReportSettings
     made_at: datetime
@@ -177,7 +115,6 @@ def gather(
     return RunFacts(
         report,
         plan,
-        figures_of(store, report),
         settings,
         prices,
         now,

@@ -110,7 +110,7 @@ def _head(facts: RunFacts) -> Iterator[Element]:
         ("Storage namespace", report.storage_namespace),
         ("Flow", report.flow),
         ("Began", f"{report.started_at:%F %T}Z"),
-        ("Took", _duration((report.ended_at - report.started_at).total_seconds())),
+        *([] if report.seconds is None else [("Steps took", _duration(report.seconds))]),
         ("Cutoff", f"{report.cutoff:%F %T}Z: objects written or named later stay"),
         ("Slice windows", " to ".join(dict.fromkeys([*first, *last])) + f", {len(plan.windows):,} in all"),
     ]
@@ -139,7 +139,7 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
         yield element("p", "The run ended before it had counted everything.")
         return
     kept = sum(report.kept.values())
-    stored = facts.figures.stored
+    stored = counts.get("stored")
     looked_at = counts.get("listed", 0) if stored is None else stored
     live = max(looked_at - kept - counts.get("candidates", 0), 0)
     parts = [
@@ -338,9 +338,9 @@ def _figure(value: float, is_share: bool) -> str:
 
 def _times(facts: RunFacts) -> Iterator[Element]:
     yield element("h2", "Duration")
-    seconds, waited = facts.figures.seconds, facts.figures.waited
+    seconds, waited = facts.report.worked_seconds, facts.report.waited_seconds
     if not seconds:
-        yield element("p", "No step came to its end.")
+        yield element("p", "No step came to its end, or an earlier version made the run.")
         return
     yield markup.bars("Steps, without waits", [(name, taken, _duration(taken)) for name, taken in seconds.items()])
     yield table(

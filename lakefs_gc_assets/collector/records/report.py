@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
-_ADDED = ("waited_seconds", "ended_well")
+_ADDED = ("waited_seconds", "ended_well", "worked_seconds")
 
 
 class Ending(StrEnum):
@@ -95,8 +95,9 @@ class Report:
         windows: slice windows that the run was about.
         last_read_slice: the newest slice that was listed; empty where none was.
         counts: objects, addresses, commits and ranges by what they were found to be; empty where the run failed. Among
-            the names are listed, uncommitted, committed, candidates, deleted, quarantined, failed, kept_live, and
-            deleted_by_another_run: what another run deleted after this one had listed it.
+            the names are stored (all objects that the run knows of, those of the run it builds on included), listed,
+            uncommitted, committed, candidates, deleted, quarantined, failed, kept_live, and deleted_by_another_run:
+            what another run deleted after this one had listed it.
         object_bytes: sizes of what was listed, candidates, deleted and quarantined; empty where the run failed.
         kept: unreferenced objects that stay, by reason.
         commit_source: how the run learned of commits, such as a refs dump; empty where it failed.
@@ -113,6 +114,8 @@ class Report:
             had noted as undeletable do not count. Later runs go by this, since the run itself lost nothing. Null in
             reports of failed runs and of earlier versions, where `success` says it.
         waited_seconds: for how long steps waited because that protects, by the name of each step that did; no work.
+        worked_seconds: how long steps worked, without those waits, by the name of each step that ended. Time between
+            steps is no part of it: a person may think for hours before a sweep. Empty in reports of earlier versions.
     """
 
     run_id: str
@@ -143,7 +146,18 @@ class Report:
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
     waited_seconds: dict[str, float] = field(default_factory=dict)
     ended_well: bool | None = None
+    worked_seconds: dict[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
+
+    @property
+    def seconds(self) -> float | None:
+        """Duration of its steps, waits included; None if it is unknown."""
+        return sum(self.worked_seconds.values()) + sum(self.waited_seconds.values()) if self.worked_seconds else None
+
+    @property
+    def freed(self) -> int:
+        """Bytes that it freed; what moved to quarantine is not freed."""
+        return self.object_bytes.get("deleted", 0)
 
     @property
     def is_complete(self) -> bool:
@@ -278,9 +292,10 @@ def describe(report: Report) -> list[str]:
         )
     if elsewhere := counts.get("deleted_by_another_run", 0):
         lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
-    if waited := sum(report.waited_seconds.values()):
-        worked = (report.ended_at - report.started_at).total_seconds() - waited
-        lines.append(f"  took        {worked:>12,.1f} s, and {waited:,.1f} s of waits that protect")
+    if report.worked_seconds:
+        waited = sum(report.waited_seconds.values())
+        waits = f", and {waited:,.1f} s of waits that protect" if waited else ""
+        lines.append(f"  took        {sum(report.worked_seconds.values()):>12,.1f} s{waits}")
     lines += [f"  warning: {warning}" for warning in report.warnings]
     if report.dry_run and counts["candidates"]:
         lines.append(f"  a dry run deletes nothing; what it found is deleted by: lakefs-gc approve {report.run_id}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, F
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, F
 from lakefs_gc_assets.collector.frame.manifest import Span
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Why
@@ -21,6 +21,7 @@ STARTED = timedelta(hours=1)
 """How long ago the run began."""
 
 COUNTS = {
+    "stored": 10,
     "listed": 10,
     "slices_listed": 2,
     "slices_skipped": 0,
@@ -55,6 +56,7 @@ def stored_run(opened: OpenRepository, *names: str, plan: dict[str, Any] | None 
         counts=COUNTS,
         object_bytes=BYTES,
         kept={"too young": 1},
+        worked_seconds=dict.fromkeys(STEPS, 90.0),
         commit_source="refs dump",
     )
     store_frames(opened, made, names or ("data/a", "data/b", "data/c"))

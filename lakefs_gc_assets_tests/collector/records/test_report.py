@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.collector.page.stored_runs import BYTES, COUNTS
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
@@ -80,6 +81,26 @@ def test_is_read_as_it_was_written(report: Report) -> None:
 )
 def test_what_was_moved_is_not_called_deleted(ending: Ending, counts: dict[str, int], said: str) -> None:
     assert replace(REPORT, ending=ending, counts=counts).did == said
+
+
+def test_time_between_steps_is_no_part_of_the_duration() -> None:
+    """Between the mark and its sweep a person may think for hours."""
+    days = replace(REPORT, started_at=NOW - timedelta(days=2), counts=COUNTS, object_bytes=BYTES)
+    report = replace(
+        days, worked_seconds={"store_df": 4.5, "deleted_report": 2}, waited_seconds={"deleted_report": 600}
+    )
+    assert report.seconds == 606.5
+    assert "  took                 6.5 s, and 600.0 s of waits that protect" in reports.describe(report)
+    assert "  took                 6.5 s" in reports.describe(replace(report, waited_seconds={}))
+
+
+def test_the_duration_of_a_run_of_an_earlier_version_is_unknown() -> None:
+    content = json.loads(REPORT.to_json())
+    del content["worked_seconds"], content["sha256"]
+    report = Report.from_json(records_json.with_digest(content), "report.json")
+    assert report.seconds is None
+    counted = replace(report, counts=COUNTS, object_bytes=BYTES)
+    assert not [line for line in reports.describe(counted) if line.startswith("  took")]
 
 
 def test_says_what_a_run_did() -> None:
