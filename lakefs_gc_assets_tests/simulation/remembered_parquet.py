@@ -95,7 +95,9 @@ class _Metadata:
 
 
 class _RememberedFile:
-    """Stands in for `pq.ParquetFile`."""
+    """Stands in for `pq.ParquetFile`; it has no row groups, so that nobody asks how much memory they need."""
+
+    num_row_groups = 0
 
     def __init__(self, memory: ParquetMemory, source: BinaryIO, options: dict[str, Any]) -> None:
         self._table = memory.decode(source.read(), options)
