@@ -125,6 +125,10 @@ class SparkNotStarted(CollectionError):
     """Spark's session could not be started: its Java ended, or refused the properties of the session."""
 
 
+class SparkFailed(CollectionError):
+    """A job of Spark failed, or its Java ended, for a reason outside of this program: memory, disk, a crash."""
+
+
 class GuardTripped(CollectionError):
     """A guard stopped the run or its sweep; names the guard, its figures and the setting that lifts it."""
 

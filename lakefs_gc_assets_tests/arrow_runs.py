@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs import maintenance, running
 from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.spark.tasks import from_worker
+from lakefs_gc_assets.spark.faults import from_worker
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 

@@ -163,6 +163,16 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self._lazy_commands = lazy_commands
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """See click.Group.main. Nothing follows the last line: threads of Spark and Dagster may still end."""
+        try:
+            return super().main(*args, **kwargs)
+        except SystemExit:
+            if sys.stderr is not None and sys.stderr is sys.__stderr__:
+                sys.stderr.flush()
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, in order."""
         return sorted(self._lazy_commands)

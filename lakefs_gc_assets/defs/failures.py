@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
-from lakefs_gc_assets.spark.tasks import from_worker
+from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +21,8 @@ KIND = "error"
 
 
 def explained(error: BaseException) -> dg.Failure | None:
-    """The failure with our own message and class, from this process or a worker; None for unexpected errors."""
-    ours = error if isinstance(error, CollectionError) else from_worker(error)
+    """The failure with our own message and class, from this process, a worker or Spark; None for unexpected errors."""
+    ours = error if isinstance(error, CollectionError) else from_spark(error)
     if ours is None:
         return None
     name = type(ours).__name__

@@ -25,7 +25,7 @@ from lakefs_gc_assets.defs.pages import stored_page
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError
-from lakefs_gc_assets.spark.tasks import from_worker
+from lakefs_gc_assets.spark.faults import from_spark
 
 JOB = "forecast"
 _UNLIMITED = -1
@@ -80,7 +80,7 @@ def forecast_now(
     try:
         result = forecast.make(opened, collector.engine(opened.settings), note, ages, policies, depth)
     except Exception as error:
-        ours = None if isinstance(error, CollectionError) else from_worker(error)
+        ours = None if isinstance(error, CollectionError) else from_spark(error)
         if ours is None:
             raise
         raise ours from error

@@ -37,7 +37,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
-from lakefs_gc_assets.spark.tasks import from_worker
+from lakefs_gc_assets.spark.faults import from_spark
 
 PURGING_SCHEDULE = "empty_quarantine"
 _RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"
@@ -149,7 +149,7 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, w
 
     def check(plan: Plan, lock: Lock) -> Check:
         step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
-        return LiveCheck(step, from_worker)
+        return LiveCheck(step, from_spark)
 
     yield from purge_by(repository, run_id, owner, check, warn)
 

@@ -5,7 +5,6 @@ with the function of the tasks, which each worker gets. More travels as rows, an
 tasks alone.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,11 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector.engine.batches import is_one_of
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, nullable
-from lakefs_gc_assets.errors import CollectionError, EngineFault
+from lakefs_gc_assets.errors import EngineFault
 
 WITH_FUNCTION = 1024 * 1024
 """Largest work, in bytes, that travels with the function of its tasks; Spark would broadcast more."""
@@ -373,21 +371,3 @@ def in_background(work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
     """
     with ThreadPoolExecutor(1, "background") as threads:
         yield threads.submit(work).result
-
-
-_RAISED = re.compile(r"^\s*(?:lakefs_gc_assets\.errors\.)(\w+): (.+)$", re.MULTILINE)
-
-
-def from_worker(error: BaseException) -> CollectionError | None:
-    """Our own error inside the text of a failed Spark job; None where the job failed for another reason.
-
-    What a worker raised arrives as a traceback in the driver's exception; the class is kept where its message is all.
-    """
-    raised = _RAISED.findall(str(error))
-    if not raised:
-        return None
-    name, message = raised[-1]
-    kind = getattr(errors, name, CollectionError)
-    if kind in (errors.CorruptFile, errors.GuardTripped) or not issubclass(kind, CollectionError):
-        return CollectionError(message)
-    return kind(message)

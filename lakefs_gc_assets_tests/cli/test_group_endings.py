@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,13 @@ def test_the_version() -> None:
     result = CliRunner().invoke(main, ["--version"])
     assert result.exit_code == 0
     assert re.fullmatch(r"lakefs-gc \d+\.\d+\.\d+\n", result.stdout)
+
+
+def test_nothing_follows_the_last_line(tmp_path: Path) -> None:
+    """Threads of Spark may still print while the process ends."""
+    late = "import atexit, os; atexit.register(os.write, 2, b'late');"
+    code = f"{late} from lakefs_gc_assets.cli import main; main(['status'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stderr.startswith("lakefs-gc: no configuration: give --config")
+    assert "late" not in done.stderr

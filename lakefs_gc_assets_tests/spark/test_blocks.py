@@ -16,7 +16,8 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.spark import blocks, tasks
-from lakefs_gc_assets.spark.tasks import Reading, Rows, from_worker
+from lakefs_gc_assets.spark.faults import from_worker
+from lakefs_gc_assets.spark.tasks import Reading, Rows
 from lakefs_gc_assets_tests.spark.frame_rows import listed, live
 
 # Each example is a few Spark jobs: few of them, with many rows each.

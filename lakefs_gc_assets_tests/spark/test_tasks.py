@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, EngineFault, LockLost
 from lakefs_gc_assets.spark import tasks
-from lakefs_gc_assets.spark.tasks import DriverRows, Reading, from_worker
+from lakefs_gc_assets.spark.faults import from_worker
+from lakefs_gc_assets.spark.tasks import DriverRows, Reading
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("share", pa.int64())])
 COUNT = pa.schema([pa.field("number", pa.int64())])

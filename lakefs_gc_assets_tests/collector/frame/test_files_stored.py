@@ -18,7 +18,8 @@ from lakefs_gc_assets.collector.frame.frames import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.spark.tasks import dataframe_of, from_worker
+from lakefs_gc_assets.spark.faults import from_worker
+from lakefs_gc_assets.spark.tasks import dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES, frame_of_rows
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by

@@ -1,0 +1,108 @@
+"""Errors of Spark as our own, with cause and remedy in place of a stack."""
+
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
+
+from lakefs_gc_assets import errors
+from lakefs_gc_assets.errors import CollectionError, SparkFailed
+
+_RAISED = re.compile(r"^\s*(?:lakefs_gc_assets\.errors\.)(\w+): (.+)$", re.MULTILINE)
+
+
+def from_worker(error: BaseException) -> CollectionError | None:
+    """Our own error inside the text of a failed Spark job; None where the job failed for another reason.
+
+    What a worker raised arrives as a traceback in the driver's exception; the class is kept where its message is all.
+    """
+    raised = _RAISED.findall(_text(error))
+    if not raised:
+        return None
+    name, message = raised[-1]
+    kind = getattr(errors, name, CollectionError)
+    if kind in (errors.CorruptFile, errors.GuardTripped) or not issubclass(kind, CollectionError):
+        return CollectionError(message)
+    return kind(message)
+
+
+_REMEDIES = (
+    (
+        re.compile("No space left on device|Disk quota exceeded"),
+        "the folder for Spark's temporary files is full. Free space on that disk, or name a folder with more space by "
+        "spark.local.dir under spark.config",
+    ),
+    (
+        re.compile("OutOfMemoryError"),
+        "Spark's Java needs more memory. Raise spark.driver_memory, on a cluster also spark.executor.memory under "
+        "spark.config",
+    ),
+    (
+        re.compile("Python worker (exited unexpectedly|failed to connect back)"),
+        "a Python worker of Spark was killed, most often by the system for lack of memory. Give the machine or the "
+        "container more memory, or use fewer workers: spark.master local[1] has one",
+    ),
+)
+_CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
+_MAX_CAUSE = 300
+
+
+def from_spark(error: BaseException) -> CollectionError | None:
+    """An error of a Spark job, or of an ended Java, as ours; None for errors in the code of this program."""
+    ours = from_worker(error)
+    if ours is not None:
+        return ours
+    chain = list(_chain(error))
+    failed_job = next((each for each in chain if isinstance(each, Py4JJavaError)), None)
+    if failed_job is None:
+        # Whatever is cleaned up after the call that met it is refused as well.
+        if any(isinstance(each, Py4JNetworkError | ConnectionError) for each in chain) and (end := _end_of_java()):
+            return SparkFailed(end)
+        return None
+    text = _text(failed_job)
+    remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), None)
+    if remedy is not None:
+        return SparkFailed(f"a job of Spark failed: {remedy}")
+    if "PythonException" in text:
+        return None
+    causes = _CAUSED_BY.findall(text)
+    return SparkFailed(f"a job of Spark failed: {causes[-1][:_MAX_CAUSE]}") if causes else None
+
+
+def _text(error: BaseException) -> str:
+    """The text of an error; Java is asked for that of its own, and may be gone."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that it was raised from or after."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _end_of_java() -> str | None:
+    """How this process's Java ended, with a remedy; None if it runs, or another process started it."""
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        status = process.wait(5)
+    except subprocess.TimeoutExpired:
+        return None
+    if status == -signal.SIGKILL:
+        return (
+            "Spark's Java was killed in the middle of the work, most often by the system for lack of memory. Give the "
+            "machine or the container more memory, or lower spark.driver_memory"
+        )
+    how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    return (
+        f"Spark's Java ended {how} in the middle of the work. A file hs_err_pid….log in the working folder, or what "
+        "Java printed above, names the cause. Another Java can be named by JAVA_HOME"
+    )

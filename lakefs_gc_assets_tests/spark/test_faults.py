@@ -1,0 +1,131 @@
+"""What a worker raises, and what happens to Spark, arrives in the driver as our own error."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.spark.faults import from_spark, from_worker
+from lakefs_gc_assets.storage.opening import StoreOpener
+
+
+def test_an_executor_without_a_credential_says_which_variable_it_lacks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session was started before the variable was set, so its workers do not have it."""
+    variable = f"TEST_{uuid4().hex}"
+    monkeypatch.setenv(variable, "secret")
+    opener = StoreOpener(StoreSettings(from_environment={"secret_access_key": variable}), "s3://bucket/repository")
+
+    def open_there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opener.open()
+        yield from batches
+
+    with pytest.raises(Exception, match=variable) as caught:
+        spark.range(1).mapInArrow(open_there, "id long").collect()
+    found = from_worker(caught.value)
+    assert isinstance(found, ConfigurationError)
+    assert f"{variable}, which is not set on" in str(found)
+
+
+_SESSION = """
+import os, signal, sys, threading, time
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session
+from lakefs_gc_assets.spark.faults import from_spark
+
+spark = session.session(SparkSettings(master="local[2]", driver_memory="512m"))
+java, fault = spark.sparkContext._gateway.proc.pid, sys.argv[1]
+
+def work(batches):
+    if fault == "worker":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "disk":
+        raise OSError(28, os.strerror(28))
+    if fault == "bug":
+        raise KeyError("bug")
+    time.sleep(20)
+    yield from batches
+
+if fault in ("SIGKILL", "SIGSEGV"):
+    threading.Timer(3, os.kill, [java, getattr(signal, fault)]).start()
+try:
+    spark.range(4).mapInArrow(work, "id long").distinct().collect()
+except Exception as error:
+    print(from_spark(error))
+    if fault.startswith("SIG"):
+        try:
+            spark.range(4).count()
+        except Exception as after:
+            assert str(from_spark(after)) == str(from_spark(error))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("worker", "a job of Spark failed: a Python worker of Spark was killed, most often by the system for lack of"),
+        ("disk", "a job of Spark failed: the folder for Spark's temporary files is full. Free space on that disk"),
+        ("bug", "None"),
+        ("SIGKILL", "Spark's Java was killed in the middle of the work, most often by the system for lack of memory."),
+        ("SIGSEGV", "Spark's Java ended by SIGABRT in the middle of the work. A file hs_err_pid….log"),
+    ],
+)
+def test_what_the_system_does_to_spark_is_told_with_a_remedy(fault: str, line: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION, fault], capture_output=True, text=True, cwd=tmp_path, timeout=200
+    )
+    assert done.stdout.splitlines()[-1].startswith(line), done.stdout + done.stderr
+
+
+class OfJava(Py4JJavaError):  # type: ignore[misc]
+    """An error of Java with a text of its own; None for one whose Java is gone."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        if self._text is None:
+            raise ConnectionRefusedError
+        return self._text
+
+
+_FAILED = """An error occurred while calling o79.count.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+	at org.apache.spark.util.ThreadUtils$.awaitResult(ThreadUtils.scala:318)
+Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
+	at org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2898)
+Caused by: {cause}
+	... 1 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "line"),
+    [
+        ("java.io.IOException: No space left on device", "the folder for Spark's temporary files is full"),
+        ("java.lang.OutOfMemoryError: Java heap space", "Spark's Java needs more memory. Raise spark.driver_memory"),
+        ("java.net.BindException: Address in use", "a job of Spark failed: java.net.BindException: Address in use"),
+    ],
+)
+def test_the_deepest_cause_of_a_failed_job_is_told(cause: str, line: str) -> None:
+    try:
+        raise RuntimeError from OfJava(_FAILED.format(cause=cause))
+    except RuntimeError as error:
+        assert line in str(from_spark(error))
+
+
+def test_errors_of_this_program_and_of_others_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    for error in (OfJava(None), OfJava("PythonException: KeyError"), ConnectionRefusedError(), ValueError("bug")):
+        assert from_spark(error) is None
