@@ -168,8 +168,7 @@ class LazyGroup(click.Group):
         try:
             return super().main(*args, **kwargs)
         except SystemExit:
-            if sys.stderr is not None and sys.stderr is sys.__stderr__:
-                sys.stderr.flush()
+            if sys.stderr is sys.__stderr__:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             raise
 
