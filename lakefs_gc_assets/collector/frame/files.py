@@ -163,8 +163,7 @@ def read_file(
         stored = nullable(parquet.schema_arrow)
         there = frozenset(stored.names)
         chosen = None if columns is None else [name for name in columns if name in there]
-        tables.require_moderate(data, parquet, columns=chosen or ())
-        table = parquet.read(chosen, use_threads=False)
+        table = tables.read_rows(parquet, chosen)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptFile(file.key, "parquet", f"cannot be read: {error}") from None
     if table.num_rows != file.rows:

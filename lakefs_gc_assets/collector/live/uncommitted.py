@@ -174,8 +174,7 @@ def read_addresses(store: GivesObjects, file: str) -> pa.ChunkedArray:
     data = fetch(store, file)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data))
-        tables.require_moderate(data, parquet, columns=["physical_address"])
-        stored = parquet.read(columns=["physical_address"], use_threads=False).column("physical_address")
+        stored = tables.read_rows(parquet, ["physical_address"]).column("physical_address")
         if stored.type not in _TEXT:
             raise ValueError(f"physical_address is {stored.type}, not text")
         column = stored.cast(pa.string())

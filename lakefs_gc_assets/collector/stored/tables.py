@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,7 +15,9 @@ from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _ROWS_OF_A_PART = 65_536
 _MAX_MEMORY = 2 << 30
-"""Bytes of rows that are read at once."""
+"""Bytes of rows that are read into memory."""
+_ROWS_AT_ONCE = 2_048
+"""Rows that are read before their memory is counted. Writers repeat texts of up to 1 MiB, so that these need 2 GiB."""
 
 
 def encode(table: pa.Table, ascending: Sequence[str] = ()) -> bytes:
@@ -55,11 +58,9 @@ def decode_parts(
         # A file without rows has no batch that could be compared with the schema.
         if stored.schema_arrow.names not in (schema.names, [name for name in schema.names if name not in added]):
             raise ValueError(f"it has the columns {', '.join(stored.schema_arrow.names)}")
-        for group in range(stored.num_row_groups):
-            require_moderate(data, stored, [group])
         rows = 0
-        for batch in stored.iter_batches(_ROWS_OF_A_PART, use_threads=False):
-            part = _declared(pa.Table.from_batches([batch]), schema, added)
+        for stored_part in _read_parts(stored, _ROWS_OF_A_PART):
+            part = _declared(stored_part, schema, added)
             rows += part.num_rows
             yield from part.to_batches()
         _compare_with_footer(rows, stored)
@@ -80,10 +81,7 @@ def decode(
         groups: the row groups that are read; None for all.
     """
     with opened(data, file, what) as stored:
-        require_moderate(data, stored, groups)
-        # Threads that read other columns outlive a failed read, and can crash the process.
-        rows = stored.read(use_threads=False) if groups is None else stored.read_row_groups(groups, use_threads=False)
-        table = _declared(rows, schema, added)
+        table = _declared(read_rows(stored, groups=groups), schema, added)
         if groups is None:
             _compare_with_footer(table.num_rows, stored)
         return table
@@ -104,52 +102,53 @@ def opened(data: bytes | bytearray, file: str, what: str) -> Iterator[pq.Parquet
         raise CorruptFile(file, what, f"cannot be read: {error}") from None
 
 
-def require_moderate(
-    data: bytes | bytearray, stored: pq.ParquetFile, groups: Sequence[int] | None = None, columns: Sequence[str] = ()
-) -> None:
-    """Raises ValueError if rows would take more than 2 GiB in memory: a file of some kilobytes can hold that many.
+def read_rows(
+    stored: pq.ParquetFile, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
+) -> pa.Table:
+    """Reads rows into memory, and stops beyond 2 GiB: a file of some kilobytes can hold that many.
 
     Args:
-        data: the content of `stored`.
-        groups: the row groups that will be read; None for all.
-        columns: the columns that will be read, by their paths; all if empty.
+        columns: names of the columns; None for all.
+        groups: the row groups; None for all.
+
+    Raises:
+        ValueError: the rows need more memory.
+        pa.ArrowException, OSError: the file cannot be read.
     """
+    # No footer says how many rows are one part: one that says too few would lose the others.
+    parts = list(_read_parts(stored, sys.maxsize, columns, groups))
+    return parts[0] if parts else stored.read_row_groups([], columns, use_threads=False)
+
+
+def _read_parts(
+    stored: pq.ParquetFile, rows: int, columns: Sequence[str] | None = None, groups: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
+    """Reads rows in parts of so many, and a rest; nothing where there are none. See `read_rows`."""
+    batches: list[pa.RecordBatch] = []
+    count = needed = 0
     chosen = range(stored.num_row_groups) if groups is None else groups
-    needed, repeating = 0, set()
-    for number in chosen:
-        group = stored.metadata.row_group(number)
-        for at in range(group.num_columns):
-            column = group.column(at)
-            if columns and column.path_in_schema not in columns:
-                continue
-            if column.physical_type != "BYTE_ARRAY":
-                needed += column.num_values * max(stored.schema.column(at).length, 8)
-            elif {"PLAIN", "RLE", "BIT_PACKED"}.issuperset(column.encodings):
-                needed += column.total_uncompressed_size
-            else:
-                # Each value may be as long as all that is stored.
-                needed += column.num_values * column.total_uncompressed_size
-                repeating.add(column.path_in_schema)
-    if needed > _MAX_MEMORY and repeating:
-        needed = _bytes_of_texts(data, chosen, sorted(repeating))
-    if needed > _MAX_MEMORY:
-        raise ValueError(f"its rows need over {_MAX_MEMORY >> 20:,} MiB of memory: the program writes smaller files")
-
-
-def _bytes_of_texts(data: bytes | bytearray, groups: Sequence[int], columns: Sequence[str]) -> int:
-    """Bytes of all texts of columns, without making these texts; counts no further than the limit."""
-    needed = 0
-    stored = pq.ParquetFile(pa.BufferReader(data), read_dictionary=list(columns))
-    for batch in stored.iter_batches(_ROWS_OF_A_PART, row_groups=list(groups), columns=columns, use_threads=False):
-        for array in batch.columns:
-            if pa.types.is_dictionary(array.type):
-                lengths = pc.take(pc.binary_length(array.dictionary), array.indices)
-                needed += pc.sum(lengths, min_count=0).as_py()
-            else:
-                needed += array.nbytes
+    at_once = max(1, min(rows, _ROWS_AT_ONCE))
+    # Threads that read other columns outlive a failed read, and can crash the process.
+    for batch in stored.iter_batches(at_once, row_groups=list(chosen), columns=columns, use_threads=False):
+        count += batch.num_rows
+        needed += sum(map(_memory_of, batch.columns))
         if needed > _MAX_MEMORY:
-            break
-    return needed
+            raise ValueError(
+                f"its rows need over {_MAX_MEMORY >> 20:,} MiB of memory: the program writes smaller files"
+            )
+        batches.append(batch)
+        if count >= rows:
+            yield pa.Table.from_batches(batches)
+            batches, count, needed = [], 0, 0
+    if batches:
+        yield pa.Table.from_batches(batches)
+
+
+def _memory_of(array: pa.Array) -> int:
+    """Bytes of an array; of one that stores repeated texts once, of the texts without that."""
+    if pa.types.is_dictionary(array.type):
+        return int(pc.sum(pc.binary_length(array.dictionary).take(array.indices), min_count=0).as_py())
+    return int(array.nbytes)
 
 
 def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:

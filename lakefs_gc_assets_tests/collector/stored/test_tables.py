@@ -154,16 +154,21 @@ def test_what_repeats_and_what_goes_up_takes_little_space() -> None:
 
 def bomb(text: str, rows: int, **options: Any) -> bytes:
     """A small file of many long texts."""
+    options.setdefault("store_schema", False)
     buffer = io.BytesIO()
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, dtype=np.int32)), [text])
     written = pa.table([texts, pa.nulls(rows, pa.int64())], names=SCHEMA.names)
-    pq.write_table(written, buffer, store_schema=False, **options)
+    pq.write_table(written, buffer, **options)
     return buffer.getvalue()
 
 
 @pytest.mark.parametrize(
     ("rows", "limit", "options"),
-    [(60_000, 30 << 20, {}), (30_000, 2 << 20, {"use_dictionary": False, "compression": "zstd"})],
+    [
+        (60_000, 30 << 20, {}),
+        (60_000, 30 << 20, {"store_schema": True}),
+        (30_000, 2 << 20, {"use_dictionary": False, "compression": "zstd"}),
+    ],
 )
 def test_a_small_file_of_too_many_bytes_is_refused_before_it_takes_memory(
     decode: Decode, monkeypatch: pytest.MonkeyPatch, rows: int, limit: int, options: dict[str, Any]
@@ -171,6 +176,7 @@ def test_a_small_file_of_too_many_bytes_is_refused_before_it_takes_memory(
     data = bomb("x" * 1000, rows, **options)
     assert len(data) < 1_000_000
     monkeypatch.setattr(tables, "_MAX_MEMORY", limit)
+    monkeypatch.setattr(tables, "_ROWS_OF_A_PART", rows)
 
     with pytest.raises(CorruptFile, match="of memory: the program writes smaller files"):
         decode(data)
