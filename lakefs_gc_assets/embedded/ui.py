@@ -193,8 +193,12 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def prepare_home(home: Path) -> Path:
-    """Makes a folder for Dagster's runs, with a dagster.yaml where it has none; returns its whole path."""
-    home.mkdir(parents=True, exist_ok=True)
+    """Makes a folder for Dagster's runs, for this user alone, with a dagster.yaml where it has none.
+
+    Returns its whole path. A folder that exists keeps its mode.
+    """
+    home.parent.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileExistsError), (home / "dagster.yaml").open("x", encoding="utf-8") as file:
         yaml.safe_dump(_INSTANCE, file, sort_keys=False)
     return home.resolve()

@@ -128,7 +128,8 @@ def properties(settings: SparkSettings) -> dict[str, str]:
             spark_properties |= _INTERPRETED
         spark_properties |= _ON_THIS_MACHINE
         spark_properties[_DAEMON] = _OUR_DAEMON
-        spark_properties |= _sockets(_socket_folder())
+        spark_properties |= _sockets(_private_folder())
+        spark_properties["spark.local.dir"] = _private_folder()
         spark_properties["spark.sql.shuffle.partitions"] = str(TASKS_PER_CORE * _local_cores(settings.master))
     if given.get(_SPECULATION, "").lower() == "true":
         spark_properties |= _OF_SPECULATION
@@ -173,8 +174,8 @@ def _sockets(folder: str) -> dict[str, str]:
 
 
 @cache
-def _socket_folder() -> str:
-    """A folder for sockets, which Spark leaves behind; it is gone with this process."""
+def _private_folder() -> str:
+    """A folder that only this user can read, for sockets and rows on disk; it is gone with this process."""
     folder = tempfile.mkdtemp(prefix="gc")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -258,20 +259,29 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
             return
         with _properties_file(spark_properties) as file:
             is_local = settings.master.startswith("local")
-            hides_aws_keys = is_local and spark_properties[_DAEMON] == _OUR_DAEMON
-            launch.launch(file, is_local, hides_aws_keys)
+            has_own_workers = is_local and spark_properties[_DAEMON] == _OUR_DAEMON
+            launch.launch(file, is_local, has_own_workers)
         yield {}
 
 
 @contextmanager
 def _properties_file(spark_properties: Mapping[str, str]) -> Iterator[Path]:
-    """A file of properties that only this user can read; it is gone at the exit."""
+    """A file of properties that only this user can read; it is gone at the exit.
+
+    On Linux it lies in memory: a file on disk would stay, with its secrets, if this process were killed meanwhile.
+    """
+    content = "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in spark_properties.items()).encode()
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("session.properties"), "wb") as memory:
+            os.fchmod(memory.fileno(), 0o600)
+            memory.write(content)
+            memory.flush()
+            yield launch.OPEN_FILES / str(memory.fileno())
+        return
     with tempfile.TemporaryDirectory(prefix="gc") as folder:
         file = Path(folder, "session.properties")
         file.touch(mode=0o600)
-        file.write_text(
-            "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in spark_properties.items()), "utf-8"
-        )
+        file.write_bytes(content)
         yield file
 
 

@@ -19,6 +19,7 @@ from lakefs_gc_assets_tests.free_ports import free_port
 
 def test_a_new_folder_has_the_settings_of_the_projects_own(tmp_path: Path) -> None:
     home = prepare_home(tmp_path / "a" / "home")
+    assert home.stat().st_mode & 0o777 == 0o700, "runs and logs are nobody else's to read"
 
     written = yaml.safe_load((home / "dagster.yaml").read_text())
     own = yaml.safe_load((PROJECT / "dagster.yaml").read_text())

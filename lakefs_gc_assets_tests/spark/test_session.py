@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
+from lakefs_gc_assets_tests import process_tree
 
 
 @pytest.mark.parametrize(("master", "partitions"), [("local", "4"), ("local[1]", "4"), ("local[3]", "12")])
@@ -72,7 +74,7 @@ def test_workers_run_in_the_python_that_a_property_names(monkeypatch: pytest.Mon
 def test_workers_are_reached_over_sockets_where_their_addresses_are_short_enough(
     monkeypatch: pytest.MonkeyPatch, length: int, sockets: bool
 ) -> None:
-    monkeypatch.setattr(spark_session, "_socket_folder", lambda: "/".ljust(length, "x"))
+    monkeypatch.setattr(spark_session, "_private_folder", lambda: "/".ljust(length, "x"))
     properties = spark_session.properties(SparkSettings(master="local[1]"))
     assert ("spark.python.unix.domain.socket.enabled" in properties) is sockets
 
@@ -230,12 +232,73 @@ def test_java_says_nothing_of_a_session_that_cannot_be_made() -> None:
     assert done.stderr == ""
 
 
-def test_the_file_of_properties_is_for_this_user_alone() -> None:
+def test_the_file_of_properties_is_for_this_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with spark_session._properties_file({"spark.x": "y"}) as file:
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text() == "spark.x=y\n"
+    assert not file.exists()
+    monkeypatch.delattr(os, "memfd_create", raising=False)
     with spark_session._properties_file({"spark.x": "y"}) as file:
         assert file.stat().st_mode & 0o777 == 0o600
         assert file.parent.stat().st_mode & 0o777 == 0o700
         assert file.read_text() == "spark.x=y\n"
     assert not file.exists()
+
+
+_SHUFFLES = """
+import os, sys, time
+from pathlib import Path
+from lakefs_gc_assets.settings import SparkSettings
+from lakefs_gc_assets.spark import session as s
+
+print("begins", flush=True)
+spark = s.session(SparkSettings(master="local[1]", config={"spark.planted": sys.argv[1]}))
+
+def mask(batches):
+    yield from batches
+    now = os.umask(0)
+    os.umask(now)
+    Path(os.environ["TMPDIR"], "mask").write_text(f"{now:o}")
+
+rows = spark.range(0, 1000, 1, 2).mapInArrow(mask, "id long").repartition(2, "id").persist()
+rows.count()
+print("shuffled", flush=True)
+time.sleep(600)
+"""
+
+
+def planted_in(folder: Path) -> list[Path]:
+    """Files that hold the planted value."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return [file for file in files if b"planted-value" in file.read_bytes()]
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_no_secret_and_shuffles_are_private(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SHUFFLES, "planted-value"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    before = os.umask(0o022)
+    try:
+        for word in ("begins", "shuffled"):
+            process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            while process.stdout.readline().strip() != word:
+                assert process.poll() is None
+            if word == "begins":
+                while not any("java" in process_tree.command(pid) for pid in process_tree.descendants(process.pid)):
+                    time.sleep(0.01)
+            else:
+                shuffles = [file for file in tmp_path.rglob("*") if file.name.startswith("shuffle_")]
+                assert shuffles and all(file.stat().st_mode & 0o077 == 0 for file in shuffles)
+                folders = {file.relative_to(tmp_path).parts[0] for file in shuffles}
+                assert all((tmp_path / folder).stat().st_mode & 0o077 == 0 for folder in folders)
+                assert (tmp_path / "mask").read_text() == "22"
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            assert planted_in(tmp_path) == []
+    finally:
+        os.umask(before)
 
 
 def test_the_gateway_and_the_accumulators_say_nothing_of_a_java_that_is_gone(

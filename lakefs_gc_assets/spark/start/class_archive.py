@@ -81,6 +81,7 @@ def make(module: str) -> str:
             return "this Java made no archive of classes; sessions start without"
         for old in archive.parent.glob("spark-classes-*.jsa"):
             old.unlink()
+        building.chmod(0o644)  # An image is made by another user than the one who runs it.
         building.rename(archive)
     return f"{archive}, {archive.stat().st_size / 1e6:.0f} MB"
 

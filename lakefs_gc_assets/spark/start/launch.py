@@ -28,6 +28,8 @@ _SHELL = "pyspark-shell"
 """Name that spark-submit gives to a Python program that started it."""
 _STANDARD_ERROR = 2
 _LINES_SHOWN = 3
+OPEN_FILES = Path("/proc/self/fd")
+"""Folder of a process's open files on Linux, by their numbers."""
 _NO_REASON = re.compile(r"\s|Picked up |WARNING: |Using Spark's default log4j|Setting Spark log4j|:: ")
 """How lines begin that do not say why a Java ended: stacks, warnings, notes."""
 _ADVICE = (
@@ -52,16 +54,16 @@ _ADVICE = (
 _OTHER_ADVICE = "Check the section spark of the configuration, and what the environment sets for Java and Spark"
 
 
-def launch(properties_file: Path, is_local: bool, hides_aws_keys: bool) -> None:
+def launch(properties_file: Path, is_local: bool, has_own_workers: bool) -> None:
     """Starts the Java of this process, which reads its properties from a file; returns when it answers.
 
     Args:
         is_local: True for a local master, whose Java is started without variables and arguments of the shell.
-        hides_aws_keys: True where workers find AWS keys by `environment.show_aws_keys`.
+        has_own_workers: True if our `worker_daemon` starts the workers, which undoes what is changed here for Java.
     Raises:
         SparkNotStarted: with what Java printed.
     """
-    start = _Start(properties_file, is_local, hides_aws_keys)
+    start = _Start(properties_file, is_local, has_own_workers)
     with _started_by(start):
         try:
             gateway = java_gateway.launch_gateway()  # type: ignore[no-untyped-call]
@@ -113,10 +115,10 @@ def _started_by(start: "_Start") -> Iterator[None]:
 class _Start:
     """Starts one Java as `subprocess.Popen` would, and keeps what it prints."""
 
-    def __init__(self, properties_file: Path, is_local: bool, hides_aws_keys: bool) -> None:
+    def __init__(self, properties_file: Path, is_local: bool, has_own_workers: bool) -> None:
         self._properties_file = properties_file
         self._is_local = is_local
-        self._hides_aws_keys = hides_aws_keys
+        self._has_own_workers = has_own_workers
         self._lock = threading.Lock()
         self._kept: list[bytes] | None = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -139,15 +141,21 @@ class _Start:
         if _is_nameless():
             # Java then takes "?" for the home, which Spark refuses.
             inherited.setdefault("HOME", tempfile.gettempdir())
-        if self._hides_aws_keys:
+        umask = -1
+        if self._has_own_workers:
             process.hide_aws_keys(inherited)
+            process.keep_umask(inherited)
+            umask = 0o077  # Java keeps rows in files, which are nobody else's to read.
         properties = ["--load-spark-defaults", "--properties-file", str(self._properties_file)]
+        numbers = [int(self._properties_file.name)] if self._properties_file.parent == OPEN_FILES else []
         # A Java that cannot begin says so on standard output, where commands write their results.
         started = subprocess.Popen(
             [program, *properties, *arguments],
             env=inherited,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            pass_fds=numbers,
+            umask=umask,
             **options,
         )
         self._process = started

@@ -7,6 +7,7 @@ configuration alone. Clusters are configured by these variables, so their driver
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import MutableMapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -24,6 +25,7 @@ and `java.use_python` the third.
 _AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _HIDDEN = "LAKEFS_GC_FOR_WORKERS_"
 """Prefix by which a Java has variables that only its Python workers are to read."""
+_UMASK = f"{_HIDDEN}UMASK"
 
 
 def keep_own_settings(environment: MutableMapping[str, str]) -> None:
@@ -48,6 +50,19 @@ def show_aws_keys(environment: MutableMapping[str, str]) -> None:
     for name in _AWS_KEYS:
         if _HIDDEN + name in environment:
             environment[name] = environment.pop(_HIDDEN + name)
+
+
+def keep_umask(environment: MutableMapping[str, str]) -> None:
+    """Notes this process's umask for the workers of a Java that is started with another one."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    environment[_UMASK] = f"{mask:o}"
+
+
+def restore_umask(environment: MutableMapping[str, str]) -> None:
+    """Sets the umask that `keep_umask` noted: workers write objects of a local store, which others may read."""
+    if _UMASK in environment:
+        os.umask(int(environment.pop(_UMASK), 8))
 
 
 _OBJECTS = 100_000

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from lakefs_gc_assets.spark.start import process
 
 process.show_aws_keys(os.environ)
+process.restore_umask(os.environ)
 
 # What is imported stays: to look for what may go took a third of the time.
 gc.disable()

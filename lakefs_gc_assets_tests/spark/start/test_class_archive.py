@@ -101,11 +101,16 @@ def test_a_new_archive_replaces_those_of_other_javas(environment: Path, monkeypa
     (environment / "spark-classes-old.jsa").touch()
     home = ensure_java()
 
-    monkeypatch.setattr(class_archive, "_load_classes", lambda module, building: building.write_bytes(b"classes"))
+    def load(module: str, building: Path) -> None:
+        building.touch(0o600)  # As a Java with a strict umask does.
+
+    monkeypatch.setattr(class_archive, "_load_classes", load)
 
     class_archive.make(SAMPLE)
 
-    assert [file.name for file in environment.iterdir()] == [class_archive.file(home).name]
+    (file,) = environment.iterdir()
+    assert file.name == class_archive.file(home).name
+    assert file.stat().st_mode & 0o777 == 0o644, "other users start Spark too"
 
 
 def test_the_module_is_told_where_the_archive_is_to_be(

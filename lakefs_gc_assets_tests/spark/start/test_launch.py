@@ -127,7 +127,7 @@ def test_a_cluster_is_configured_by_the_shell(monkeypatch: pytest.MonkeyPatch, t
         f"started with /etc/hadoop, key, --load-spark-defaults --properties-file {tmp_path} --queue q pyspark-shell"
     )
     with pytest.raises(SparkNotStarted, match=f": {expected}. Check the section spark"):
-        launch.launch(tmp_path, is_local=False, hides_aws_keys=False)
+        launch.launch(tmp_path, is_local=False, has_own_workers=False)
 
 
 @pytest.mark.usefixtures("no_java", "another_spark")
@@ -135,10 +135,10 @@ def test_a_spark_that_says_nothing_is_reported_with_its_status(another_spark: Pa
     script = another_spark / "bin" / "spark-submit"
     script.write_text("#!/bin/sh\nexit 7\n")
     with pytest.raises(SparkNotStarted, match="its Java ended with status 7 and printed nothing"):
-        launch.launch(another_spark, is_local=False, hides_aws_keys=False)
+        launch.launch(another_spark, is_local=False, has_own_workers=False)
     script.unlink()
     with pytest.raises(SparkNotStarted, match="No such file or directory"):
-        launch.launch(another_spark, is_local=False, hides_aws_keys=False)
+        launch.launch(another_spark, is_local=False, has_own_workers=False)
 
 
 def test_a_local_java_has_variables_that_spark_and_hadoop_do_not_read() -> None:
@@ -158,6 +158,18 @@ def test_workers_get_the_aws_keys_that_java_does_not() -> None:
     assert not shell.keys() & _AWS.keys()
     process.show_aws_keys(shell)
     assert shell == {**_AWS, "AWS_REGION": "eu-west-1"}
+
+
+def test_workers_get_the_umask_that_java_does_not() -> None:
+    shell: dict[str, str] = {}
+    before = os.umask(0o027)
+    try:
+        process.keep_umask(shell)
+        os.umask(0o077)
+        process.restore_umask(shell)
+        assert (os.umask(before), shell) == (0o027, {})
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize(
