@@ -43,27 +43,27 @@ WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": "expiring gap_check guards lock make_step repository run step subtraction",
-    "collector/earlier": "earlier_runs history sightings",
+    "collector/earlier": "earlier_runs history",
     "collector/frame": "manifest receipts",
     "collector/engine": "local",
     "collector/incremental": "checkpoint checkpoint_writer planning",
     "collector/live": (
-        "contents current facts facts_of_ranges hidden known_ranges live_files other_repositories preparations "
-        "range_records references uncommitted"
+        "contents current facts facts_of_ranges hidden known_ranges live_files other_repositories "
+        "references uncommitted"
     ),
     "collector/quarantine": "purge restore",
     "collector/records": "outcomes restoration undeletable",
     "collector/retention": "active_commits commits retention rules server_commits",
-    "collector/stored": "ids records_json run_folder tables",
+    "collector/stored": "records_json run_folder tables",
     "collector/sweep": "passes recheck",
-    "collector/universe": "parts",
+    "collector/universe": "listing",
     "lakefs": "addresses",
 }
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}
 """Modules that can be asked for, inside of the package."""
 FURTHER_TESTS = {
     "commits": ("collector/retention/test_retention.py",),
-    "expiring": ("collector/live/test_preparations.py",),
+    "expiring": ("collector/live/test_uncommitted_preparations.py",),
     "hidden": ("collector/live/test_contents.py",),
     "purge": ("collector/sweep/test_passes_deletion_move.py",),
     "recheck": ("collector/test_run_guards.py",),

@@ -1,6 +1,6 @@
 """Makes the archive of Spark's Java classes, by collecting a small sample repository: `make setup` runs it once.
 
-As a module, it starts itself again in a process whose JVM writes the archive (`class_archive.make`).
+As a module, it starts itself again in a process whose JVM writes the archive (`java.make_archive`).
 """
 
 import io
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.spark.start import class_archive
+from lakefs_gc_assets.spark.start import java
 
 _OBJECTS = 100
 _JVM_EXIT_SECONDS = 300
@@ -34,7 +34,7 @@ def collect_sample(folder: Path) -> None:
 if __name__ == "__main__":
     # As in the command line: Dagster warns of each use of an unstable API.
     warnings.filterwarnings("ignore", message=r".* is currently in (beta|preview)")
-    if building := class_archive.being_made():
+    if building := java.archive_being_made():
         collect_sample(building.parent)
     else:
-        print(class_archive.make("lakefs_gc_assets.cli.make_class_archive"))
+        print(java.make_archive("lakefs_gc_assets.cli.make_class_archive"))

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.live import other_repositories, preparations
+from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.repository import Clock, Clocks, require_writable
 from lakefs_gc_assets.collector.retention import commits, server_commits
@@ -510,7 +510,7 @@ class _Examination:
         left = [key for key in dict.fromkeys(self.written) if not _is_gone(self.opened, key)]
         for server_run_id in self.prepared:
             try:
-                preparations.remove(self.opened, server_run_id)
+                uncommitted.remove_preparation(self.opened, server_run_id)
             except StorageError:
                 left.append(run_folder.folder(server_run_id))
         return tuple(left)

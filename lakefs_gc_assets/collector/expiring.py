@@ -15,7 +15,7 @@ from functools import partial
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.live import facts, preparations
+from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
@@ -56,7 +56,7 @@ class PastRun:
     @property
     def may_have_prepared(self) -> bool:
         """True if the server's preparations for it may still be there."""
-        return bool(self.frames) or preparations.notes(self.run_id) in self.entries
+        return bool(self.frames) or uncommitted.folder_of_notes(self.run_id) in self.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +177,16 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     # Only what goes is compared with what others need, so that nothing is read where nothing goes.
     if going or any(run.may_have_prepared for run in expired):
         needed = needed.union(
-            *(preparations.of_run(store, run.run_id, run.entries) for run in staying),
+            *(uncommitted.preparations_of(store, run.run_id, run.entries) for run in staying),
             *(
-                preparations.of_run(store, forecast.forecast_id, forecast.entries)
+                uncommitted.preparations_of(store, forecast.forecast_id, forecast.entries)
                 for forecast in past
                 if forecast.forecast_id in kept_forecasts
             ),
         )
 
     def alone(run_id: str, entries: frozenset[str]) -> tuple[str, ...]:
-        return tuple(sorted(preparations.of_run(store, run_id, entries) - needed))
+        return tuple(sorted(uncommitted.preparations_of(store, run_id, entries) - needed))
 
     return Expiry(
         tuple(
@@ -195,7 +195,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         kept,
         tuple(replace(forecast, prepared=alone(forecast.forecast_id, forecast.entries)) for forecast in going),
         kept_forecasts,
-        tuple(name for name in preparations.noted_without_run(store) if _is_over(name, all_folders)),
+        tuple(name for name in uncommitted.preparations_without_run(store) if _is_over(name, all_folders)),
     )
 
 
@@ -297,7 +297,7 @@ def _was_dry(store: ObjectStore, run: PastRun) -> bool:
 
 
 def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], prepared: Sequence[str]) -> int:
-    removed = sum(preparations.remove(store, server_run_id) for server_run_id in prepared)
-    if preparations.notes(run_id) in entries:
-        removed += preparations.forget(store, run_id)
+    removed = sum(uncommitted.remove_preparation(store, server_run_id) for server_run_id in prepared)
+    if uncommitted.folder_of_notes(run_id) in entries:
+        removed += uncommitted.forget_preparations(store, run_id)
     return removed

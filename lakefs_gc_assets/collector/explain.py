@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier import history, sightings
+from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import (
@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
 )
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
-from lakefs_gc_assets.collector.live import preparations, uncommitted
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
@@ -40,9 +40,9 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
-from lakefs_gc_assets.collector.universe.parts import as_listed
+from lakefs_gc_assets.collector.universe.listing import as_listed
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,
@@ -375,9 +375,9 @@ def _judge(step: Step[ArrowRows], stored: ObjectFacts, heads: dict[str, str]) ->
     if not listed.num_rows:
         return None, None
     rows = engine.table(pa.Table.from_batches([listed]))
-    is_multipart = pc.any(sightings.is_multipart(listed)).as_py()
-    earlier = sightings.read_earlier(step, now) if is_multipart else engine.table(SIGHTINGS.empty_table())
-    kept = _keep_because(step, rows, sightings.select_old_enough(engine, earlier, now), heads)
+    is_multipart = pc.any(history.is_multipart(listed)).as_py()
+    earlier = history.read_sightings(step, now) if is_multipart else engine.table(SIGHTINGS.empty_table())
+    kept = _keep_because(step, rows, history.select_old_enough(engine, earlier, now), heads)
     if kept != Kept.YOUNG:
         return kept, None
     when_old = replace(step, plan=replace(step.plan, cutoff=datetime.max.replace(tzinfo=UTC)))
@@ -399,7 +399,7 @@ def _is_uncommitted(repository: OpenRepository, key: str, note: LogLine) -> bool
     live_files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
     prepared = uncommitted.prepare(repository)
     try:
-        preparations.note_without_run(repository.store, prepared.server_run_ids)
+        uncommitted.note_preparations_without_run(repository.store, prepared.server_run_ids)
     except StorageError as error:
         note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
     return any(pc.any(pc.equal(live_files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)

@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
+from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import gap_check, guards
-from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
+from lakefs_gc_assets.collector.earlier import earlier_runs, history
 from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.earlier.history import restored_before
 from lakefs_gc_assets.collector.engine.port import R
@@ -67,12 +67,11 @@ from lakefs_gc_assets.collector.reporting import (
 )
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.collector.universe.listing import find_expired
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 
@@ -97,12 +96,12 @@ def list_stored(step: Step[R]) -> Stored:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_base_checkpoint(step)
     around = find_other_repositories(step)
-    parts = universe_parts.nothing(store)
+    parts = listing.nothing(store)
     written: list[FrameFile] = []
     if plan.flow is Flow.COMMITTED:
         written += step.write(STORE_DF, find_expired(step))
     else:
-        parts = universe_parts.listing(store, plan.cutoff, before.sealed if before else None)
+        parts = listing.listing(store, plan.cutoff, before.sealed if before else None)
         step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices)} slices")
         written += listing.list_objects(step, parts)
     if before:
@@ -305,7 +304,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     manifest.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
     step.require_attempt(listed, uncommitted, committed)
     engine = step.engine
-    earlier = sightings.read_earlier(step, listed.manifest.span.started_at)
+    earlier = history.read_sightings(step, listed.manifest.span.started_at)
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     etags = partial(listed.rows, engine, "address", "size", "etag")
     heads = committed.figures.heads
@@ -320,7 +319,9 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, record_heads=True),
         ) as chosen:
             unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
-            sightings.keep(step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at)
+            history.keep_sightings(
+                step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at
+            )
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
             written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
             step.complete(UNRECOGNISED_DF, NoFigures(), written)

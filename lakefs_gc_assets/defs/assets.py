@@ -23,7 +23,7 @@ from lakefs_gc_assets.defs.failures import explained, summary, was_interrupted
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.metadata import bars, column_lineage, column_schema
+from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine

@@ -20,8 +20,7 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.metadata import bars, plain
-from lakefs_gc_assets.defs.pages import stored_page
+from lakefs_gc_assets.defs.pages import bars, plain, stored_page
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError

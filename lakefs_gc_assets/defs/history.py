@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs.metadata import plain
+from lakefs_gc_assets.defs.pages import plain
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
 from lakefs_gc_assets.settings import CollectionSettings

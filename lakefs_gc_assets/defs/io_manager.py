@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs.failures import between_steps
-from lakefs_gc_assets.defs.metadata import column_lineage, plain
+from lakefs_gc_assets.defs.pages import column_lineage, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, selected
 from lakefs_gc_assets.defs.resources import Collector
 

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from lakefs_gc_assets.collector import expiring, guards
 from lakefs_gc_assets.collector.expiring import Expiry
-from lakefs_gc_assets.collector.live import preparations
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.lock import Lock, locked
 from lakefs_gc_assets.collector.make_step import require_own_plan
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.jobs import one_op_job
-from lakefs_gc_assets.defs.metadata import plain
+from lakefs_gc_assets.defs.pages import plain
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
@@ -416,7 +416,7 @@ def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenReposito
         removed += expiring.remove_forecast(repository.store, forecast)
     for server_run_id in decided.explained:
         lock.check()
-        removed += preparations.remove_without_run(repository.store, server_run_id)
+        removed += uncommitted.remove_preparation_without_run(repository.store, server_run_id)
     return removed
 
 

@@ -20,10 +20,10 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs.automation import EndedRunSensor
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.partitions import Names, run_id_of
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.defs.sensors import EndedRunSensor
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
 from lakefs_gc_assets.lakefs import layout
 

@@ -11,7 +11,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, checks, forecasting, history, jobs, maintenance, notifying, schedules, sensors
+from lakefs_gc_assets.defs import assets, automation, checks, forecasting, history, jobs, maintenance, notifying
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import resources
@@ -79,10 +79,10 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         ),
         asset_checks=checks.define(names),
         jobs=every_job,
-        schedules=schedules.define(names, settings, opening, expire, purge),
+        schedules=automation.define_schedules(names, settings, opening, expire, purge),
         sensors=[
-            sensors.launch_opened_runs(names, opening, approving, collecting),
-            sensors.follow_deleted_report(names, settings, collecting),
+            automation.launch_opened_runs(names, opening, approving, collecting),
+            automation.follow_deleted_report(names, settings, collecting),
             *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],
         resources={**resources(loaded, names, clock), names.qualified("frames"): frame_io_manager(names)},

@@ -1,23 +1,185 @@
-"""The S3 calls: put, get, head, list, copy, delete, multipart uploads.
+"""The S3 calls: put, get, head, list, copy, delete, multipart uploads; and their messages.
 
 Every copy is a full copy, but in rule set `seed` within the staging area of one branch. Requests must name a known
 access key, by signature version 4 or 2, in a header or a link; the signature is not computed again.
+
+Some clients send bodies in chunks, each with its length and signature ahead (aws-chunked). Lists have the objects of
+all branches, each behind its branch's name, in order of key.
 """
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from email.utils import formatdate
 from itertools import pairwise
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
-from lakefs_gc_assets.embedded import branches, http, objects, repositories, s3_messages
+from lakefs_gc_assets.embedded import branches, http, objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, timestamp
 from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
-from lakefs_gc_assets.embedded.s3_messages import MAX_KEYS, BrokenChunks, content_of, iso_time, list_keys
+from lakefs_gc_assets.embedded.routes import grouped
+from lakefs_gc_assets.storage import cloud
+
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+_LINE_ENDS = {"\r": "&#13;"}
+"""Readers take a bare carriage return for a line feed."""
+
+Element = tuple[str, "str | int | Iterable[Element]"]
+"""A name, and text or further elements."""
+
+
+def xml_document(name: str, content: Iterable[Element], status: int = 200) -> Response:
+    """An answer whose root element has this name."""
+    body = "".join(_render(child) for child in content)
+    text = f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{_NAMESPACE}">{body}</{name}>'
+    return Response(status, text.encode("utf-8", "surrogateescape"), "application/xml")
+
+
+def error_document(status: int, code: str, message: str) -> Response:
+    """An error."""
+    content = f"<Code>{code}</Code><Message>{escape(message)}</Message>"
+    text = f'<?xml version="1.0" encoding="UTF-8"?>\n<Error>{content}</Error>'
+    return Response(status, text.encode("utf-8", "surrogateescape"), "application/xml")
+
+
+def _render(element: Element) -> str:
+    name, content = element
+    if isinstance(content, str | int):
+        return f"<{name}>{escape(str(content), _LINE_ENDS)}</{name}>"
+    return f"<{name}>{''.join(_render(child) for child in content)}</{name}>"
+
+
+def parse_xml(body: bytes) -> ElementTree.Element:
+    """The root of a request's body, namespaces taken off its names.
+
+    Raises ElementTree.ParseError, also for a document with a DOCTYPE.
+    """
+    root = cloud.parse_xml(body)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
+
+
+class BrokenChunks(ValueError):
+    """The body ends inside a chunk, or has no length where one must be."""
+
+
+def content_of(request: Request) -> bytes:
+    """The body, taken out of its chunks where it has any. Raises BrokenChunks."""
+    if not request.headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
+        return request.body
+    content, position, body = bytearray(), 0, request.body
+    while True:
+        end = body.find(b"\r\n", position)
+        length = body[position:end].partition(b";")[0]
+        if end < 0 or not length or length.strip(b"0123456789abcdefABCDEF"):
+            raise BrokenChunks("a chunk does not begin with its length")
+        size = int(length, 16)
+        if size == 0:
+            return bytes(content)
+        chunk = body[end + 2 : end + 2 + size]
+        if len(chunk) < size:
+            raise BrokenChunks("the body ends inside a chunk")
+        content += chunk
+        position = end + 2 + size + 2
+
+
+MAX_KEYS = 1000
+"""Keys in a page, and in a bulk delete."""
+
+
+def list_keys(core: Core, request: Request, repository: Repository) -> Response:
+    """One page, as version 1 or 2 of S3's call asks. Raises ApiFailure 404 for a prefix below an unknown reference."""
+    prefix, delimiter = request.query.get("prefix", ""), request.query.get("delimiter", "")
+    second = request.query.get("list-type") == "2"
+    after = request.query.get("start-after" if second else "marker", "")
+    if second and "continuation-token" in request.query:
+        after = _from_token(request.query["continuation-token"])
+    limit = min(max(request.number("max-keys", MAX_KEYS), 0), MAX_KEYS)
+    with core.database.transaction():
+        listed = grouped(_scan(core, repository, prefix, after), prefix, delimiter)
+        items = list(itertools.islice((item for item in listed if _key(item) > after), limit + 1))
+    truncated, items = len(items) > limit > 0, items[:limit]
+    encoded = _quoted if request.query.get("encoding-type") == "url" else str
+    content: list[Element] = [
+        ("Name", repository.id),
+        ("Prefix", encoded(prefix)),
+        ("MaxKeys", limit),
+        ("IsTruncated", str(truncated).lower()),
+    ]
+    if delimiter:
+        content.append(("Delimiter", encoded(delimiter)))
+    if request.query.get("encoding-type") == "url":
+        content.append(("EncodingType", "url"))
+    if second:
+        content.append(("KeyCount", len(items)))
+    if truncated:
+        last = _key(items[-1])
+        content.append(("NextContinuationToken", _token(last)) if second else ("NextMarker", encoded(last)))
+    for item in items:
+        if isinstance(item, str):
+            content.append(("CommonPrefixes", [("Prefix", encoded(item))]))
+        else:
+            content.append(("Contents", _described(encoded(item.path), item)))
+    return xml_document("ListBucketResult", content)
+
+
+def _scan(core: Core, repository: Repository, prefix: str, after: str) -> Iterator[Found]:
+    """Objects whose keys begin with the prefix and lie behind `after`; their paths begin with the branch."""
+    reference, slash, path = prefix.partition("/")
+    if slash:
+        names = [reference]
+    else:
+        names = [
+            branch.id for branch in branches.every(core, repository, hidden=False) if branch.id.startswith(reference)
+        ]
+    # In order of key, `a-b/…` comes before `a/…`, though the branch `a` comes before `a-b`.
+    for folder in sorted(f"{name}/" for name in names):
+        if after > folder and not after.startswith(folder):
+            continue
+        behind = after.removeprefix(folder) if after.startswith(folder) else ""
+        for item in objects.scan(core, repository, folder[:-1], path, behind):
+            yield replace(item, path=folder + item.path)
+
+
+def _key(item: Found | str) -> str:
+    return item if isinstance(item, str) else item.path
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="/", errors="surrogateescape")
+
+
+def _token(key: str) -> str:
+    """Start of the next page: clients do not decode it, and XML could not carry every key as it is."""
+    return quote(key, safe="", errors="surrogateescape")
+
+
+def _from_token(token: str) -> str:
+    return unquote(token, errors="surrogateescape")
+
+
+def _described(key: str, item: Found) -> list[Element]:
+    return [
+        ("Key", key),
+        ("LastModified", iso_time(item.entry.last_modified)),
+        ("ETag", f'"{item.entry.etag}"'),
+        ("Size", item.entry.size),
+        ("StorageClass", "STANDARD"),
+    ]
+
+
+def iso_time(seconds: int) -> str:
+    """Seconds since 1970 UTC as S3 writes a time into XML."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
 
 _METADATA_HEADER = "x-amz-meta-"
 _STORED_METADATA = "X-Amz-Meta-"
@@ -52,17 +214,15 @@ class Gateway:
         try:
             return self._route(request, self._authenticate(request))
         except _Failure as failure:
-            return s3_messages.error_document(failure.status, failure.code, failure.message)
+            return error_document(failure.status, failure.code, failure.message)
         except ApiFailure as failure:
-            return s3_messages.error_document(
-                failure.status, _CODES.get(failure.status, "InternalError"), failure.message
-            )
+            return error_document(failure.status, _CODES.get(failure.status, "InternalError"), failure.message)
         except ElementTree.ParseError as error:
-            return s3_messages.error_document(400, "MalformedXML", f"The body is no XML: {error}")
+            return error_document(400, "MalformedXML", f"The body is no XML: {error}")
         except BrokenChunks as error:
-            return s3_messages.error_document(400, "IncompleteBody", str(error))
+            return error_document(400, "IncompleteBody", str(error))
         except UnicodeEncodeError:
-            return s3_messages.error_document(400, "InvalidRequest", "The request holds bytes that are no UTF-8.")
+            return error_document(400, "InvalidRequest", "The request holds bytes that are no UTF-8.")
 
     def _authenticate(self, request: Request) -> User:
         header = _CREDENTIAL.search(request.headers.get("authorization", ""))
@@ -112,11 +272,11 @@ class Gateway:
             raise _Failure(404, "NoSuchBucket", "There is no such repository.") from None
 
     def _list_buckets(self) -> Response:
-        buckets: list[s3_messages.Element] = [
+        buckets: list[Element] = [
             ("Bucket", [("Name", repository.id), ("CreationDate", iso_time(repository.creation_date))])
             for repository in repositories.every(self._core)
         ]
-        return s3_messages.xml_document("ListAllMyBucketsResult", [("Buckets", buckets)])
+        return xml_document("ListAllMyBucketsResult", [("Buckets", buckets)])
 
     def _bucket(self, request: Request, repository: Repository) -> Response:
         if request.method == "HEAD":
@@ -124,9 +284,9 @@ class Gateway:
         if request.method == "POST" and "delete" in request.query:
             return self._delete_several(request, repository)
         if request.method == "GET" and "location" in request.query:
-            return s3_messages.xml_document("LocationConstraint", [])
+            return xml_document("LocationConstraint", [])
         if request.method == "GET" and "versioning" in request.query:
-            return s3_messages.xml_document("VersioningConfiguration", [])
+            return xml_document("VersioningConfiguration", [])
         if unserved := _NOT_SERVED_ON_BUCKETS & request.query.keys():
             raise _Failure(501, "NotImplemented", f"{min(unserved)} of buckets is not served.")
         if request.method == "GET":
@@ -192,7 +352,7 @@ class Gateway:
                 content_type or original.content_type,
                 original.metadata if replaced is None else replaced,
             )
-        return s3_messages.xml_document(
+        return xml_document(
             "CopyObjectResult", [("LastModified", iso_time(entry.last_modified)), ("ETag", f'"{entry.etag}"')]
         )
 
@@ -211,11 +371,11 @@ class Gateway:
 
     def _delete_several(self, request: Request, repository: Repository) -> Response:
         repositories.get_writable(self._core, repository.id)
-        root = s3_messages.parse_xml(content_of(request))
+        root = parse_xml(content_of(request))
         names = [element.text or "" for element in root.iter("Key")]
         if len(names) > MAX_KEYS:
             raise _Failure(400, "MalformedXML", f"at most {MAX_KEYS} keys")
-        results: list[s3_messages.Element] = []
+        results: list[Element] = []
         for name in names:
             reference, _, path = name.partition("/")
             try:
@@ -224,7 +384,7 @@ class Gateway:
             except ApiFailure as failure:
                 code = _CODES.get(failure.status, "InternalError")
                 results.append(("Error", [("Key", name), ("Code", code), ("Message", failure.message)]))
-        return s3_messages.xml_document("DeleteResult", results)
+        return xml_document("DeleteResult", results)
 
     def _multipart(self, request: Request, key: Place) -> Response:
         upload_id = request.query.get("uploadId", "")
@@ -257,7 +417,7 @@ class Gateway:
             _metadata(request),
         )
         name = f"{key.reference}/{key.path}"
-        return s3_messages.xml_document(
+        return xml_document(
             "InitiateMultipartUploadResult", [("Bucket", key.repository.id), ("Key", name), ("UploadId", upload.id)]
         )
 
@@ -277,10 +437,10 @@ class Gateway:
             content = content[int(match[1]) : int(match[2]) + 1]
         etag = objects.put_part(self._core, key.repository, upload_id, number, content)
         now = timestamp(self._core.clock.now())
-        return s3_messages.xml_document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
+        return xml_document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
 
     def _complete(self, request: Request, key: Place, upload_id: str) -> Response:
-        root = s3_messages.parse_xml(content_of(request))
+        root = parse_xml(content_of(request))
         parts = [
             (_part_number(part.findtext("PartNumber") or ""), (part.findtext("ETag") or "").strip('"'))
             for part in root.iter("Part")
@@ -297,7 +457,7 @@ class Gateway:
             stored = replace(entry, etag=entry.etag.partition("-")[0])
             objects.stage(self._core, key.repository, key.reference, key.path, stored, condition)
         name = f"{key.reference}/{key.path}"
-        return s3_messages.xml_document(
+        return xml_document(
             "CompleteMultipartUploadResult",
             [("Bucket", key.repository.id), ("Key", name), ("ETag", f'"{entry.etag}"')],
         )

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from lakefs_gc_assets.embedded import object_routes, reference_routes, repositories, repository_routes
+from lakefs_gc_assets.embedded import repositories, repository_routes
 from lakefs_gc_assets.embedded.core import (
     ApiFailure,
     Core,
@@ -43,6 +43,7 @@ from lakefs_gc_assets.embedded.http import (
     json_response,
     parse_query,
 )
+from lakefs_gc_assets.embedded.routes import OBJECT_ROUTES, REFERENCE_ROUTES
 from lakefs_gc_assets.embedded.s3_gateway import Gateway
 from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database, LocalBlockstore
 from lakefs_gc_assets.errors import ConfigurationError
@@ -170,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 API_PREFIX = "/api/v1"
-ROUTES = (*repository_routes.ROUTES, *reference_routes.ROUTES, *object_routes.ROUTES)
+ROUTES = (*repository_routes.ROUTES, *REFERENCE_ROUTES, *OBJECT_ROUTES)
 """Routes of the API, below the prefix."""
 _HOST = "127.0.0.1"
 """Only this machine reaches the server, which keeps no secret as a production server does."""

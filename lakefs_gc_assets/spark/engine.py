@@ -14,7 +14,7 @@ import pyspark.sql.functions as F
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakefs_gc_assets.collector.engine import batches, hashing
+from lakefs_gc_assets.collector.engine import hashing, port
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine.port import (
@@ -204,7 +204,7 @@ class SparkEngine:
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses; what the driver has of these is sent to every task."""
         if isinstance(addresses, DriverRows):
-            return tasks.where(rows, partial(batches.is_not_among, HERE.named(addresses.rows)))
+            return tasks.where(rows, partial(port.is_not_among, HERE.named(addresses.rows)))
         if isinstance(rows, DriverRows):
             return self._compared_here(HERE.without_exactly, rows, [addresses])
         return _compared_exactly(rows, addresses, count, among=False)
@@ -213,7 +213,7 @@ class SparkEngine:
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses; what the driver has of these is sent to every task."""
         if isinstance(addresses, DriverRows):
-            return tasks.where(rows, partial(batches.is_among, HERE.named(addresses.rows)))
+            return tasks.where(rows, partial(port.is_among, HERE.named(addresses.rows)))
         if isinstance(rows, DriverRows):
             return self._compared_here(HERE.among_exactly, rows, [addresses])
         return _compared_exactly(rows, addresses, count, among=True)
@@ -230,11 +230,11 @@ class SparkEngine:
         rows: Rows = unreferenced
         known: Holds = _is_sighted
         if isinstance(sighted, DriverRows):
-            known = partial(batches.is_among, HERE.named(sighted.rows))
+            known = partial(port.is_among, HERE.named(sighted.rows))
         else:
             seen = dataframe_of(tasks.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
             rows = dataframe_of(unreferenced).join(seen, "address", "left").select(*columns.names, "sighted")
-        why = partial(batches.kept_because, cutoff, frozenset(windows), known)
+        why = partial(port.kept_because, cutoff, frozenset(windows), known)
         with_kept = StructType([*tasks.schema_of(rows), StructField("kept", StringType())])
         return tasks.select(tasks.map_each(rows, why, with_kept), *columns.names, "kept")
 
@@ -287,15 +287,15 @@ class SparkEngine:
     @in_driver_where_held
     def count_kept(self, rows: Rows) -> pa.Table:
         """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), batches.count_kept, KEPT_COUNTS)
-        return batches.added_up(self.collect(counted), KEPT_COUNTS)
+        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), port.count_kept, KEPT_COUNTS)
+        return port.added_up(self.collect(counted), KEPT_COUNTS)
 
     @in_driver_where_held
     def count_outcomes(self, receipts: Rows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
         outcomes_and_sizes = tasks.select(receipts, "outcome", "size")
-        counted = tasks.map_batches(outcomes_and_sizes, batches.count_outcomes, OUTCOME_COUNTS)
-        return batches.added_up(self.collect(counted), OUTCOME_COUNTS)
+        counted = tasks.map_batches(outcomes_and_sizes, port.count_outcomes, OUTCOME_COUNTS)
+        return port.added_up(self.collect(counted), OUTCOME_COUNTS)
 
     def hold(self, rows: Rows, count: int) -> Rows:
         """The same rows, which the driver collects where they are few."""

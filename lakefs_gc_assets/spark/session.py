@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings
-from lakefs_gc_assets.spark.start import class_archive
+from lakefs_gc_assets.spark.start import java
 from lakefs_gc_assets.spark.start.java import ensure_java, use_python
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     _check(settings)
     home = ensure_java()
     use_python(given.get(_PYTHON), is_local=settings.master.startswith("local"))
-    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *class_archive.options(home)]
+    options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *java.archive_options(home)]
     spark_properties = {
         "spark.master": settings.master,
         "spark.app.name": "lakefs-gc",

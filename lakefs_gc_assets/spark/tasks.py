@@ -21,9 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakefs_gc_assets.collector.engine.batches import is_one_of
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
-from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, nullable
+from lakefs_gc_assets.collector.engine.port import ChangeBatches, Holds, ReadItem, Result, is_one_of, nullable
 from lakefs_gc_assets.errors import EngineFault
 
 WITH_FUNCTION = 1024 * 1024

@@ -15,7 +15,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.explain import Decision, Explanation
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
-from lakefs_gc_assets.collector.live import preparations
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome
 from lakefs_gc_assets.collector.stored import run_folder
@@ -92,11 +92,11 @@ def test_in_json(made: RetainedRepository, explain: Invoke) -> None:
 
 def test_what_it_made_the_server_prepare_is_noted(made: RetainedRepository, explain: Invoke) -> None:
     store = store_of(made)
-    before = {*preparations.noted_without_run(store)}
+    before = {*uncommitted.preparations_without_run(store)}
     lines(explain(made.addresses["v4"]))
-    (asked,) = {*preparations.noted_without_run(store)} - before
+    (asked,) = {*uncommitted.preparations_without_run(store)} - before
     assert keys_below(store, f"{run_folder.folder(asked)}uncommitted/")
-    assert preparations.remove_without_run(store, asked) > 1
+    assert uncommitted.remove_preparation_without_run(store, asked) > 1
     assert not keys_below(store, run_folder.folder(asked))
 
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.live.current import Committed, Unread
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from lakefs_gc_assets.collector.retention.commits import list_ids
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 

@@ -41,8 +41,8 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records import restoration

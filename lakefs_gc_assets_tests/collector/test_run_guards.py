@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import lock, reporting, run
-from lakefs_gc_assets.collector.earlier import sightings
+from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import (
@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import facts, preparations
+from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
@@ -350,7 +350,7 @@ def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
     engine, listed_at = LocalEngine(), moment(START)
     seen = {"a": listed_at - timedelta(minutes=1), "b": listed_at - timedelta(days=30)}
     columns = {"address": pa.array(seen), "first_listed_at": pa.array(seen.values(), TIME)}
-    rows = sightings.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)
+    rows = history.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)
     assert engine.collect(rows).column("address").to_pylist() == ["b"]
 
 
@@ -663,7 +663,7 @@ class TestRetention:
                 repository.stage(repository.branches["main"], path, replace(entry, metadata=entry.metadata + 1))
                 repository.branches.pop("zeta", None)
 
-            with noting(preparations, "note", stage_and_delete_branch):
+            with noting(uncommitted, "note_preparations", stage_and_delete_branch):
                 assert approved(scene, asked=UNIFIED) is Ended.WELL
             there = scene.world.bucket.objects.keys() & candidates
             assert entry.address in there
@@ -995,7 +995,10 @@ class TestPurge:
                 if repository.branches.pop("zeta", None):
                     repository.stage(repository.branches["main"], path, replace(entry, metadata=entry.metadata + 1))
 
-            with noting(LiveCheck, "_look", make_branch), noting(preparations, "note", stage_and_delete_branch):
+            with (
+                noting(LiveCheck, "_look", make_branch),
+                noting(uncommitted, "note_preparations", stage_and_delete_branch),
+            ):
                 assert purge(scene, Faults(), MOVE) is Ended.WELL
             assert entry.address in scene.world.bucket.objects
 

@@ -18,7 +18,7 @@ from lakefs_gc_assets.defs.forecasting import described
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.defs.test_metadata import SHOWN_AT_ONCE, drawn
+from lakefs_gc_assets_tests.defs.test_pages_metadata import SHOWN_AT_ONCE, drawn
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.graph_runs import failures
 

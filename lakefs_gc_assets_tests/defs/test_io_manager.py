@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF,
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
-from lakefs_gc_assets.defs.metadata import column_lineage
+from lakefs_gc_assets.defs.pages import column_lineage
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying

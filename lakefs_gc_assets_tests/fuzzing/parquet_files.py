@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.stored import ids as stored_ids
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.storage.interface import Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
@@ -71,7 +71,7 @@ def _uncommitted_case(rng: random.Random) -> Case:
 @cache
 def _ids() -> tuple[bytes, str, frozenset[str]]:
     store, ids = OneObject(), frozenset(random.Random(2).randbytes(32).hex() for _ in range(60))
-    sha256 = stored_ids.write(store.as_store(), "ids", ids)
+    sha256 = tables.write_ids(store.as_store(), "ids", ids)
     return store.data, sha256, ids
 
 
@@ -84,7 +84,7 @@ def _ids_case(rng: random.Random) -> Case:
     def right(found: frozenset[str]) -> None:
         assert found == ids if stated else all(isinstance(each, str) and each.encode() for each in found)
 
-    return Case(len(data), lambda: outcome(lambda: stored_ids.read(OneObject(data).as_store(), "ids", stated), right))
+    return Case(len(data), lambda: outcome(lambda: tables.read_ids(OneObject(data).as_store(), "ids", stated), right))
 
 
 @cache

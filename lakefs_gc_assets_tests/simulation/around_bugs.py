@@ -7,7 +7,7 @@ from typing import Any
 from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
 from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.repository import Moment

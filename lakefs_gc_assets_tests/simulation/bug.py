@@ -11,7 +11,7 @@ from unittest import mock
 import lakefs_gc_assets
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.live import current
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import Unnamed
 from lakefs_gc_assets.collector.step import Step
 

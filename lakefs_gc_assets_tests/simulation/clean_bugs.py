@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards, lock, run
-from lakefs_gc_assets.collector.earlier import sightings
+from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live import uncommitted as uncommitted_module
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -102,7 +102,7 @@ def subtracting(
 
         unreferenced = engine.without(not_committed.rows(engine), uncommitted.rows(engine, "address"), count=1)
         rows = engine.map_batches(unreferenced, changed, LISTED)
-        seen = sightings.select_old_enough(engine, earlier, listed.manifest.span.started_at)
+        seen = history.select_old_enough(engine, earlier, listed.manifest.span.started_at)
         return engine.kept_because(rows, step.plan.cutoff, step.plan.windows, sighted(step, rows) if sighted else seen)
 
     return subtract
@@ -216,8 +216,8 @@ def _earliest_clock(repository: OpenRepository) -> datetime:
     return min(own, own + (repository.api.server_clocks.earliest or timedelta()))
 
 
-_UNCHECKED = (uncommitted, "missing_samples", lambda *arguments: ())
-_ask, _page, _written = uncommitted._ask, uncommitted._believable_page, uncommitted._written
+_UNCHECKED = (uncommitted_module, "missing_samples", lambda *arguments: ())
+_ask, _page, _written = uncommitted_module._ask, uncommitted_module._believable_page, uncommitted_module._written
 _dumped, _prepare = commits._dumped, Servers.prepare
 
 
@@ -231,7 +231,7 @@ def _last_location_only() -> Sequence[Replacement]:
     def last(store: Any, state: Any) -> tuple[str, ...]:
         return _written(store, state) if pages[-1].location else ()
 
-    return (uncommitted, "_believable_page", asked), (uncommitted, "_written", last), _UNCHECKED
+    return (uncommitted_module, "_believable_page", asked), (uncommitted_module, "_written", last), _UNCHECKED
 
 
 def _end_at_empty_page(api: Any, token: str | None, state: Any) -> UncommittedPage:
@@ -283,8 +283,10 @@ CLEAN_BUGS: dict[str, Bug] = {
     "listing after prepare": replaced((run, "read_uncommitted", _list_late), (manifest, "require_safe_order", ignored)),
     "copies read first": replaced((Servers, "prepare", _copies_first), _UNCHECKED),
     "the last page's location only": Bug(_last_location_only),
-    "an empty page taken for the end": replaced((uncommitted, "_believable_page", _end_at_empty_page), _UNCHECKED),
-    "a branch deleted during prepare unnoticed": replaced((uncommitted, "_believable_page", _ask), _UNCHECKED),
+    "an empty page taken for the end": replaced(
+        (uncommitted_module, "_believable_page", _end_at_empty_page), _UNCHECKED
+    ),
+    "a branch deleted during prepare unnoticed": replaced((uncommitted_module, "_believable_page", _ask), _UNCHECKED),
     "empty live set accepted": replaced(
         (LiveFiles, "range", nothing_of_a_range), (guards, "require_live_set", ignored)
     ),

@@ -29,8 +29,8 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.universe import parts as universe_parts
-from lakefs_gc_assets.collector.universe.parts import Listing
+from lakefs_gc_assets.collector.universe import listing as universe_listing
+from lakefs_gc_assets.collector.universe.listing import Listing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.reference_engine import ReferenceEngine, Rows
@@ -87,8 +87,8 @@ class Exactness:
     def listing(self, plan: Plan, listing: Listing) -> None:
         """An optimized run begins to list: what a clean one would list beside that."""
         store = self.store
-        parts = [part for part in universe_parts.listing(store, plan.cutoff).parts if part not in listing.parts]
-        batches = (batch for part in parts for batch in universe_parts.list_part(store, part, plan.slice_window))
+        parts = [part for part in universe_listing.listing(store, plan.cutoff).parts if part not in listing.parts]
+        batches = (batch for part in parts for batch in universe_listing.list_part(store, part, plan.slice_window))
         self.elsewhere[plan.run_id] = [row for batch in batches for row in batch.to_pylist()]
 
     def commits(self, run_id: str, held: set[str]) -> None:

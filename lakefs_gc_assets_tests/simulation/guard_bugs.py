@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import gap_check, guards, make_step, run
-from lakefs_gc_assets.collector.earlier import earlier_runs, sightings
+from lakefs_gc_assets.collector.earlier import earlier_runs, history
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live import current, facts, known_live, known_ra
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan, report, restoration
@@ -364,7 +364,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _GUARDS.test_what_an_older_run_deleted_since_the_listing_is_left_out,
     ),
     "multipart seen a moment ago": TestedBug(
-        replaced((sightings, "MULTIPART_SIGHTING_SECONDS", 0)),
+        replaced((history, "MULTIPART_SIGHTING_SECONDS", 0)),
         tests.test_what_was_uploaded_in_parts_was_seen_long_before_the_listing,
     ),
     # Waits, and how long a recheck is believed.

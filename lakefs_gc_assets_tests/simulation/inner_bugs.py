@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
-from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, preparations, uncommitted
+from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.stored import records_json
@@ -25,8 +25,8 @@ from lakefs_gc_assets_tests.collector.incremental import test_planning_base_run
 from lakefs_gc_assets_tests.collector.live import (
     test_facts_of_metaranges,
     test_facts_of_ranges,
-    test_preparations,
     test_uncommitted,
+    test_uncommitted_preparations,
 )
 from lakefs_gc_assets_tests.collector.past_runs import empty_repository
 from lakefs_gc_assets_tests.collector.records import test_plan
@@ -133,8 +133,10 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_manifest.test_a_manifest_that_was_changed_ends_the_run,
     ),
     "manifests that were changed name what expires": TestedBug(
-        without_call(records_json, "require_digest", preparations._by_manifest),
-        _with_repository(test_preparations.test_a_manifest_that_cannot_be_read_names_nothing, "changed", Path()),
+        without_call(records_json, "require_digest", uncommitted._by_manifest),
+        _with_repository(
+            test_uncommitted_preparations.test_a_manifest_that_cannot_be_read_names_nothing, "changed", Path()
+        ),
     ),
     "rules that cannot be meant": TestedBug(
         without_call(rules, "require_sane", rules.effective),

@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.stored import records_json, tables
-from lakefs_gc_assets.collector.universe import parts
+from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import names
 from lakefs_gc_assets.lakefs.formats import ranges, refs, sstables
@@ -79,7 +79,7 @@ def remembering() -> Iterator[None]:
         # Indented JSON is made in Python, the plain one in C.
         patch(json, "dumps", lambda value, *, indent=None, **options: _dumps(value, **options))
         # No store of a simulation lists between two keys; a protocol takes long to find that out.
-        patch(parts, "ListsInOrder", _Absent)
+        patch(listing, "ListsInOrder", _Absent)
         # Arrow asks for a variable whenever it makes an array.
         patch(os, "environ", dict(os.environ))
         yield

@@ -28,10 +28,10 @@ from lakefs_gc_assets.collector.live.facts_of_metaranges import NAMED_RANGES
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, look_up_hashes, record_hashes
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import find_other_repositories, track
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed

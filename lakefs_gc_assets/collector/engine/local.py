@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine import batches, hashing
+from lakefs_gc_assets.collector.engine import hashing, port
 from lakefs_gc_assets.collector.engine.hashing import AddressSet
 from lakefs_gc_assets.collector.engine.port import (
     KEPT_COUNTS,
@@ -98,7 +98,7 @@ class LocalEngine:
 
     def where_among(self, rows: ArrowRows, column: str, values: Sequence[str | None]) -> ArrowRows:
         """The rows whose text in a column is among the values; None stands for null."""
-        return self.where(rows, partial(batches.is_one_of, column, values))
+        return self.where(rows, partial(port.is_one_of, column, values))
 
     def map_batches(self, rows: ArrowRows, change: ChangeBatches, schema: pa.Schema) -> ArrowRows:
         """The result of a function for the rows of each task; the tasks run one after the other."""
@@ -179,7 +179,7 @@ class LocalEngine:
         self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
     ) -> ArrowRows:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
-        add_reasons = partial(batches.kept_because, cutoff, frozenset(windows))
+        add_reasons = partial(port.kept_because, cutoff, frozenset(windows))
         return _each_with(
             unreferenced,
             lambda: self._has_address_of(sighted),
@@ -273,13 +273,13 @@ class LocalEngine:
 
     def count_kept(self, rows: ArrowRows) -> pa.Table:
         """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        counted = pa.Table.from_batches(batches.count_kept(batches_of([rows])), KEPT_COUNTS)
-        return batches.added_up(counted, KEPT_COUNTS)
+        counted = pa.Table.from_batches(port.count_kept(batches_of([rows])), KEPT_COUNTS)
+        return port.added_up(counted, KEPT_COUNTS)
 
     def count_outcomes(self, receipts: ArrowRows) -> pa.Table:
         """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
-        counted = pa.Table.from_batches(batches.count_outcomes(batches_of([receipts])), OUTCOME_COUNTS)
-        return batches.added_up(counted, OUTCOME_COUNTS)
+        counted = pa.Table.from_batches(port.count_outcomes(batches_of([receipts])), OUTCOME_COUNTS)
+        return port.added_up(counted, OUTCOME_COUNTS)
 
     def hold(self, rows: ArrowRows, count: int) -> ArrowRows:
         """The same rows."""

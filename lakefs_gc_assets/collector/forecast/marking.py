@@ -25,17 +25,16 @@ from lakefs_gc_assets.collector.engine.port import ChangePart, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
-from lakefs_gc_assets.collector.live import range_records
+from lakefs_gc_assets.collector.live import live_files
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.known_ranges import own_folder
-from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.storage.objects import read_ahead
 
@@ -137,17 +136,17 @@ def read_addresses(
 
     def read(packed: bytes) -> Iterator[pa.RecordBatch]:
         sizes = FactWriter(SIZES, sizes_into.opener.open(), sizes_into.key)
-        with read_ahead(opener.open(), range_records.files_of(packed)) as store:
+        with read_ahead(opener.open(), live_files.files_of(packed)) as store:
             files = LiveFiles(store, namespace, window_size, sizes)
             tables = (
                 _with_bits(_needed(files.held(record, depth), stays, held), held)
-                for batch in range_records.unpack_rows(packed)
-                for record, held in zip(range_records.records_of(batch), batch.column("held").to_pylist(), strict=True)
+                for batch in live_files.unpack_rows(packed)
+                for record, held in zip(live_files.records_of(batch), batch.column("held").to_pylist(), strict=True)
             )
             yield from _united(tables, united)
         sizes.put()
 
-    groups = [[packed] for packed in range_records.pack(ranges, references.tasks)]
+    groups = [[packed] for packed in live_files.pack(ranges, references.tasks)]
     rows = engine.read(groups, read, HELD_IN if depth else HELD)
     count = entries_of(ranges)
     if depth:

@@ -55,14 +55,13 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.live.current import Committed
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids as stored_ids
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
@@ -108,7 +107,7 @@ def write_ids(store: ObjectStore, run_id: str, attempt: str, ids: Iterable[str])
     whole, stored = IdSet.from_ids(ids), StoredIds(run_id, attempt)
     if len(whole) <= _SMALL:
         return _put(store, stored, whole)
-    sha256 = stored_ids.write(store, stored.earlier_key, whole)
+    sha256 = tables.write_ids(store, stored.earlier_key, whole)
     return _put(store, stored, IdSet(), _EarlierFile(sha256, len(whole)))
 
 
@@ -146,7 +145,7 @@ def read_stored_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str |
     since, earlier = _read_own(store, stored)
     if earlier is None:
         return since
-    others = IdSet.of_columns(stored_ids.read_parts(store, stored.earlier_key, earlier.sha256))
+    others = IdSet.of_columns(tables.read_id_parts(store, stored.earlier_key, earlier.sha256))
     return others | since if since else others
 
 
@@ -154,7 +153,7 @@ def count_stored_ids(store: ObjectStore, run_id: str, attempt: str, sha256: str)
     """How many ids `read` gives, for less. Raises CorruptFile where a file is missing, or another one."""
     stored = StoredIds(run_id, attempt, sha256)
     since, earlier = _read_own(store, stored)
-    return len(since) + (stored_ids.count(store, stored.earlier_key, earlier.sha256) if earlier else 0)
+    return len(since) + (tables.count_ids(store, stored.earlier_key, earlier.sha256) if earlier else 0)
 
 
 def _put(store: ObjectStore, stored: StoredIds, since: IdSet, earlier: _EarlierFile | None = None) -> str:
@@ -203,12 +202,12 @@ def sealed(before: frozenset[str], listed: Iterable[str], cutoff: datetime, skew
 
 def write_sealed(store: ObjectStore, run_id: str, attempt: str, slices: frozenset[str]) -> str:
     """Stores the sealed slices; returns the file's SHA-256."""
-    return stored_ids.write(store, _sealed_key(run_id, attempt), slices)
+    return tables.write_ids(store, _sealed_key(run_id, attempt), slices)
 
 
 def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> frozenset[str]:
     """The sealed slices that a run left. Raises CorruptFile."""
-    return stored_ids.read(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
+    return tables.read_ids(store, _sealed_key(run_id, checkpoint.attempt), checkpoint.sealed_sha256)
 
 
 def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
@@ -261,12 +260,12 @@ def require_files(store: ObjectStore, files: Sequence[FrameFile]) -> None:
 
 def write_listed_slices(store: ObjectStore, run_id: str, attempt: str, slices: Iterable[str]) -> str:
     """Stores which slices an attempt listed; returns the file's SHA-256."""
-    return stored_ids.write(store, _listed_key(run_id, attempt), slices)
+    return tables.write_ids(store, _listed_key(run_id, attempt), slices)
 
 
 def read_listed_slices(store: ObjectStore, run_id: str, attempt: str) -> frozenset[str]:
     """Which slices an attempt listed. Raises CorruptFile."""
-    return stored_ids.read(store, _listed_key(run_id, attempt))
+    return tables.read_ids(store, _listed_key(run_id, attempt))
 
 
 def _sealed_key(run_id: str, attempt: str) -> str:

@@ -10,10 +10,10 @@ from typing import Generic
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.live import other_repositories, preparations, uncommitted
+from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactsFolder
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
+from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 
 _ROWS_OF_A_FILE = 250_000
 """Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
@@ -72,7 +72,7 @@ def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda 
         uncommitted.prepare_checked(each, step.plan.cutoff, progress, commits_expire=step.plan.flow.by_retention)
         for each in repositories
     )
-    preparations.note(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
+    uncommitted.note_preparations(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [
         References.from_step(step, each).uncommitted(data.files)
         for each, data in zip(repositories, prepared, strict=True)

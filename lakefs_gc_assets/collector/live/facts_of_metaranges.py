@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.engine import hashing
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.engine.hashing import Flags, Hashes, HashSet, di
 from lakefs_gc_assets.collector.frame.slices import are_sealed, slices_of
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter, StoredFacts
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import EngineFault
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore

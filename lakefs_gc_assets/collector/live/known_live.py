@@ -26,11 +26,11 @@ from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactsFolder
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, LOOKED_UP, SUMS
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import OpensStore
 

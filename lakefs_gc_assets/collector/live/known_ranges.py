@@ -18,13 +18,12 @@ from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, facts_of
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactsFolder
 from lakefs_gc_assets.collector.live.facts_of_metaranges import LOOKED_UP, METARANGES, NAMED_RANGES
 from lakefs_gc_assets.collector.live.facts_of_ranges import HAS_SIZES, HASHES, SIZES
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import OpensStore
 

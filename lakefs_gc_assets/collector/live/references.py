@@ -18,15 +18,14 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import facts_of_metaranges, range_records
+from lakefs_gc_assets.collector.live import facts_of_metaranges, live_files
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, SIZES, SUMS, record_hashes, sum_up
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.range_records import RangeRecords, each_once
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.commits import list_ids
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -152,9 +151,9 @@ class References(Generic[R]):
         def read(packed: bytes) -> Iterator[pa.RecordBatch]:
             sizes = None if sizes_into is None else FactWriter(SIZES, sizes_into.opener.open(), sizes_into.key)
             hashes = None if hashes_into is None else FactWriter(HASHES, hashes_into.opener.open(), hashes_into.key)
-            with read_ahead(opener.open(), range_records.files_of(packed)) as store:
+            with read_ahead(opener.open(), live_files.files_of(packed)) as store:
                 files = LiveFiles(store, namespace, window_size, sizes)
-                for record in range_records.unpack(packed):
+                for record in live_files.unpack(packed):
                     rows = table(files, record)
                     if hashes is not None:
                         record_hashes(hashes, record, rows, namespace.uri)

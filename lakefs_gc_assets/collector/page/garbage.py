@@ -29,8 +29,7 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, weight_of
+from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, LiveFiles, weight_of
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.lakefs import layout

@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError

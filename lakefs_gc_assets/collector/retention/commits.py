@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository
-from lakefs_gc_assets.collector.stored.ids import lacking
+from lakefs_gc_assets.collector.stored.tables import lacking
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, RefsDump
 from lakefs_gc_assets.lakefs.formats import ranges, refs

@@ -3,17 +3,27 @@
 A task stops where a part turns out to be large, such as one slice with half of all objects. The rest of that part is
 cut into pieces, which tasks list in the next round. A repository without large parts is listed in one round.
 
+How the names of the rest of a large part are distributed is not known. It is estimated from the names that were listed,
+by reading them as numbers over the alphabet of their characters: equal spans are expected to have about as many names.
+A piece that turns out to be large is cut again. The bounds of the pieces follow each other from the beginning of the
+rest to its end: however wrong the estimate is, every possible name lies in exactly one piece.
+
 A run can read an S3 Inventory in place of listing the store. An inventory may lack objects that were written shortly
 before it was made, so it is trusted only for objects that are clearly older: it lowers the cutoff. A run of the flow
 `committed` lists nothing: it looks at the objects that expired commits hold.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import math
+import re
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier.history import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
@@ -21,6 +31,7 @@ from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
 from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.slices import Folders, folders
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.references import References
@@ -29,12 +40,231 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
-from lakefs_gc_assets.collector.universe import parts as pieces
-from lakefs_gc_assets.collector.universe.parts import LARGE_PART, Listing, Part, Rest
-from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
+from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, Layout, WindowSize
+from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, OpensStore, as_batch
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
+
+_FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
+LARGE_PART = 60_000
+"""Objects of a large part. A server gives out 50,000 ids for one slice, so no slice of its own is large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the listing: everything below `prefix`, or only the objects directly below it.
+
+    `slice` is set where the prefix is a slice of the usual layout.
+
+    Attributes:
+        after: only keys behind this one, by UTF-8 bytes; empty for all.
+        until: only keys up to this one; None for all.
+    """
+
+    prefix: str
+    only_directly: bool = False
+    slice: str | None = None
+    after: str = ""
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Rest of a large part, and what its listing has shown so far.
+
+    Attributes:
+        part: the rest; it begins after the last listed key.
+        first: the first key that was listed.
+        alphabet: characters of the names listed last, in order.
+    """
+
+    part: Part
+    first: str
+    alphabet: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Parts to list, and slices that are skipped because nothing in them is old enough."""
+
+    parts: tuple[Part, ...]
+    skipped_slices: tuple[str, ...]
+    folders: Folders
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """The slices that are listed, newest first."""
+        return tuple(part.slice for part in self.parts if part.slice is not None)
+
+
+def nothing(store: ObjectStore) -> Listing:
+    """A listing of no part at all."""
+    return Listing((), (), folders(store))
+
+
+def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None = None) -> Listing:
+    """Finds the parts of a namespace that a run lists.
+
+    A slice created at or after the cutoff is skipped: all its names were issued later. Everything else directly below
+    `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without descending.
+
+    Args:
+        sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices.
+    """
+    namespace_folders = folders(store)
+    parts = []
+    if sealed is None:
+        parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
+        parts += [Part(f"{DATA_PREFIX}{name}/") for name in namespace_folders.others]
+    unsealed = [name for name in namespace_folders.slices if name not in (sealed or ())]
+    skipped = {name for name in unsealed if layout.as_datetime(layout.created_at(name)) >= cutoff}
+    parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsealed if name not in skipped]
+    return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders)
+
+
+def list_part(
+    store: ObjectStore, part: Part, window_size: WindowSize, limit: int | None = None
+) -> Generator[pa.RecordBatch, None, Rest | None]:
+    """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out.
+
+    Args:
+        limit: stop after so many objects, at the end of a batch, where the store lists in order.
+    Returns:
+        The rest of the part, which may have no objects; None where the part was listed to its end.
+    """
+    listed, first = 0, ""
+    for batch in _batches(store, part):
+        if not batch.num_rows:
+            continue
+        yield as_listed(batch, window_size)
+        keys = batch.column("key")
+        listed, first = listed + batch.num_rows, first or keys[0].as_py()
+        if limit is not None and listed >= limit and isinstance(store, ListsInOrder):
+            names = pc.utf8_slice_codeunits(keys, len(part.prefix)).to_pylist()
+            return Rest(replace(part, after=keys[-1].as_py()), first, "".join(sorted(set().union(*names))))
+    return None
+
+
+def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
+    if isinstance(store, ListsInOrder):
+        return store.list_between(part.prefix, part.after, part.until, only_directly=part.only_directly)
+    if part.only_directly:
+        return iter([as_batch(store.list_level(part.prefix).objects)])
+    return store.list(part.prefix)
+
+
+def list_inventory_file(
+    inventory: Inventory, file: InventoryFile, listing: Listing, window_size: WindowSize
+) -> Iterator[pa.RecordBatch]:
+    """The objects of a listing's parts that one file of an inventory names (LISTED)."""
+    folders = pa.array([part.prefix for part in listing.parts if not part.only_directly], pa.string())
+    for batch in inventory.batches(file):
+        keys = batch.column("key")
+        folder = pc.struct_field(pc.extract_regex(keys, _FOLDER), "folder")
+        directly = pc.or_(pc.invert(pc.match_substring(keys, "/")), pc.starts_with(keys, DATA_PREFIX))
+        wanted = pc.if_else(pc.is_valid(folder), pc.is_in(folder, folders), directly)
+        if pc.any(wanted).as_py():
+            yield as_listed(batch.filter(wanted), window_size)
+
+
+def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
+    """Objects of a store's listing as a run stores them (LISTED), without lakeFS's own files."""
+    addresses = batch.column("key")
+    read = names.read(addresses, window_size)
+    listed = pa.RecordBatch.from_arrays(
+        [
+            addresses,
+            read.slices,
+            read.windows,
+            read.layouts,
+            read.issued_at,
+            batch.column("last_modified"),
+            batch.column("size"),
+            batch.column("etag"),
+        ],
+        schema=LISTED,
+    )
+    return listed.filter(pc.not_equal(read.layouts, Layout.SPECIAL.value))
+
+
+_PIECES = 32
+"""Pieces of one part at most: an empty one costs a call of the store."""
+_DELICATE = re.compile(r"[\x00-\x1f\x7f/.]")
+_DIGITS = 8
+"""Characters of a bound that are kept after its common prefix with the last listed name."""
+
+
+def cut(rest: Rest) -> tuple[Part, ...]:
+    """The pieces of a rest, in order; a single one where the names listed so far allow no estimate."""
+    part, after, until = rest.part, rest.part.after, rest.part.until
+    names = [name.removeprefix(part.prefix) for name in (rest.first, after, until or "")]
+    starts: set[str] = set()
+    if len(rest.alphabet) > 1:
+        scale = _Scale(rest.alphabet, max(map(len, names)))
+        first, last = scale.number(names[0]), scale.number(names[1])
+        end = scale.end if until is None else scale.number(names[2])
+        starts = {part.prefix + scale.name(number) for number in _steps(last, end, last - first)}
+    bounds: list[str | None] = [after, *sorted(_within(starts, after, until), key=str.encode), until]
+    return tuple(replace(part, after=begin or "", until=end) for begin, end in pairwise(bounds))
+
+
+def _within(starts: set[str], after: str, until: str | None) -> set[str]:
+    return {
+        bound
+        for bound in (_short(bound, after) for bound in starts)
+        if after.encode() < bound.encode() and (until is None or bound.encode() < until.encode())
+    }
+
+
+def _short(bound: str, after: str) -> str:
+    """The bound without what makes no difference, and without characters that not every place in a name can have."""
+    pairs = enumerate(zip(bound, after, strict=False))
+    common = next((place for place, (one, other) in pairs if one != other), min(len(bound), len(after)))
+    return bound[:common] + _DELICATE.split(bound[common : common + _DIGITS], maxsplit=1)[0]
+
+
+def _steps(start: int, end: int, step: int) -> Iterator[int]:
+    """Numbers between two, at equal distances; where these would be too many, at distances that grow by a factor.
+
+    The distance begins at three quarters of the step, so that few pieces turn out to be a little too large.
+    """
+    length = max(1, step * 3 // 4)
+    ratio = max(0.0, math.log(max(1, end - start)) - math.log(length))
+    if ratio <= math.log(_PIECES):
+        yield from range(start + length, end, length)
+        return
+    growth = int(math.exp(ratio / _PIECES) * 1024)
+    while (start + length) < end:
+        yield start + length
+        length = max(length + 1, length * growth // 1024)
+
+
+class _Scale:
+    """Reads names as numbers over an alphabet, in the order of names; other characters count as the next one in it."""
+
+    def __init__(self, alphabet: str, digits: int) -> None:
+        self._alphabet = alphabet
+        self._digits = digits
+        self.end = len(alphabet) ** digits
+
+    def number(self, name: str) -> int:
+        """The number of a name, cut or filled up to the digits."""
+        number = 0
+        for character in name[: self._digits].ljust(self._digits, self._alphabet[0]):
+            number = number * len(self._alphabet) + self._rank(character)
+        return number
+
+    def _rank(self, character: str) -> int:
+        return min(sum(known < character for known in self._alphabet), len(self._alphabet) - 1)
+
+    def name(self, number: int) -> str:
+        """The name of a number."""
+        characters: list[str] = []
+        for _ in range(self._digits):
+            number, rank = divmod(number, len(self._alphabet))
+            characters.append(self._alphabet[rank])
+        return "".join(reversed(characters)).rstrip(self._alphabet[0])
 
 
 def inventory_of(repository: OpenRepository, plan: Plan) -> Inventory | None:
@@ -85,7 +315,7 @@ def list_parts(step: Step[R], parts: Sequence[Part], large: int = LARGE_PART) ->
         answers = step.engine.collect(step.engine.read(groups, work, _ANSWER)).to_pylist()
         files += (FrameFile(**json.loads(row["file"])) for row in answers if row["file"])
         rests = [_rest(row["rest"]) for row in answers if row["rest"]]
-        parts = [piece for rest in rests for piece in pieces.cut(rest)]
+        parts = [piece for rest in rests for piece in cut(rest)]
     return tuple(files)
 
 
@@ -114,7 +344,7 @@ def _list_whole(
     store: ObjectStore, window_size: WindowSize, large: int, part: Part
 ) -> tuple[list[pa.RecordBatch], Rest | None]:
     """The rows listed from a part, and its rest."""
-    listed, batches = pieces.list_part(store, part, window_size, large), []
+    listed, batches = list_part(store, part, window_size, large), []
     while True:
         try:
             batches.append(next(listed))
@@ -130,7 +360,7 @@ def _rest(text: str) -> Rest:
 def _read_inventory(
     inventory: Inventory, listing: Listing, window_size: WindowSize, file: InventoryFile
 ) -> Iterator[pa.RecordBatch]:
-    yield from pieces.list_inventory_file(inventory, file, listing, window_size)
+    yield from list_inventory_file(inventory, file, listing, window_size)
 
 
 def find_expired(step: Step[R]) -> R:

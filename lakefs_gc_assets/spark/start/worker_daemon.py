@@ -29,9 +29,9 @@ process.exclude_pandas()
 import pyspark.daemon
 import pyspark.worker
 
-import lakefs_gc_assets.collector.engine.batches
 import lakefs_gc_assets.collector.engine.hashing
 import lakefs_gc_assets.collector.engine.local
+import lakefs_gc_assets.collector.engine.port
 import lakefs_gc_assets.collector.frame.files
 import lakefs_gc_assets.collector.live.live_files
 import lakefs_gc_assets.lakefs.formats.records

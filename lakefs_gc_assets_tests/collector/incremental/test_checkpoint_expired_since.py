@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, store_expired
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step

@@ -16,7 +16,6 @@ from lakefs_gc_assets.collector.incremental.checkpoint import (
     read_stored_ids,
     write_ids,
 )
-from lakefs_gc_assets.collector.stored import ids as stored_ids
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -117,7 +116,7 @@ class TestMany:
         assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]
         with monkeypatch.context() as patched:
             # Whatever was read before is not written again.
-            patched.setattr(stored_ids, "write", None)
+            patched.setattr(tables, "write_ids", None)
             chain.then([MANY[7], MANY[0]]).then([MANY[8]])
         assert chain.files() == ["read-attempt.parquet", "read-earlier-attempt.parquet"]
         assert [chain.read(place) for place in range(3)] == [set(MANY[:7]), set(MANY[:8]), set(MANY)]
@@ -128,14 +127,14 @@ class TestMany:
         chain.then([MANY[5]])
         assert local_store.get(chain.stored[-1].earlier_key) != before
         assert chain.read() == set(MANY[:6])
-        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 6
+        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 6
 
     def test_a_few_in_proportion_are_few(self, local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(checkpoint, "_SMALL_PART", 2)
         chain = Chain(local_store).clean(MANY[:6]).then(MANY[6:9])
-        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 6
+        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 6
         chain.then(["a" * 64])
-        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 10
+        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 10
         assert chain.read() == {*MANY, "a" * 64}
 
     def test_do_not_go_with_the_frames_of_the_run_that_wrote_them(self, store: ObjectStore) -> None:
@@ -156,7 +155,7 @@ class TestMany:
         elif isinstance(damage, bytes):
             store.put(left.earlier_key, damage)
         else:
-            stored_ids.write(store, left.earlier_key, MANY)
+            tables.write_ids(store, left.earlier_key, MANY)
         for asked in (read_stored_ids, count_stored_ids):
             with pytest.raises(CorruptFile, match="existence" if damage is None else "checksum"):
                 asked(store, left.run_id, left.attempt, left.sha256)
@@ -170,7 +169,7 @@ class TestMany:
         monkeypatch.setattr(LocalStore, "copy", refuse)
         chain = Chain(local_store).clean(MANY[:7]).then([MANY[7]])
         assert chain.read() == set(MANY[:8])
-        assert stored_ids.count(local_store, chain.stored[-1].earlier_key) == 8
+        assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 8
 
     def test_of_a_run_that_were_changed_are_not_built_on(self, local_store: ObjectStore) -> None:
         chain = Chain(local_store).clean(MANY[:7])
@@ -186,7 +185,7 @@ class TestMany:
 
     def test_of_a_version_that_wrote_one_file_are_read_and_added_to(self, store: ObjectStore) -> None:
         of = StoredIds("run0", "attempt")
-        sha256 = stored_ids.write(store, of.key, MANY[:7])
+        sha256 = tables.write_ids(store, of.key, MANY[:7])
         assert hashlib.sha256(store.get(of.key)).hexdigest() == sha256
         chain = Chain(store)
         chain.stored.append(StoredIds("run0", "attempt", sha256))

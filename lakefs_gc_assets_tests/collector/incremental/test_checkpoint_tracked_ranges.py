@@ -3,7 +3,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.incremental.checkpoint import count_ranges, read_ranges, write_ranges
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -7,7 +7,7 @@ import pytest
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, restoration
 from lakefs_gc_assets.collector.records import report as reports
@@ -15,8 +15,8 @@ from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Approval, Flow,
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.universe import parts
-from lakefs_gc_assets.collector.universe.parts import Part
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe.listing import Part
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SEALED, began, ended, opened
@@ -320,7 +320,7 @@ class TestPlanning:
         ended(opened, began(opened, DAY))
         folder = f"data/{IDS.descending(NOW - 5 * DAY)}/"
         opened.store.put(f"{folder}a name that lakeFS never makes", b"")
-        (batch,) = parts.list_part(opened.store, Part(folder), "month")
+        (batch,) = listing.list_part(opened.store, Part(folder), "month")
         windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert set(batch.column("slice_window").to_pylist()) <= set(windows)
 

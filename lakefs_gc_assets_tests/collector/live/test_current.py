@@ -11,7 +11,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import LIVE
-from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, preparations, uncommitted
+from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,
@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
@@ -155,7 +155,7 @@ class TestUncommittedData:
         assert row == {"address": staged, "slice": slice_, "slice_window": f"{NOW:%Y-%m}"}
         assert (found.started_at, found.ended_at) == (NOW + timedelta(minutes=1), step.repository.clock.now())
         assert (found.files, found.count) == (2, 500_000)
-        assert preparations.noted(repositories.own.store, step.plan.run_id) == [server_run]
+        assert uncommitted.noted_preparations(repositories.own.store, step.plan.run_id) == [server_run]
         prepare_uncommitted(repositories.step(flow=Flow.UNIFIED))
         assert asked[-1][-1] == {"commits_expire": True}
 

@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
-from lakefs_gc_assets.collector.live.range_records import RangeRecords
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step

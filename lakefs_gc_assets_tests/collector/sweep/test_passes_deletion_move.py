@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import Validity
-from lakefs_gc_assets.collector.universe import parts
+from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import objects

@@ -11,7 +11,6 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.universe import parts as universe_parts
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -45,7 +44,7 @@ def opener(tmp_path: Path) -> StoreOpener:
 
 
 def stored(opener: StoreOpener, large: int) -> StoredFrame[StoredFigures]:
-    parts = universe_parts.listing(opener.open(), CUTOFF).parts
+    parts = listing.listing(opener.open(), CUTOFF).parts
     step = made_step(LocalEngine(), opened_by(opener, listing_partitions=TASKS), PLAN_OF_NOVEMBER)
     files = listing.list_parts(step, parts, large)
     return step.unfinished(STORE_DF, LISTED_FIGURES, files)

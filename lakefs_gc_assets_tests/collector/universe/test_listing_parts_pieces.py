@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.universe import parts as pieces
-from lakefs_gc_assets.collector.universe.parts import Part, Rest
+from lakefs_gc_assets.collector.universe import listing
+from lakefs_gc_assets.collector.universe.listing import Part, Rest
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -65,12 +65,12 @@ def in_rounds(store: ListsInOrder, limit: int) -> tuple[list[str], int]:
         left: list[Rest] = []
 
         def rows(listed: Part, left: list[Rest] = left) -> Iterator[pa.RecordBatch]:
-            rest = yield from pieces.list_part(store, listed, "month", limit)
+            rest = yield from listing.list_part(store, listed, "month", limit)
             left += [rest] if rest else []
 
         for part in parts:
             found += [address for batch in rows(part) for address in batch["address"].to_pylist()]
-        parts = [piece for rest in left for piece in pieces.cut(rest)]
+        parts = [piece for rest in left for piece in listing.cut(rest)]
         rounds += 1
     return found, rounds
 
@@ -92,7 +92,7 @@ def test_pieces_follow_each_other_from_beginning_to_end(
     first, last, until = sorted((first, last, until), key=str.encode)
     part = Part(PREFIX, slice="slice", after=PREFIX + last, until=PREFIX + until if ends else None)
 
-    cut = pieces.cut(Rest(part, PREFIX + first, "".join(sorted(set(alphabet)))))
+    cut = listing.cut(Rest(part, PREFIX + first, "".join(sorted(set(alphabet)))))
 
     assert 1 <= len(cut) <= 50
     assert cut[0].after == part.after
@@ -154,7 +154,7 @@ def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(2)
 
     store = cast(ObjectStore, Unordered())
-    batches = list(pieces.list_part(store, Part(PREFIX), "month", 1))
+    batches = list(listing.list_part(store, Part(PREFIX), "month", 1))
     assert [address for batch in batches for address in batch["address"].to_pylist()] == names.to_pylist()
 
 

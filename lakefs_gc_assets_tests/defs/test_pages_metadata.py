@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from lakefs_gc_assets.defs.metadata import bars, plain
+from lakefs_gc_assets.defs.pages import bars, plain
 
 _READER = MarkdownIt("commonmark").enable("table")
 _NAMES = st.text(st.sampled_from("![]()<>|`\\\n\r:/=ax ")) | st.sampled_from(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.stored import ids as id_set
-from lakefs_gc_assets.collector.stored.ids import IdSet, lacking
+from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 
 DIGESTS = st.one_of(
     st.binary(min_size=32, max_size=32),
@@ -24,7 +24,7 @@ IDS = st.sets(st.one_of(DIGESTS, OTHERS), max_size=40)
 def few_at_once() -> Iterator[None]:
     """Sets of a few ids are worked at in several parts."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(id_set, "_AT_ONCE", 7)
+        patched.setattr(tables, "_AT_ONCE", 7)
         yield
 
 
@@ -58,7 +58,7 @@ def test_digests_are_those_of_the_names_in_a_column_and_not_of_those_before_it(
     names: list[str], start: int, length: int
 ) -> None:
     column = pa.array(names, pa.string()).slice(start, length)
-    assert id_set._as_digests(column).tobytes().hex() == "".join(column.to_pylist())
+    assert tables._as_digests(column).tobytes().hex() == "".join(column.to_pylist())
 
 
 @given(IDS, IDS)

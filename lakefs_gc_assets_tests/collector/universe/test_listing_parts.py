@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
-from lakefs_gc_assets.collector.universe import parts
-from lakefs_gc_assets.collector.universe.parts import Listing, Part
+from lakefs_gc_assets.collector.universe import listing as parts
+from lakefs_gc_assets.collector.universe.listing import Listing, Part
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore

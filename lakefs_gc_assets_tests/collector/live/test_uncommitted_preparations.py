@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.live import preparations
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records_json, run_folder
@@ -65,19 +65,19 @@ def test_what_a_recheck_made_it_prepare_goes_once_it_is_noted(opened: OpenReposi
     swept(opened, 1, FOREIGN)
     old = swept(opened, 2, MARKED)
     prepared(opened, RECHECKED)
-    preparations.note(opened.store, old.run_id, [RECHECKED, MARKED])
-    preparations.note(opened.store, old.run_id, [RECHECKED])
-    assert preparations.noted(opened.store, old.run_id) == sorted([RECHECKED, MARKED])
+    uncommitted.note_preparations(opened.store, old.run_id, [RECHECKED, MARKED])
+    uncommitted.note_preparations(opened.store, old.run_id, [RECHECKED])
+    assert uncommitted.noted_preparations(opened.store, old.run_id) == sorted([RECHECKED, MARKED])
     expire(opened)
     assert there(opened, RECHECKED) == there(opened, MARKED) == []
-    assert preparations.noted(opened.store, old.run_id) == []
+    assert uncommitted.noted_preparations(opened.store, old.run_id) == []
 
 
 def test_notes_are_enough_where_a_run_failed_before_it_had_a_frame(opened: OpenRepository) -> None:
     swept(opened, 1, FOREIGN)
     swept(opened, 2, MARKED)
     old = began(opened, 3 * DAY, sweep=False)
-    preparations.note(opened.store, old.run_id, [RECHECKED])
+    uncommitted.note_preparations(opened.store, old.run_id, [RECHECKED])
     prepared(opened, RECHECKED)
     assert old.run_id in expire(opened)
     assert there(opened, RECHECKED) == []
@@ -161,11 +161,11 @@ def test_it_may_be_repeated_after_a_failure(opened: OpenRepository) -> None:
 def test_manifest_report_and_notes_name_them_together(opened: OpenRepository) -> None:
     plan = swept(opened, 1, MARKED)
     ended(opened, plan, dry_run=False, server_run_ids=(RECHECKED,))
-    preparations.note(opened.store, plan.run_id, [FOREIGN])
-    entries = {run_folder.frame(plan.run_id, "uncommitted_df"), preparations.notes(plan.run_id)}
-    assert preparations.of_run(opened.store, plan.run_id, entries) == {MARKED, RECHECKED, FOREIGN}
+    uncommitted.note_preparations(opened.store, plan.run_id, [FOREIGN])
+    entries = {run_folder.frame(plan.run_id, "uncommitted_df"), uncommitted.folder_of_notes(plan.run_id)}
+    assert uncommitted.preparations_of(opened.store, plan.run_id, entries) == {MARKED, RECHECKED, FOREIGN}
     opened.store.put(run_folder.report(plan.run_id), b"{")
-    assert preparations.of_run(opened.store, plan.run_id, entries) == {MARKED, FOREIGN}
+    assert uncommitted.preparations_of(opened.store, plan.run_id, entries) == {MARKED, FOREIGN}
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -173,7 +173,7 @@ def test_each_note_is_deleted_once_and_one_that_stays_is_named(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     plan = began(opened, DAY)
-    preparations.note(opened.store, plan.run_id, [MARKED, RECHECKED, FOREIGN])
+    uncommitted.note_preparations(opened.store, plan.run_id, [MARKED, RECHECKED, FOREIGN])
     asked: list[str] = []
 
     def delete(keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -184,9 +184,11 @@ def test_each_note_is_deleted_once_and_one_that_stays_is_named(
     monkeypatch.setattr(opened.store, "delete", delete)
     monkeypatch.setattr(opened.store, "delete_limit", 2)
     if refused:
-        with pytest.raises(StorageError, match=f"{preparations.notes(plan.run_id)}.* could not be deleted: denied"):
-            preparations.forget(opened.store, plan.run_id)
+        with pytest.raises(
+            StorageError, match=f"{uncommitted.folder_of_notes(plan.run_id)}.* could not be deleted: denied"
+        ):
+            uncommitted.forget_preparations(opened.store, plan.run_id)
         return
-    assert preparations.forget(opened.store, plan.run_id) == 3
-    assert asked == [preparations.notes(plan.run_id) + name for name in sorted([MARKED, RECHECKED, FOREIGN])]
-    assert preparations.remove(opened.store, plan.run_id) == 0, "a run of ours is no preparation"
+    assert uncommitted.forget_preparations(opened.store, plan.run_id) == 3
+    assert asked == [uncommitted.folder_of_notes(plan.run_id) + name for name in sorted([MARKED, RECHECKED, FOREIGN])]
+    assert uncommitted.remove_preparation(opened.store, plan.run_id) == 0, "a run of ours is no preparation"

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import RANGES
-from lakefs_gc_assets.collector.live import range_records
-from lakefs_gc_assets.collector.live.range_records import REQUEST_WEIGHT, RangeRecords, unpack, weight_of
-from lakefs_gc_assets.collector.stored.ids import IdSet
+from lakefs_gc_assets.collector.live import live_files
+from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, RangeRecords, unpack, weight_of
+from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
 RECORDS = st.lists(
@@ -28,7 +28,7 @@ in_parts = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, 
 
 @pytest.fixture(autouse=True)
 def a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_records, "_AT_ONCE", 7)
+    monkeypatch.setattr(live_files, "_AT_ONCE", 7)
 
 
 @in_parts
