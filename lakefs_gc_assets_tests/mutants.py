@@ -53,7 +53,7 @@ _MODULES = {
     ),
     "collector/quarantine": "purge restore",
     "collector/records": "outcomes restoration undeletable",
-    "collector/retention": "active_commits commits retention rules server_commits",
+    "collector/retention": "active_commits commits retention rules",
     "collector/stored": "records_json run_folder tables",
     "collector/sweep": "passes recheck",
     "collector/universe": "listing",

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.repository import Clock, Clocks, require_writable
-from lakefs_gc_assets.collector.retention import commits, server_commits
+from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import (
     AlreadyExists,
@@ -472,12 +472,12 @@ class _Examination:
         if without_rules:
             raise _DoesNotApply("the repository has no retention rules to list commits by")
         store = self._store
-        prepared = server_commits.prepare(self._server, self.settings, self.clock)
+        prepared = commits.prepare_server_commits(self._server, self.settings, self.clock)
         file = self._namespace.relative(prepared.location)
         if file is None or not file.startswith(_LISTS_OF_COMMITS):
             raise LakeFSError(f"the server writes its list to {prepared.location}, which is not below its namespace")
         self.written.append(file)
-        return f"{len(server_commits.read(fetch(store, file), file).ids):,} commits stay"
+        return f"{len(commits.read_server_commits(fetch(store, file), file).ids):,} commits stay"
 
     def _delete(self) -> str:
         self._require_writes()

@@ -4,8 +4,8 @@ import csv
 import io
 import random
 
-from lakefs_gc_assets.collector.retention import server_commits
-from lakefs_gc_assets.collector.retention.server_commits import ServerCommits
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.commits import ServerCommits
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 
@@ -51,7 +51,7 @@ def _case(rng: random.Random) -> Case:
             ids = [row[0] for row in _rows(data)]
             assert found.ids.to_pylist() == ids
 
-    return Case(len(data), lambda: outcome(lambda: server_commits.read(data, "commits.csv"), right))
+    return Case(len(data), lambda: outcome(lambda: commits.read_server_commits(data, "commits.csv"), right))
 
 
 TARGETS = (Target("commits-list", _case),)

@@ -28,12 +28,11 @@ from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.retention import active_commits, retention
-from lakefs_gc_assets.collector.retention import commits as commits_module
+from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
-from lakefs_gc_assets.collector.retention.commits import Dump, complete_dump
+from lakefs_gc_assets.collector.retention.commits import Dump, ServerCommits, complete_dump, server_commits
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
-from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.subtraction import subtract_committed
 from lakefs_gc_assets.collector.sweep import passes, recheck
@@ -193,7 +192,7 @@ def _aged_by_commit() -> Sequence[Replacement]:
 
         return step.engine.map_batches(rows, aged, LISTED)
 
-    return (commits_module, "complete_dump", dump), (run, "find_expired", find)
+    return (live_commits, "complete_dump", dump), (run, "find_expired", find)
 
 
 def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits as commits_module
+from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.active_commits import (
     LAST_HOLDERS,
@@ -34,9 +34,8 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     kept_dangling,
     last_holders,
 )
-from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, times_written
+from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
 from lakefs_gc_assets.collector.retention.rules import Policy, in_units
-from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, server_commits
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,
@@ -195,7 +194,7 @@ def live_definition(
                 f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
             ) from refusal
         note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        live = commits_module.every_metadata_file(repository)
+        live = live_commits.every_metadata_file(repository)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
     retained = _with_shown(repository.api, retention(repository, readings, now), shown)
@@ -219,7 +218,7 @@ def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, po
         LakeFSError: the server refuses its rules or its list, or fails.
         CorruptFile: a file cannot be read.
     """
-    dump = commits_module.complete_dump(repository, prepared_until, note)
+    dump = live_commits.complete_dump(repository, prepared_until, note)
     try:
         rules = repository.api.retention_rules()
         if rules is not None:
@@ -324,7 +323,7 @@ def define(readings: Readings, retained: Retention, settings: CollectionSettings
     if retained.late:
         late = sorted({*retained.late.values()}.difference(live.metarange_ids, [""]))
         live = replace(live, metarange_ids=(*live.metarange_ids, *late), commits=live.commits + len(retained.late))
-    expired = commits_module.distinct_metaranges(dump.commits, ~retained.flags)
+    expired = live_commits.distinct_metaranges(dump.commits, ~retained.flags)
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     expired = expired.filter(pc.invert(kept_too))
     differences = _differences(readings, retained, now)

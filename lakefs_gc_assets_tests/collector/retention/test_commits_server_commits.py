@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector.retention.server_commits import ServerCommits, read, server_commits
+from lakefs_gc_assets.collector.retention.commits import ServerCommits, read_server_commits, server_commits
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, NotSupported, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import PrepareCommitsTask, PreparedCommits
@@ -95,12 +95,12 @@ class TestWaiting:
 
 class TestLists:
     def test_old_servers_state_no_metaranges(self) -> None:
-        found = read(b"commit_id,expired\na,false\nb,true\n", "f")
+        found = read_server_commits(b"commit_id,expired\na,false\nb,true\n", "f")
         assert (found.ids.to_pylist(), found.metarange_ids) == (["a"], None)
 
     def test_ids_are_text_whatever_they_look_like(self) -> None:
         data = b"commit_id,expired,metarange_id\n0012,false,null\n1e5,false,NaN\r\n"
-        assert said(read(data, "f")) == [("0012", "null"), ("1e5", "NaN")]
+        assert said(read_server_commits(data, "f")) == [("0012", "null"), ("1e5", "NaN")]
 
     @pytest.mark.parametrize(
         ("data", "words"),
@@ -122,11 +122,11 @@ class TestLists:
     )
     def test_what_is_no_list_ends_the_run(self, data: bytes, words: str) -> None:
         with pytest.raises(CorruptFile, match="commits") as caught:
-            read(data, "f")
+            read_server_commits(data, "f")
         assert words in str(caught.value) and (caught.value.file, caught.value.check) == ("f", "commits")
 
     def test_of_one_commit_is_read_and_of_none_is_refused(self) -> None:
-        found = read(b"commit_id,expired,metarange_id\na,true,m\nb,false,n\n", "f")
+        found = read_server_commits(b"commit_id,expired,metarange_id\na,true,m\nb,false,n\n", "f")
         assert (found.file, said(found)) == ("f", [("b", "n")])
 
     def test_that_are_missing_or_elsewhere_end_the_run(self, store: LocalStore) -> None:
