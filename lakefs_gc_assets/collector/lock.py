@@ -5,11 +5,18 @@ where another version exists. That a store really honours both conditions is tri
 the object names the holder: who holds the lock checks, before each batch of deletes, that the nonce is still its own.
 
 The object is JSON: `nonce`, `run_id`, `owner`, `acquired_at` and `renewed_at` (ISO 8601, UTC), `expires_minutes`
-(counted from the last renewal) and `released`.
+(counted from the last renewal), `released`, `process` (user, machine and number, for people) and `launch`.
+
+A killed process cannot release its lock. `launch` is the Dagster run that started it: once Dagster has recorded the end
+of that run, others may take the lock over. A process that outlives its Dagster run shows by its next renewal that it is
+alive. If others took the lock meanwhile, the nonce is theirs, so that process deletes nothing more.
 """
 
 import json
 import logging
+import os
+import pwd
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
@@ -21,7 +28,7 @@ from typing import TypedDict
 
 from pydantic import TypeAdapter
 
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import Launch, OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.errors import (
@@ -39,6 +46,7 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, get_if_
 KEY = f"{run_folder.ROOT}lock.json"
 _NO_ETAG = "0" * 32
 _ATTEMPTS = 3
+_BY_HAND = Launch()
 _log = logging.getLogger(__name__)
 
 NO_LOCK = (
@@ -65,6 +73,8 @@ class _Record:
     renewed_at: datetime
     expires_minutes: float
     released: bool = False
+    process: str = ""
+    launch: str = ""
 
     def encode(self) -> bytes:
         return json.dumps(entries(self), default=datetime.isoformat, indent=1).encode()
@@ -84,6 +94,16 @@ class _Record:
     def expires_at(self, written_at: datetime) -> datetime:
         """Time from which others may take the lock over, counted from the later of `renewed_at` and `written_at`."""
         return max(self.renewed_at, written_at) + timedelta(minutes=self.expires_minutes)
+
+    def outlived_its_launch(self, launch: Launch) -> bool:
+        """True if the Dagster run that took this lock has ended, and nothing renewed the lock since."""
+        ended_at = launch.ended_at(self.launch) if self.launch else None
+        return ended_at is not None and self.renewed_at < ended_at
+
+    @property
+    def holder(self) -> str:
+        """Who holds the lock, in words."""
+        return f"{self.owner} ({self.process})" if self.process else self.owner
 
 
 @cache
@@ -112,8 +132,18 @@ class Lock:
         self.store_clock = store_clock
 
     @classmethod
-    def acquire(cls, store: ObjectStore, *, run_id: str, owner: str, now: datetime, expiry: timedelta) -> "Lock":
-        """Takes the lock: where there is none, or it was released or has expired, or has the same owner.
+    def acquire(
+        cls,
+        store: ObjectStore,
+        *,
+        run_id: str,
+        owner: str,
+        now: datetime,
+        expiry: timedelta,
+        launch: Launch = _BY_HAND,
+    ) -> "Lock":
+        """Takes the lock: where there is none, or it was released or has expired, or has the same owner, or its
+        Dagster run has ended.
 
         Args:
             store: bound to the repository's storage namespace.
@@ -121,12 +151,13 @@ class Lock:
             owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
             now: the latest of all clocks known, aware; others' locks expire by it.
             expiry: after how long without renewal others may take this lock over.
+            launch: what started this process.
 
         Raises LockHeld where another owner holds it, NotOffered where the store does not honour conditional puts.
         """
-        record = _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), expiry.total_seconds() / 60)
+        record = _new_record(run_id, owner, now, expiry, launch)
         try:
-            etag = _take(store, record)
+            etag = _take(store, record, launch)
         except NotOffered:
             # A put may have gone through although its answer cannot be used.
             with suppress(StorageError):
@@ -147,16 +178,24 @@ class Lock:
 
     @classmethod
     def acquire_unfenced(
-        cls, store: ObjectStore, *, run_id: str, owner: str, now: datetime, expiry: timedelta, why: str
+        cls,
+        store: ObjectStore,
+        *,
+        run_id: str,
+        owner: str,
+        now: datetime,
+        expiry: timedelta,
+        why: str,
+        launch: Launch = _BY_HAND,
     ) -> "Lock":
         """Takes the lock by plain writes, where a store has no others; see `acquire`, and `why_unfenced` for `why`.
 
         Of two runs that take it in the same moment both may believe to hold it, until one of them checks or renews it.
         """
-        record = _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), expiry.total_seconds() / 60)
+        record = _new_record(run_id, owner, now, expiry, launch)
         with suppress(ObjectNotFound):
             facts, current = _read(store)
-            if not _may_be_taken(current, facts, record):
+            if not _may_be_taken(current, facts, record, launch):
                 raise _held(current, facts)
         store.put(KEY, record.encode())
         facts, current = _read(store)
@@ -213,7 +252,7 @@ def verify(store: ObjectStore, token: LockToken) -> None:
     current = _Record.decode(data)
     if current.nonce != token.nonce:
         raise LockLost(
-            f"the lock {KEY} now belongs to {current.owner} for run {current.run_id}, since "
+            f"the lock {KEY} now belongs to {current.holder} for run {current.run_id}, since "
             f"{_shown(current.acquired_at)}: nothing more may be deleted by this run"
         )
     if current.released:
@@ -229,7 +268,7 @@ def holder(store: ObjectStore) -> str | None:
     if current.released:
         return None
     return (
-        f"held by {current.owner} for run {current.run_id} since {_shown(current.acquired_at)}, "
+        f"held by {current.holder} for run {current.run_id} since {_shown(current.acquired_at)}, "
         f"until {_shown(current.expires_at(facts.last_modified))} unless renewed"
     )
 
@@ -274,6 +313,7 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         "owner": owner,
         "now": latest_clock(repository),
         "expiry": timedelta(minutes=repository.settings.lock_expiry_minutes),
+        "launch": repository.launch,
     }
     try:
         return Lock.acquire(repository.store, **arguments)
@@ -355,9 +395,24 @@ class _Asked(TypedDict):
     owner: str
     now: datetime
     expiry: timedelta
+    launch: Launch
 
 
-def _take(store: ObjectStore, record: _Record) -> str:
+def _new_record(run_id: str, owner: str, now: datetime, expiry: timedelta, launch: Launch) -> _Record:
+    minutes = expiry.total_seconds() / 60
+    process = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
+    return _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), minutes, process=process, launch=launch.run)
+
+
+def _user() -> str:
+    """Name of the user; the number where the system has no name for it, as in some containers."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
+
+
+def _take(store: ObjectStore, record: _Record, launch: Launch) -> str:
     """Writes the lock where that is allowed; returns its ETag."""
     data = record.encode()
     for _ in range(_ATTEMPTS):
@@ -371,21 +426,21 @@ def _take(store: ObjectStore, record: _Record) -> str:
             continue
         if current.nonce == record.nonce:
             return _etag(facts)
-        if not _may_be_taken(current, facts, record):
+        if not _may_be_taken(current, facts, record, launch):
             raise _held(current, facts)
         try:
             etag = store.put_if_match(KEY, data, _etag(facts))
         except PreconditionFailed:
             continue
         if not current.released and current.owner != record.owner:
-            _log.warning("took the lock over from %s, last renewed %s", current.owner, _shown(current.renewed_at))
+            _log.warning("took the lock over from %s, last renewed %s", current.holder, _shown(current.renewed_at))
         return etag
     raise LockHeld(f"the lock {KEY} changed hands {_ATTEMPTS} times while it was asked for: run again")
 
 
-def _may_be_taken(current: _Record, facts: ObjectFacts, record: _Record) -> bool:
+def _may_be_taken(current: _Record, facts: ObjectFacts, record: _Record, launch: Launch) -> bool:
     free = current.released or record.acquired_at >= current.expires_at(facts.last_modified)
-    return free or current.owner == record.owner
+    return free or current.owner == record.owner or current.outlived_its_launch(launch)
 
 
 def _read(store: ObjectStore) -> tuple[ObjectFacts, _Record]:
@@ -415,8 +470,8 @@ def _prove_conditions(store: ObjectStore, record: _Record) -> None:
 def _held(current: _Record, facts: ObjectFacts) -> LockHeld:
     return LockHeld(
         f"{current.owner} collects this repository (run {current.run_id}) since {_shown(current.acquired_at)}, last "
-        f"renewed {_shown(current.renewed_at)}: wait until it ends. If it is dead, its lock can be taken over from "
-        f"{_shown(current.expires_at(facts.last_modified))} on, or delete {KEY}"
+        f"renewed {_shown(current.renewed_at)}: wait until {current.process or 'it'} ends. If it is dead, its lock can "
+        f"be taken over from {_shown(current.expires_at(facts.last_modified))} on, or delete {KEY}"
     )
 
 

@@ -4,7 +4,7 @@ Time is behind a port, so that a simulation can take it over.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
@@ -123,6 +123,19 @@ class Clocks:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """What started the work of this process, for its locks to say.
+
+    Attributes:
+        run: id of the run in a scheduler such as Dagster; empty if no scheduler can tell when this work ends.
+        ended_at: the time when a run of the same scheduler ended, UTC; None if it did not, or nobody knows.
+    """
+
+    run: str = ""
+    ended_at: Callable[[str], datetime | None] = lambda _: None
+
+
+@dataclass(frozen=True)
 class OpenRepository:
     """A repository's facts, its server, its store and the clock.
 
@@ -131,6 +144,7 @@ class OpenRepository:
         others: repositories whose references into this one's namespace count as well.
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
         opened: true if the run was opened; otherwise somebody materializes assets under an id of their own choice.
+        launch: what started this process.
     """
 
     facts: Repository
@@ -143,6 +157,7 @@ class OpenRepository:
     others: tuple["OpenRepository", ...] = ()
     loosened: Mapping[str, bool | int | float] = field(default_factory=dict)
     opened: bool = True
+    launch: Launch = field(default_factory=Launch)
 
     @property
     def skew(self) -> timedelta:

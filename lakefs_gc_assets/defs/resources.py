@@ -5,13 +5,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository, require_writable
+from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository, require_writable
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
@@ -91,11 +92,13 @@ class Collector:
     Attributes:
         configuration: the configuration with secrets.
         from_deployment: the deployment's own resources, by the keys that `store.resource` and `spark.resource` name.
+        launch: the Dagster run of this process.
     """
 
     configuration: Configuration = field(repr=False)
     clock: Clock
     from_deployment: Mapping[str, object] = field(default_factory=dict, repr=False)
+    launch: Launch = field(default_factory=Launch, repr=False)
 
     @property
     def name(self) -> str:
@@ -150,7 +153,7 @@ class Collector:
             raise ConfigurationError("no repository is named: set `repository` in the configuration file")
         settings = self.configuration.collection
         others = tuple(self._open_one(name, settings, require) for name in settings.also_live)
-        return replace(self._open_one(self.repository, settings, require), others=others)
+        return replace(self._open_one(self.repository, settings, require), others=others, launch=self.launch)
 
     def _open_one(
         self, repository: str, settings: CollectionSettings, require: Callable[[Repository], None]
@@ -198,10 +201,28 @@ def resources(loaded: Loaded, names: Names, clock: Clock) -> dict[str, Any]:
             launching.require_closed(context.run.run_config, configuration.launch)
         # As an attribute of `resources`, an S3Resource would be its boto3 client.
         theirs = {key: context.resources.original_resource_dict[key] for key in keys}
-        return Collector(needed.with_secrets(), clock, theirs)
+        return Collector(needed.with_secrets(), clock, theirs, launch_of(context))
 
     shown = {name: kind(**_section(loaded, name)) for name, kind in _SHOWN.items()}
     return names.all_of({**shown, "collector": collector})
+
+
+def launch_of(context: dg.InitResourceContext) -> Launch:
+    """The Dagster run of a resource, which can ask the instance for the ends of others."""
+    instance = context.instance
+    if instance is None:
+        return Launch()
+
+    def ended_at(run_id: str) -> datetime | None:
+        try:
+            record = instance.get_run_record_by_id(run_id)
+        except Exception:
+            return None  # Dagster's database cannot be asked: the lock expires by itself.
+        if record is None or not record.dagster_run.is_finished or record.end_time is None:
+            return None
+        return datetime.fromtimestamp(record.end_time, UTC)
+
+    return Launch(context.run.run_id if context.run else "", ended_at)
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:

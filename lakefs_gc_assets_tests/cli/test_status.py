@@ -1,6 +1,7 @@
 """`lakefs-gc status` on an embedded server with reports in its store."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_in_json(automated: Automated, status: Status) -> None:
 
     assert found.keys() == {"repository", "storage_namespace", "read_only", "lock", "quarantine", "runs"}
     assert (found["repository"], found["read_only"], found["quarantine"]) == ("sample", False, [])
-    assert found["lock"].startswith(f"held by somebody for run {running.run_id} since ")
+    assert re.match(rf"held by somebody \(.+\) for run {running.run_id} since ", found["lock"])
     first, second = found["runs"]
     assert first == {"run_id": running.run_id, "report": None}
     assert second["run_id"] == swept.run_id

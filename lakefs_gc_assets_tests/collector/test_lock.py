@@ -1,5 +1,8 @@
 import json
+import os
 import pickle
+import pwd
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +13,7 @@ import pytest
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import KEY, Lock, holder, release_owned, verify
-from lakefs_gc_assets.collector.repository import Clock, SystemClock
+from lakefs_gc_assets.collector.repository import Clock, Launch, SystemClock
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
 from lakefs_gc_assets.storage.interface import DeleteOutcome, Level, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import BreakingStore
@@ -49,6 +52,7 @@ def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> No
         acquire(store, "dagster-2", at + timedelta(minutes=1))
     text = str(caught.value)
     assert "dagster-1 collects this repository (run run-of-dagster-1)" in text
+    assert f", process {os.getpid()} ends" in text
     for moment in (at, at + timedelta(minutes=90)):
         assert moment.strftime("%Y-%m-%d %H:%M:%S UTC") in text
     assert f"delete {KEY}" in text
@@ -94,6 +98,8 @@ def test_the_object_says_who_holds_it(store: ObjectStore) -> None:
         "renewed_at": at.isoformat(),
         "expires_minutes": 60.0,
         "released": False,
+        "process": f"{pwd.getpwuid(os.getuid()).pw_name} on {socket.gethostname()}, process {os.getpid()}",
+        "launch": "",
     }
     assert KEY == "_lakefs/retention/gc/uncommitted/lock.json"
 
@@ -104,12 +110,59 @@ def test_a_lock_not_renewed_expires_by_the_latest_clock(store: ObjectStore, capl
     with pytest.raises(LockHeld):
         acquire(store, "dagster-2", now() + timedelta(minutes=59))
     other = acquire(store, "dagster-2", now() + timedelta(minutes=61))
-    assert f"took the lock over from dagster-1, last renewed {at:%F %T} UTC" in caplog.text
+    assert "took the lock over from dagster-1 (" in caplog.text
+    assert f", last renewed {at:%F %T} UTC" in caplog.text
     other.check()
     for use in (lock.check, lambda: lock.renew(now()), lock.release):
-        with pytest.raises(LockLost, match="belongs to dagster-2 for run run-of-dagster-2"):
+        with pytest.raises(LockLost, match=r"belongs to dagster-2 \(.*\) for run run-of-dagster-2"):
             use()
     other.check()
+
+
+@pytest.mark.parametrize(
+    ("launch", "ended", "renewed", "is_free"),
+    [
+        ("run-1", timedelta(minutes=1), None, True),
+        ("run-1", timedelta(minutes=1), timedelta(minutes=2), False),
+        ("run-1", None, None, False),
+        ("", timedelta(minutes=1), None, False),
+    ],
+)
+def test_the_lock_of_a_dagster_run_that_ended_is_free_unless_its_process_lives_on(
+    local_store: ObjectStore, launch: str, ended: timedelta | None, renewed: timedelta | None, is_free: bool
+) -> None:
+    at = now()
+    ends = {"run-1": None if ended is None else at + ended}
+    first = Launch(launch, ends.get)
+    lock = Lock.acquire(local_store, run_id="run", owner="root-1", launch=first, now=at, expiry=HOUR)
+    if renewed is not None:
+        lock.renew(at + renewed)
+
+    def take() -> Lock:
+        launch = Launch("run-2", ends.get)
+        return Lock.acquire(local_store, run_id="run-2", owner="root-2", launch=launch, now=now(), expiry=HOUR)
+
+    if not is_free:
+        with pytest.raises(LockHeld):
+            take()
+        lock.check()
+        return
+    other = take()
+    other.check()
+    for use in (lock.check, lambda: lock.renew(now()), lock.release):
+        with pytest.raises(LockLost):
+            use()
+    other.check()
+
+
+def test_a_lock_of_an_earlier_version_names_no_process(local_store: ObjectStore) -> None:
+    acquire(local_store)
+    content = json.loads(local_store.get(KEY))
+    del content["process"], content["launch"]
+    local_store.put(KEY, json.dumps(content).encode())
+
+    with pytest.raises(LockHeld, match=r"^dagster-1 collects this repository \(run run-of-dagster-1\)"):
+        acquire(local_store, "dagster-2")
 
 
 def test_a_renewed_lock_does_not_expire(store: ObjectStore) -> None:
@@ -232,7 +285,7 @@ def test_who_holds_the_lock_can_be_asked(store: ObjectStore) -> None:
     lock = acquire(store, at=at)
     text = holder(store)
     assert text is not None
-    assert "held by dagster-1 for run run-of-dagster-1" in text
+    assert "held by dagster-1 (" in text and ") for run run-of-dagster-1" in text
     assert at.strftime("%Y-%m-%d %H:%M:%S UTC") in text
     lock.release()
     assert holder(store) is None

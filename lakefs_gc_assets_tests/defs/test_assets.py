@@ -1,12 +1,17 @@
+import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.lock import KEY, Lock
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import Launch
 from lakefs_gc_assets.defs.assets import report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
@@ -96,6 +101,31 @@ def test_a_run_keeps_its_lock_until_its_end_and_gives_it_back(runs: GraphRuns, m
     assert result.success
     assert [holder is not None and opened.run_id in holder for holder in held] == [True] * 4 + [False]
     assert runs.lock_holder() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_lock_of_a_killed_run_is_free_once_dagster_knows_its_end(runs: GraphRuns, ends: bool) -> None:
+    killed = str(uuid4())
+    launch, now, store = Launch(killed), datetime.now(UTC), runs.repository.store
+    Lock.acquire(store, run_id="other", owner="root", now=now, expiry=timedelta(hours=1), launch=launch)
+
+    @dg.job
+    def work() -> None:
+        pass
+
+    if ends:
+        work.execute_in_process(instance=runs.instance, run_id=killed)
+    else:
+        runs.instance.add_run(dg.DagsterRun("collect", killed, status=dg.DagsterRunStatus.STARTED))
+
+    result = runs.make(runs.open(), assets=["store_df"])
+
+    assert result.success == ends, failures(result)
+    if ends:
+        assert json.loads(store.get(KEY))["launch"] == result.run_id
+    else:
+        assert "root collects this repository (run other)" in failures(result)["store_df"]
 
 
 @pytest.mark.slow

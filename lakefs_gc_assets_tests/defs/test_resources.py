@@ -1,6 +1,6 @@
 import os
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.resources import Collector, session
+from lakefs_gc_assets.defs.resources import Collector, launch_of, session
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration, SparkSettings
@@ -133,3 +133,22 @@ def test_what_a_launch_sets_of_a_resource_reaches_no_run(monkeypatch: pytest.Mon
 
     assert found == [LOADED.configuration]
     assert (found[0].lakefs.endpoint, found[0].collection.sweep, found[0].spark.remote) == ("http://ours", False, "")
+
+
+def test_the_instance_tells_when_dagster_runs_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dg.job
+    def work() -> None:
+        pass
+
+    with dg.instance_for_test() as instance:
+        ended = work.execute_in_process(instance=instance).run_id
+        goes_on = dg.DagsterRun("collect", status=dg.DagsterRunStatus.STARTED)
+        instance.add_run(goes_on)
+
+        launch = launch_of(dg.build_init_resource_context(instance=instance))
+
+        at = launch.ended_at(ended)
+        assert at is not None and abs(datetime.now(UTC) - at) < timedelta(minutes=1)
+        assert [launch.ended_at(run_id) for run_id in (goes_on.run_id, "of another instance")] == [None, None]
+        monkeypatch.setattr(type(instance), "get_run_record_by_id", lambda *_: 1 / 0)
+        assert launch.ended_at(ended) is None
