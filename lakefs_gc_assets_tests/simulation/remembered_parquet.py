@@ -95,9 +95,9 @@ class _Metadata:
 
 
 class _RememberedFile:
-    """Stands in for `pq.ParquetFile`; it has no row groups, so that nobody asks how much memory they need."""
+    """Stands in for `pq.ParquetFile`, with all rows in one row group."""
 
-    num_row_groups = 0
+    num_row_groups = 1
 
     def __init__(self, memory: ParquetMemory, source: BinaryIO, options: dict[str, Any]) -> None:
         self._table = memory.decode(source.read(), options)
@@ -107,5 +107,16 @@ class _RememberedFile:
     def read(self, columns: Sequence[str] | None = None, use_threads: bool = False) -> pa.Table:
         return self._table if columns is None else self._table.select(list(columns))
 
-    def iter_batches(self, batch_size: int, use_threads: bool = False) -> Iterator[pa.RecordBatch]:
-        return iter(self._table.to_batches(max_chunksize=batch_size))
+    def read_row_groups(
+        self, row_groups: Sequence[int], columns: Sequence[str] | None = None, use_threads: bool = False
+    ) -> pa.Table:
+        return self.read(columns) if row_groups else self.read(columns).slice(0, 0)
+
+    def iter_batches(
+        self,
+        batch_size: int,
+        row_groups: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+        use_threads: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        return iter(self.read(columns).to_batches(max_chunksize=batch_size))
