@@ -52,7 +52,7 @@ _MODULES = {
         "references uncommitted"
     ),
     "collector/quarantine": "purge restore",
-    "collector/records": "outcomes restoration undeletable",
+    "collector/records": "across_runs outcomes",
     "collector/retention": "active_commits commits retention rules",
     "collector/stored": "records_json run_folder tables",
     "collector/sweep": "passes recheck",

@@ -14,8 +14,8 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock, acquire, is_held_by, release_owned, renewed, warn_if_unfenced
+from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report, restoration
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -137,7 +137,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         lock = acquire(repository, request.run_id, owner, deletes=deletes)
         warn_if_unfenced(lock, host.warn)
         if request.begins is not None:
-            if replaced := restoration.replace_unreadable(repository.store, repository.clock.now()):
+            if replaced := across_runs.replace_unreadable_restoration(repository.store, repository.clock.now()):
                 host.warn(replaced)
             plan = planning.begin(repository, request.run_id, request.windows, owner, lock, request.begins)
         assert plan is not None

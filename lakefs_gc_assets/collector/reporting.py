@@ -28,10 +28,10 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.records.across_runs import Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
-from lakefs_gc_assets.collector.records.undeletable import Verdict
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings

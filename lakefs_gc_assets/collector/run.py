@@ -52,7 +52,7 @@ from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.lock import latest_clock
-from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
 from lakefs_gc_assets.collector.records.report import Report, describe_loosened
@@ -448,7 +448,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     """
     repository, settings = step.repository, step.repository.settings
     listed, figures_of_mark = step.stored(STORE_DF), stored_mark(step)
-    restoration.require_none_since(repository.store, step.plan.run_id)
+    across_runs.require_not_restored_since(repository.store, step.plan.run_id)
     require_not_overtaken(repository.store, step.plan.run_id)
     guards.require_fresh_mark(listed.manifest.span.started_at, latest_clock(repository), settings)
     guards.require_live_set(figures_of_mark)

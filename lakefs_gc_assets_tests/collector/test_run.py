@@ -43,13 +43,13 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
 from lakefs_gc_assets.collector.records.plan import Approval, Flow
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
@@ -105,7 +105,7 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
     candidates = pa.RecordBatch.from_pydict({"address": ["data/a"]})
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT] and lines == []
 
-    opened.store.put(restoration.KEY, b"nothing")
+    opened.store.put(across_runs.RESTORATION_KEY, b"nothing")
     assert say_why(step)(candidates).column("why").to_pylist() == [Why.NO_COMMIT]
     (line,) = lines
     assert "cannot mark candidates that were restored earlier" in line
@@ -113,7 +113,7 @@ def test_a_record_of_restorations_that_is_damaged_ends_no_mark(opened: OpenRepos
 
 def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(opened: OpenRepository) -> None:
     earlier, this = (past_runs.began(opened, age * HOUR).run_id for age in (2, 1))
-    restoration.write(opened.store, earlier, past_runs.NOW)
+    across_runs.write_restoration(opened.store, earlier, past_runs.NOW)
     for run_id, address in ((earlier, "data/a"), (this, "data/b")):
         rows = receipts.table(candidates(address), [Outcome.RESTORED], [None], past_runs.NOW)
         receipts.write(opened.store, run_id, f"{receipts.OF_RESTORE}1", rows)

@@ -9,7 +9,7 @@ import pytest
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -74,7 +74,7 @@ def test_it_shows_what_it_would_do(moved: Moved) -> None:
     assert all(f"- {key}, " in page["for_example"] for key in KEYS)
     assert "confirm: true" in page["next"]
     assert moved.there() == set()
-    assert restoration.read(moved.automated.repository.store) is None
+    assert across_runs.read_restoration(moved.automated.repository.store) is None
 
 
 def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> None:
@@ -87,7 +87,7 @@ def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> 
 
     assert (page["objects"], page["restored"], page["there already"]) == (3, 2, 1)
     assert moved.there() == set(KEYS)
-    assert restoration.read(moved.automated.repository.store) is not None
+    assert across_runs.read_restoration(moved.automated.repository.store) is not None
     assert lock.holder(moved.automated.repository.store) is None
 
 

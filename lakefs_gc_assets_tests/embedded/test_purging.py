@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge
-from lakefs_gc_assets.collector.records import plan, report, restoration
+from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
@@ -168,7 +168,7 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
     assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
     assert quarantined.moved() == set()
     store = quarantined.opened.store
-    assert restoration.read(store) is not None
+    assert across_runs.read_restoration(store) is not None
     outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
     assert outcomes.count("purged") == 1
     assert lock.holder(store) is None

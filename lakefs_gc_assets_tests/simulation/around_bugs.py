@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.repository import Moment
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
@@ -50,6 +50,6 @@ AROUND_BUGS: dict[str, Bug] = {
         (recheck, "ask_committed", _alone(ask_committed)),
     ),
     "purge: nothing looked for": replaced((LiveCheck, "_decide", _nothing_is_live)),
-    "restoration not written down": replaced((restoration, "write", ignored)),
+    "restoration not written down": replaced((across_runs, "write_restoration", ignored)),
 }
 """By name; histories of clean runs show them."""

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.earlier import earlier_runs, history
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -257,7 +257,7 @@ def _read_and_raise(opener: Any, group: Any) -> Iterator[pa.RecordBatch]:
 
 def _swallow_unreadable(store: ObjectStore, run_id: str) -> None:
     with suppress(CorruptFile):
-        found = restoration.read(store)
+        found = across_runs.read_restoration(store)
         assert found is None
 
 
@@ -294,10 +294,13 @@ DAMAGE_BUGS = {
     ),
     "a damaged record of a restoration stops no older run": DamageBug(
         *("approved", "/restored.json", Damage.OTHER_BYTES),
-        replaced((restoration, "require_none_since", _swallow_unreadable)),
+        replaced((across_runs, "require_not_restored_since", _swallow_unreadable)),
     ),
     "a damaged record of a restoration stays": DamageBug(
-        "clean", "/restored.json", Damage.OTHER_BYTES, replaced((restoration, "replace_unreadable", ignored))
+        "clean",
+        "/restored.json",
+        Damage.OTHER_BYTES,
+        replaced((across_runs, "replace_unreadable_restoration", ignored)),
     ),
 }
 """By name."""

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge, restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
-from lakefs_gc_assets.collector.records import report, restoration
+from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.reporting import count_amounts, make_report
@@ -195,7 +195,7 @@ FAULT_BUGS = {
         "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purge, "_settle", ignored))
     ),
     "the run after a purge does not know what came back": FaultBug(
-        "purge", "put .*/restored.json", Fault.FAILS, replaced((restoration, "write", ignored))
+        "purge", "put .*/restored.json", Fault.FAILS, replaced((across_runs, "write_restoration", ignored))
     ),
 }
 """By name."""

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_liv
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
-from lakefs_gc_assets.collector.records import plan, report, restoration
+from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits
@@ -217,7 +217,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # The thirteen of which the run that was simulated before knew nothing.
     "brought back since: not asked": _guarding(
-        restoration, "require_none_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
+        across_runs, "require_not_restored_since", sweep_candidates, _GUARDS.test_objects_that_were_brought_back_since
     ),
     "own addresses: not asked": _guarding(
         other_repositories,

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
@@ -166,7 +166,7 @@ class PurgeWatch(Watch):
             # Where an object is back and the answer to the deletion of its copy is lost, nothing tells of it.
             if not (told <= {"restored"} if there else told == {"purged"}):
                 raise Violation(f"receipts of run {run_id} tell of {address}: {told}")
-        if back and restoration.read(store) is None:
+        if back and across_runs.read_restoration(store) is None:
             raise Violation("something was brought back, and the next run does not know")
 
     def require_live(self) -> None:

@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
-from lakefs_gc_assets.collector.records import plan, report, restoration
+from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, MULTIPART_SIGHTING_SECONDS, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
@@ -106,7 +106,7 @@ def _sweep_ended_at(store: ObjectStore, run_id: str) -> datetime | None:
 
 def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since: datetime | None) -> R:
     store, opener, engine = step.repository.store, step.repository.opener, step.engine
-    any_restored = restoration.read(store) is not None
+    any_restored = across_runs.read_restoration(store) is not None
     reported: list[FrameFile] = []
     keys: list[str] = []
     for run_id in run_ids:
@@ -214,7 +214,7 @@ def restored_before(store: ObjectStore, run_id: str) -> pa.Array:
         CollectionError: what is left of it cannot be read.
     """
     addresses: list[str] = []
-    if restoration.read(store) is not None:
+    if across_runs.read_restoration(store) is not None:
         earlier = (earlier_id for earlier_id in run_folder.newest_runs(store) if earlier_id != run_id)
         for earlier_id in islice(earlier, _RUNS):
             addresses += _restored_of(store, earlier_id)

@@ -23,9 +23,9 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository, require_copies
@@ -226,7 +226,7 @@ def _why_nothing(report: Report) -> str:
 
 def _require_not_undone(store: ObjectStore, run_id: str) -> None:
     """Raises NoBaseRun where objects were restored since: the checkpoint of the run lacks them."""
-    restored = restoration.read(store)
+    restored = across_runs.read_restoration(store)
     if restored is not None and restored.concerns(run_id):
         raise NoBaseRun(f"{restored}, after run {run_id} was opened")
 

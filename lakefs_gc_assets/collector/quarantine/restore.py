@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.lock import LockToken, locked, verify
-from lakefs_gc_assets.collector.records import plan, restoration
+from lakefs_gc_assets.collector.records import across_runs, plan
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relative, require_copies
 from lakefs_gc_assets.collector.stored import run_folder
@@ -173,7 +173,7 @@ def restore_copies(
     """
     undo = _undoing(store, run_id, deleted)
     verify(store, lock)
-    restoration.write(store, run_id, clock.now())
+    across_runs.write_restoration(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # Grouped in one thread, the version ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)

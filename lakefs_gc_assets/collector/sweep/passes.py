@@ -38,11 +38,11 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import report, undeletable
+from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
-from lakefs_gc_assets.collector.records.undeletable import Failures, Verdict
 from lakefs_gc_assets.collector.repository import Clock, require_copies
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
@@ -367,12 +367,12 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
 def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
     """Decides whether failed deletions fail the run, and updates the stored list of objects that cannot be deleted."""
     engine, store = step.engine, step.repository.store
-    undeletable_before = undeletable.read(store)
+    undeletable_before = across_runs.read_undeletable(store)
     failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
     failures: list[tuple[str, str | None]] = []
     if failed:
         failed_rows = engine.collect(
-            engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), undeletable.LIMIT + 1
+            engine.where_among(rows, "outcome", (Outcome.FAILED.value,)), across_runs.UNDELETABLE_LIMIT + 1
         )
         failures = [(row["address"], row["error"]) for row in failed_rows.to_pylist()]
     settled: set[str] = set()
@@ -385,11 +385,11 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
         ).to_pylist()
         settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
     deleted_count = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
-    verdict = undeletable.judge(
+    verdict = across_runs.judge_undeletable(
         undeletable_before, Failures(failures, failed, deleted_count), settled, step.repository.clock.now()
     )
     if verdict.undeletable != undeletable_before:
-        undeletable.write(store, verdict.undeletable)
+        across_runs.write_undeletable(store, verdict.undeletable)
     return verdict
 
 

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.earlier.history import deleted_before, deleted_s
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, DeletedFigures
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending
@@ -92,7 +92,7 @@ class TestOfARunThatCameToItsEnd:
         receipts.write(opened.store, plan.run_id, f"{receipts.OF_RESTORE}1", rows(Outcome.RESTORED, "data/b"))
         receipts.write(opened.store, plan.run_id, f"{receipts.OF_PURGE}1", rows(Outcome.PURGED, "data/a"))
         assert deleted(opened) == ["data/a", "data/b"]
-        restoration.write(opened.store, plan.run_id, NOW)
+        across_runs.write_restoration(opened.store, plan.run_id, NOW)
         assert deleted(opened) == ["data/a"]
 
     def test_what_was_deleted_earlier_is_left_out_where_a_moment_is_given(self, opened: OpenRepository) -> None:
@@ -140,7 +140,7 @@ def test_reports_and_receipts_are_read_by_spark_alike(
     swept(opened, 3 * HOUR, *BATCHES)
     plan = swept(opened, 2 * HOUR, rows(Outcome.QUARANTINED, "data/d", "data/e"), note=False)
     receipts.write(opened.store, plan.run_id, f"{receipts.OF_RESTORE}1", rows(Outcome.RESTORED, "data/e"))
-    restoration.write(opened.store, plan.run_id, NOW)
+    across_runs.write_restoration(opened.store, plan.run_id, NOW)
     step = made_step(SparkEngine(spark, 2), opened, began(opened, timedelta()))
     found = step.engine.collect(deleted_before(step, NOW - 2 * HOUR))
     assert sorted(found.column("address").to_pylist()) == ["data/a", "data/b", "data/d"]

@@ -6,7 +6,7 @@ import pytest
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.earlier.history import restored_before
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -34,7 +34,7 @@ def swept(opened: OpenRepository) -> str:
     """A run that moved three objects to quarantine, of which two came back."""
     run_id = began(opened, 2 * HOUR).run_id
     note(opened, run_id, "batch", Outcome.QUARANTINED, "data/a", "data/b", "data/c")
-    restoration.write(opened.store, run_id, NOW)
+    across_runs.write_restoration(opened.store, run_id, NOW)
     note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, "data/a")
     note(opened, run_id, f"{receipts.OF_RESTORE}2", Outcome.RESTORED, "data/c")
     note(opened, run_id, f"{receipts.OF_PURGE}1", Outcome.PURGED, "data/b")
@@ -64,7 +64,7 @@ def test_the_twenty_newest_runs_besides_the_one_that_asks_are_looked_at(opened: 
     runs = [began(opened, hours * HOUR).run_id for hours in range(22)]
     for number, run_id in enumerate(runs):
         note(opened, run_id, f"{receipts.OF_RESTORE}1", Outcome.RESTORED, f"data/{number}")
-    restoration.write(opened.store, runs[-1], NOW)
+    across_runs.write_restoration(opened.store, runs[-1], NOW)
     found = restored_before(opened.store, runs[3])
     assert found.type == pa.string()
     assert found.to_pylist() == [f"data/{number}" for number in range(21) if number != 3]

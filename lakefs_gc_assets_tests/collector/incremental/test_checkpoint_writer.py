@@ -41,8 +41,8 @@ from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     select_pending,
     write_checkpoint,
 )
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records import restoration
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
@@ -332,5 +332,5 @@ class TestLateArrivals:
     def test_there_are_none_where_no_run_can_be_compared_with(self, repository: OpenRepository) -> None:
         step, candidates = self.later(repository)
         restored = step.plan.run_id
-        restoration.write(repository.store, restored, NOW)
+        across_runs.write_restoration(repository.store, restored, NOW)
         assert count_late_arrivals(step, candidates) == 0

@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.records import plan, restoration
+from lakefs_gc_assets.collector.records import across_runs, plan
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
@@ -162,7 +162,7 @@ def test_objects_that_were_brought_back_since_are_named(opened: OpenRepository) 
     older, newest = began(opened, 3 * DAY), began(opened, DAY)
     ended(opened, older)
     ended(opened, newest)
-    restoration.write(opened.store, older.run_id, NOW)
+    across_runs.write_restoration(opened.store, older.run_id, NOW)
     assert why_not(opened) == (
         f"objects that run {older.run_id} had deleted were brought back at {NOW:%F %T}Z, after run {newest.run_id} "
         "was opened"

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Purged, Verdict
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -114,7 +114,7 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
     assert purged["size"].to_pylist() == [len(ALL[key]) for key in KEYS]
     assert set(purged["slice"].to_pylist()) == {SLICE.split("/")[1]}
     assert [*quarantine_purge.in_quarantine(purge.store)] == []
-    assert restoration.read(purge.store) is None
+    assert across_runs.read_restoration(purge.store) is None
 
 
 def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Purging) -> None:
@@ -126,7 +126,7 @@ def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Pur
     rows = receipts.read(purge.store, purge.moving.run)
     undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))
     assert undone["attempt"].to_pylist() == ["attempt"], "as the receipt of its deletion"
-    found = restoration.read(purge.store)
+    found = across_runs.read_restoration(purge.store)
     assert found is not None and found.concerns(purge.moving.run)
 
 
@@ -427,7 +427,7 @@ def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purg
         assert {key: held[key] for key in live} == {key: ALL[key] for key in live}, what
         assert set(purge.receipts(Outcome.PURGED)) <= set(garbage) - set(purge.moving.moved()), what
         if purge.moving.there():
-            assert restoration.read(purge.store) is not None, what
+            assert across_runs.read_restoration(purge.store) is not None, what
 
         told = purge.purge(purge.store, live)
 

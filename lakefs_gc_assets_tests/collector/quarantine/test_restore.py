@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
-from lakefs_gc_assets.collector.records import restoration
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
@@ -172,7 +172,7 @@ def test_the_record_is_there_before_the_first_object(versioned: Versioned) -> No
 
     class Watching(BreakingStore):
         def remove_delete_marker(self, key: str, version_id: str) -> bool:
-            seen.append(restoration.read(self.store))
+            seen.append(across_runs.read_restoration(self.store))
             return super().remove_delete_marker(key, version_id)
 
     versioned.restore_by(Watching(versioned.store))
@@ -261,7 +261,7 @@ class TestRefused:
         lock = Lock.acquire(store, run_id=run_id, owner="owner", now=NOW, expiry=timedelta(hours=1))
         with pytest.raises(ConfigurationError, match="no delete markers"):
             list(restore.restore_copies(store, run_id, rows, lock.token, HandClock()))
-        assert restoration.read(store) is None
+        assert across_runs.read_restoration(store) is None
 
     def test_an_address_that_the_run_did_not_delete(self, versioned: Versioned) -> None:
         versioned.sweep(*KEYS[:2])
@@ -286,7 +286,7 @@ class TestRefused:
         with pytest.raises(LockLost):
             list(restore.restore_copies(versioned.store, versioned.run, deleted, lock.token, HandClock()))
         assert versioned.sizes() == {}
-        assert restoration.read(versioned.store) is None
+        assert across_runs.read_restoration(versioned.store) is None
 
     def test_once_the_lock_is_lost_no_batch_begins(self, versioned: Versioned, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(restore, "BATCH", 2)
@@ -321,7 +321,7 @@ def test_whatever_call_breaks_nothing_is_lost_and_a_repeat_brings_all_back(versi
         content = {each for each in versioned.versions() if not each[2]}
         assert len(content) == len(KEYS), what
         if any(key in versioned.sizes() for key in keys):
-            assert restoration.read(versioned.store) is not None, what
+            assert across_runs.read_restoration(versioned.store) is not None, what
         told = versioned.restore()
         assert all(fate.is_well for fate in told.values()), what
         assert versioned.sizes() == all_sizes(), what
@@ -407,7 +407,7 @@ class TestInAFolder:
         assert folder.sizes() == {}
         assert self.told(folder) == dict.fromkeys(KEYS, (Fate.RESTORED, None))
         assert folder.sizes() == all_sizes()
-        record = restoration.read(folder.store)
+        record = across_runs.read_restoration(folder.store)
         assert record is not None and record.concerns(folder.run)
         assert self.told(folder) == dict.fromkeys(KEYS, (Fate.THERE, None))
 
@@ -557,10 +557,10 @@ class TestInAFolder:
         with pytest.raises(LockLost):
             next(told)
         assert len(folder.sizes()) == 2
-        folder.store.delete([restoration.KEY])
+        folder.store.delete([across_runs.RESTORATION_KEY])
         with pytest.raises(LockLost):
             list(restore.restore_copies(folder.store, folder.run, rows, lock.token, HandClock()))
-        assert restoration.read(folder.store) is None
+        assert across_runs.read_restoration(folder.store) is None
 
     def test_sixteen_objects_are_restored_at_once(self, folder: Deleting, monkeypatch: pytest.MonkeyPatch) -> None:
         keys = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)]

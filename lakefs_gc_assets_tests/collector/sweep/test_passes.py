@@ -17,12 +17,12 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT, LISTED, RECEIPTS, DeletedFigures
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records import undeletable
+from lakefs_gc_assets.collector.records.across_runs import Undeletable, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Approval, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.records.undeletable import Undeletable, Verdict
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.collector.step import Step
@@ -594,7 +594,7 @@ class TestJudgeFailures:
         noted = Undeletable(KEYS[0], self.DENIED, NOW)
         verdict = self.judge(run, denied, run.receipts(Outcome.ACCEPTED, *KEYS[1:]))
         assert verdict == Verdict((noted,), (noted,), 1, False)
-        assert undeletable.read(run.store) == (noted,)
+        assert across_runs.read_undeletable(run.store) == (noted,)
         run.step.repository.clock.sleep(60)
         verdict = self.judge(run, denied, run.receipts(Outcome.KEPT_LIVE, *KEYS[1:]))
         assert verdict == Verdict((noted,), (noted,), 0, True)
@@ -610,25 +610,25 @@ class TestJudgeFailures:
     def test_what_was_decided_otherwise_leaves_the_list(self, opener: StoreOpener, outcome: Outcome) -> None:
         run = Sweeping(opener)
         known = tuple(Undeletable(address, self.DENIED, NOW) for address in KEYS[:3])
-        undeletable.write(run.store, known)
+        across_runs.write_undeletable(run.store, known)
         failed = run.receipts(Outcome.FAILED, KEYS[1], error=self.BUSY)
         verdict = self.judge(run, run.receipts(outcome, KEYS[0]), failed)
         assert verdict == Verdict(known[1:], (), 0, False)
-        assert undeletable.read(run.store) == known[1:]
+        assert across_runs.read_undeletable(run.store) == known[1:]
         assert run.engine.counts == [2 + 3]
 
     def test_a_list_that_stays_as_it_was_is_not_written(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
-        with mock.patch.object(undeletable, "write", mock.Mock(side_effect=AssertionError)):
+        with mock.patch.object(across_runs, "write_undeletable", mock.Mock(side_effect=AssertionError)):
             assert self.judge(run, run.receipts(Outcome.ACCEPTED, *KEYS)) == Verdict((), (), 0, True)
 
     def test_so_many_failures_are_read_that_too_many_are_noticed(self, opener: StoreOpener) -> None:
         run, limit = Sweeping(opener), 1
         failed = run.receipts(Outcome.FAILED, *KEYS[:3], error=self.DENIED)
         with (
-            mock.patch.object(undeletable, "LIMIT", limit),
-            mock.patch.object(undeletable, "judge") as judge,
-            mock.patch.object(undeletable, "write"),
+            mock.patch.object(across_runs, "UNDELETABLE_LIMIT", limit),
+            mock.patch.object(across_runs, "judge_undeletable") as judge,
+            mock.patch.object(across_runs, "write_undeletable"),
         ):
             moved = run.receipts(Outcome.QUARANTINED, "data/moved")
             self.judge(run, failed, run.receipts(Outcome.ACCEPTED, KEYS[3]), moved)

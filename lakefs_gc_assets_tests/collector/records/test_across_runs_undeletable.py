@@ -4,9 +4,15 @@ from datetime import datetime, timedelta
 import pytest
 
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
-from lakefs_gc_assets.collector.records import undeletable
+from lakefs_gc_assets.collector.records import across_runs
+from lakefs_gc_assets.collector.records.across_runs import (
+    UNDELETABLE_LIMIT,
+    Failures,
+    Undeletable,
+    Verdict,
+    judge_undeletable,
+)
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.records.undeletable import LIMIT, Failures, Undeletable, Verdict, judge
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
@@ -51,7 +57,7 @@ class TestLastingErrors:
         ],
     )
     def test_last_until_somebody_lifts_a_lock_or_grants_a_permission(self, error: str) -> None:
-        assert undeletable.is_lasting(error)
+        assert across_runs.is_lasting(error)
 
     @pytest.mark.parametrize(
         "error",
@@ -69,117 +75,121 @@ class TestLastingErrors:
         ],
     )
     def test_others_pass(self, error: str | None) -> None:
-        assert not undeletable.is_lasting(error)
+        assert not across_runs.is_lasting(error)
 
 
 class TestVerdicts:
     def test_a_run_without_failures_is_a_success(self) -> None:
-        assert judge((), failures(), (), NOW) == Verdict((), (), 0, True)
+        assert judge_undeletable((), failures(), (), NOW) == Verdict((), (), 0, True)
 
     def test_what_can_not_be_deleted_is_no_success_the_first_time_and_is_noted(self) -> None:
-        found = judge((), failures(LOCKED.address), (), NOW)
+        found = judge_undeletable((), failures(LOCKED.address), (), NOW)
         noted = (replace(LOCKED, since=NOW),)
         assert found == Verdict(noted, noted, 1, False)
 
     def test_archived_objects_are_noted_though_nothing_was_moved(self) -> None:
         """Garbage that is archived is often all that there is, and no credentials would help."""
-        found = judge((), failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
+        found = judge_undeletable((), failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
         noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
         assert found == Verdict(noted, noted, 1, False)
-        assert judge(noted, failures("data/x/old", error=ARCHIVED, gone=0), (), NOW) == Verdict(noted, noted, 0, True)
+        assert judge_undeletable(noted, failures("data/x/old", error=ARCHIVED, gone=0), (), NOW) == Verdict(
+            noted, noted, 0, True
+        )
 
     def test_archived_objects_do_not_bring_others_onto_the_list(self) -> None:
         rows = (("data/x/old", ARCHIVED), (LOCKED.address, DENIED))
-        found = judge((), Failures(rows, 2, 0), (), NOW)
+        found = judge_undeletable((), Failures(rows, 2, 0), (), NOW)
         noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
         assert found == Verdict(noted, noted, 1, False)
-        again = judge(noted, Failures(rows, 2, 0), (), NOW)
+        again = judge_undeletable(noted, Failures(rows, 2, 0), (), NOW)
         assert (again.failing, again.success) == (noted, False)
 
     def test_what_was_known_before_is_no_failure_of_the_run(self) -> None:
-        found = judge((LOCKED,), failures(LOCKED.address, gone=0), (), NOW)
+        found = judge_undeletable((LOCKED,), failures(LOCKED.address, gone=0), (), NOW)
         assert found == Verdict((LOCKED,), (LOCKED,), 0, True)
 
     def test_since_when_it_fails_is_kept_and_the_error_is_the_last(self) -> None:
         other = "409 BlobImmutableDueToPolicy: no"
-        found = judge((LOCKED,), failures(LOCKED.address, error=other), (), NOW)
+        found = judge_undeletable((LOCKED,), failures(LOCKED.address, error=other), (), NOW)
         assert found.undeletable == (Undeletable(LOCKED.address, other, BEFORE),)
 
     def test_a_new_one_beside_a_known_one_is_no_success(self) -> None:
-        found = judge((LOCKED,), failures(LOCKED.address, "data/x/new"), (), NOW)
+        found = judge_undeletable((LOCKED,), failures(LOCKED.address, "data/x/new"), (), NOW)
         both = (LOCKED, Undeletable("data/x/new", DENIED, NOW))
         assert found == Verdict(both, both, 1, False)
 
     @pytest.mark.parametrize("known", [(), (LOCKED,)])
     def test_a_failure_that_passes_is_never_noted(self, known: tuple[Undeletable, ...]) -> None:
-        found = judge(known, failures(LOCKED.address, error=BUSY), (), NOW)
+        found = judge_undeletable(known, failures(LOCKED.address, error=BUSY), (), NOW)
         assert found == Verdict(known, (), 0, False)
 
     def test_one_that_passes_beside_known_ones_is_no_success(self) -> None:
-        found = judge((LOCKED,), Failures(((LOCKED.address, DENIED), ("data/x/y", BUSY)), 2, 5), (), NOW)
+        found = judge_undeletable((LOCKED,), Failures(((LOCKED.address, DENIED), ("data/x/y", BUSY)), 2, 5), (), NOW)
         assert (found.success, found.undeletable, found.failing) == (False, (LOCKED,), (LOCKED,))
 
     def test_where_nothing_could_be_deleted_the_credentials_may_be_at_fault(self) -> None:
         """They would make a success of every later run."""
-        found = judge((), failures("data/x/a", "data/x/b", gone=0), (), NOW)
+        found = judge_undeletable((), failures("data/x/a", "data/x/b", gone=0), (), NOW)
         assert found == Verdict((), (), 0, False)
 
     def test_a_great_many_are_no_matter_of_single_objects(self) -> None:
-        addresses = [f"data/x/{number:04}" for number in range(LIMIT + 1)]
-        found = judge((), failures(*addresses), (), NOW)
+        addresses = [f"data/x/{number:04}" for number in range(UNDELETABLE_LIMIT + 1)]
+        found = judge_undeletable((), failures(*addresses), (), NOW)
         assert found == Verdict((), (), 0, False)
         known = tuple(Undeletable(address, DENIED, BEFORE) for address in addresses)
-        assert not judge(known, failures(*addresses), (), NOW).success
-        assert judge(known, failures(*addresses[:LIMIT]), (), NOW).success
+        assert not judge_undeletable(known, failures(*addresses), (), NOW).success
+        assert judge_undeletable(known, failures(*addresses[:UNDELETABLE_LIMIT]), (), NOW).success
 
     def test_figures_must_be_of_all_failures(self) -> None:
-        assert not judge((LOCKED,), failures(LOCKED.address, count=2), (), NOW).success
+        assert not judge_undeletable((LOCKED,), failures(LOCKED.address, count=2), (), NOW).success
 
     def test_what_is_settled_is_forgotten_and_what_was_not_decided_about_stays(self) -> None:
         other = Undeletable("data/x/other", DENIED, BEFORE)
-        found = judge((LOCKED, other), failures(), {LOCKED.address}, NOW)
+        found = judge_undeletable((LOCKED, other), failures(), {LOCKED.address}, NOW)
         assert found == Verdict((other,), (), 0, True)
 
     def test_the_list_does_not_grow_without_end(self) -> None:
-        known = tuple(Undeletable(f"data/x/{number:04}", DENIED, BEFORE) for number in range(LIMIT))
-        found = judge(known, failures("data/x/new"), (), NOW)
+        known = tuple(Undeletable(f"data/x/{number:04}", DENIED, BEFORE) for number in range(UNDELETABLE_LIMIT))
+        found = judge_undeletable(known, failures("data/x/new"), (), NOW)
         assert found == Verdict(known, (), 0, False)
         last = Undeletable("data/x/new", DENIED, NOW)
-        found = judge(known[1:], failures("data/x/new"), (), NOW)
+        found = judge_undeletable(known[1:], failures("data/x/new"), (), NOW)
         assert found == Verdict((*known[1:], last), (last,), 1, False)
 
     def test_it_is_told(self) -> None:
-        assert judge((), failures(), (), NOW).warning is None
-        told = judge((LOCKED,), failures(LOCKED.address), (), NOW).warning
+        assert judge_undeletable((), failures(), (), NOW).warning is None
+        told = judge_undeletable((LOCKED,), failures(LOCKED.address), (), NOW).warning
         assert told == (
             "1 object cannot be deleted, such as data/x/locked since 2026-11-14 (AccessDenied: Access Denied): lift "
             "its lock, grant the permission or bring it back from its archive tier; each sweep tries again"
         )
-        assert "2 objects cannot" in str(judge((LOCKED,), failures(LOCKED.address, "data/a"), (), NOW).warning)
+        assert "2 objects cannot" in str(
+            judge_undeletable((LOCKED,), failures(LOCKED.address, "data/a"), (), NOW).warning
+        )
 
 
 class TestTheList:
     def test_is_read_as_it_was_written(self, store: ObjectStore) -> None:
-        assert undeletable.read(store) == ()
-        undeletable.write(store, (LOCKED,))
-        assert undeletable.read(store) == (LOCKED,)
-        undeletable.write(store, ())
-        assert undeletable.read(store) == ()
+        assert across_runs.read_undeletable(store) == ()
+        across_runs.write_undeletable(store, (LOCKED,))
+        assert across_runs.read_undeletable(store) == (LOCKED,)
+        across_runs.write_undeletable(store, ())
+        assert across_runs.read_undeletable(store) == ()
 
     def test_is_not_written_where_there_is_nothing_to_say(self, store: ObjectStore) -> None:
-        undeletable.write(store, ())
+        across_runs.write_undeletable(store, ())
         assert [key for batch in store.list("") for key in batch["key"].to_pylist()] == []
 
     @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"entries": [], "format_version": 1}'])
     def test_that_cannot_be_read_is_forgotten_so_that_failures_count(self, store: ObjectStore, content: bytes) -> None:
-        store.put(undeletable.KEY, content)
-        assert undeletable.read(store) == ()
-        undeletable.write(store, (LOCKED,))
-        assert undeletable.read(store) == (LOCKED,)
+        store.put(across_runs.UNDELETABLE_KEY, content)
+        assert across_runs.read_undeletable(store) == ()
+        across_runs.write_undeletable(store, (LOCKED,))
+        assert across_runs.read_undeletable(store) == (LOCKED,)
 
     def test_holds_no_time_without_a_zone(self, store: ObjectStore) -> None:
         with pytest.raises(ValueError, match="without a zone"):
-            undeletable.write(store, (Undeletable("data/x", DENIED, datetime(2026, 1, 1)),))
+            across_runs.write_undeletable(store, (Undeletable("data/x", DENIED, datetime(2026, 1, 1)),))
 
 
 class TestFollowing:

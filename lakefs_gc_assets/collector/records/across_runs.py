@@ -1,0 +1,246 @@
+"""Records beside the lock that outlive runs: the last restoration, and the objects that cannot be deleted.
+
+A restoration is stored before the first object is restored, and concerns every run that was opened before: such a run
+deletes nothing more, and no run builds on it, since its mark and its checkpoint lack those objects. Which runs these
+are is decided by run ids and not by a clock. The record of a later restoration replaces an earlier one and concerns
+more runs. A record that cannot be read may concern any run that was opened before. The next run that begins replaces it
+with one that concerns all of them. So it stops these runs for good, and no run after them.
+
+An object cannot be deleted for a lock, a missing permission or an archive tier, which no repetition overcomes. The
+first run that fails at such an object does not succeed, so that somebody looks. The object is put on a list beside the
+lock. Later runs try to delete it again, and succeed also where they fail at objects on the list alone.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from lakefs_gc_assets.collector.stored import records_json, run_folder
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there
+
+FORMAT_VERSION = 1
+RESTORATION_KEY = f"{run_folder.ROOT}restored.json"
+UNKNOWN_RUN = ""
+_NO_RUN = "v" * layout.XID_LENGTH
+"""Sorts behind all ids: older than any run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """The last restoration of objects.
+
+    Attributes:
+        run_id: the run whose deletions were undone; UNKNOWN where the record of that could not be read.
+        newest_run: the newest run of any kind at that time.
+        began_at: UTC.
+    """
+
+    run_id: str
+    newest_run: str
+    began_at: datetime
+    format_version: int = FORMAT_VERSION
+
+    def __str__(self) -> str:
+        """The event and its time, as the beginning of a sentence."""
+        if self.run_id == UNKNOWN_RUN:
+            return f"objects may have been brought back before {self.began_at:%F %T}Z (the record of it was damaged)"
+        return f"objects that run {self.run_id} had deleted were brought back at {self.began_at:%F %T}Z"
+
+    def concerns(self, run_id: str) -> bool:
+        """True if this run existed already; ids of newer runs sort first."""
+        return run_id >= self.newest_run
+
+
+def write_restoration(store: ObjectStore, run_id: str, now: datetime) -> None:
+    """Stores that objects of a run are about to be restored, under the repository's lock. `now`: UTC."""
+    newest_run = next(run_folder.newest_runs(store), run_id)
+    store.put(RESTORATION_KEY, records_json.encode(Restoration(run_id, newest_run, now)))
+
+
+def read_restoration(store: ObjectStore) -> Restoration | None:
+    """The last restoration; None where there was none. Raises CorruptFile."""
+    data = get_if_there(store, RESTORATION_KEY)
+    return None if data is None else records_json.decode(Restoration, FORMAT_VERSION, data, RESTORATION_KEY)
+
+
+def replace_unreadable_restoration(store: ObjectStore, now: datetime) -> str | None:
+    """Replaces a record that cannot be read with one that concerns every run stored so far.
+
+    To be called under the repository's lock, before a run stores its first plan. A file of a newer version of the
+    program is replaced as well: the new record concerns at least the same runs.
+
+    Args:
+        now: UTC.
+    Returns:
+        A warning; None where the record can be read or there is none.
+    """
+    try:
+        read_restoration(store)
+    except CorruptFile as corrupt:
+        newest_run = next(run_folder.newest_runs(store), _NO_RUN)
+        store.put(RESTORATION_KEY, records_json.encode(Restoration(UNKNOWN_RUN, newest_run, now)))
+        return (
+            f"the record of the last restoration could not be read ({corrupt.check}: {corrupt.detail}) and was "
+            "replaced: runs that were opened before this one delete nothing more, and this run builds on none of them"
+        )
+    return None
+
+
+def require_not_restored_since(store: ObjectStore, run_id: str) -> None:
+    """Raises OrderViolation where a run began before the last restoration: its candidates no longer hold.
+
+    So it does where the record of that restoration cannot be read.
+    """
+    try:
+        restoration = read_restoration(store)
+    except CorruptFile as corrupt:
+        raise OrderViolation(
+            f"it is not known whether objects were brought back after run {run_id} was opened: {corrupt} "
+            "Open a new run: it replaces this file and looks at everything"
+        ) from corrupt
+    if restoration is not None and restoration.concerns(run_id):
+        raise OrderViolation(f"{restoration}, after run {run_id} was opened: it deletes nothing more; open a new run")
+
+
+UNDELETABLE_KEY = f"{run_folder.ROOT}undeletable.json"
+UNDELETABLE_LIMIT = 1000
+"""The list has at most so many objects. Where more fail, it is for credentials or a policy: no success."""
+_LASTING = re.compile(
+    r"\b(AccessDenied|AllAccessDisabled|ObjectLocked"  # S3
+    r"|403 forbidden|retentionPolicyNotMet|objectUnderActiveHold"  # Google Cloud Storage
+    r"|AuthorizationFailure|AuthorizationPermissionMismatch|BlobImmutableDueToPolicy|LeaseIdMissing"  # Azure
+    r"|Operation not permitted|Permission denied)\b"  # a local folder
+)
+_ARCHIVED = re.compile(r"\b(InvalidObjectState|ObjectNotInActiveTierError|BlobArchived|BlobBeingRehydrated)\b")
+"""Codes for an object in an archive tier of S3 or Azure, of which quarantine can make no copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undeletable:
+    """An object that cannot be deleted.
+
+    Attributes:
+        error: what the store said last.
+        since: when a run failed at it first, UTC.
+    """
+
+    address: str
+    error: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Undeletables:
+    """The stored list."""
+
+    entries: tuple[Undeletable, ...]
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failures of a sweep.
+
+    Attributes:
+        rows: address and error of each failure; LIMIT + 1 of them are enough.
+        count: number of failures.
+        gone: number of candidates deleted, or moved to quarantine.
+    """
+
+    rows: Sequence[tuple[str, str | None]]
+    count: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Conclusions from the failures of a sweep.
+
+    Attributes:
+        undeletable: the list from now on.
+        failing: the objects on the list that the sweep failed at.
+        new: number of these that were not on the list before.
+        success: True if nothing failed but objects that were on the list before.
+    """
+
+    undeletable: tuple[Undeletable, ...]
+    failing: tuple[Undeletable, ...]
+    new: int
+    success: bool
+
+    @property
+    def warning(self) -> str | None:
+        """The warning for the report of the run; None where the sweep failed at no object on the list."""
+        if not self.failing:
+            return None
+        oldest = min(self.failing, key=lambda entry: entry.since)
+        objects = "1 object" if len(self.failing) == 1 else f"{len(self.failing):,} objects"
+        return (
+            f"{objects} cannot be deleted, such as {oldest.address} since {oldest.since:%F} ({oldest.error}): lift its "
+            "lock, grant the permission or bring it back from its archive tier; each sweep tries again"
+        )
+
+
+def is_lasting(error: str | None) -> bool:
+    """True if a failure lasts until somebody acts, by its error's code.
+
+    Somebody lifts a lock, grants a permission or brings an object back from an archive tier.
+    """
+    return error is not None and (_LASTING.search(error) is not None or _is_archived(error))
+
+
+def _is_archived(error: str) -> bool:
+    return _ARCHIVED.search(error) is not None
+
+
+def judge_undeletable(
+    known: Sequence[Undeletable], failures: Failures, settled: Collection[str], now: datetime
+) -> Verdict:
+    """Decides what the failures of a sweep mean that came to its end.
+
+    Objects join the list only where the same sweep deleted something: otherwise its credentials may be at fault.
+    Archived objects join it always.
+
+    Args:
+        known: the list as it was.
+        settled: addresses on the list that the sweep decided about without failing; they leave it.
+        now: UTC.
+    """
+    entries = {entry.address: entry for entry in known if entry.address not in settled}
+    if failures.count > UNDELETABLE_LIMIT:
+        return Verdict(tuple(entries.values()), (), 0, False)
+    lasting = {address: error for address, error in failures.rows if error is not None and is_lasting(error)}
+    new = [address for address in lasting if address not in entries]
+    if not failures.gone:
+        new = [address for address in new if _is_archived(lasting[address])]
+    if len(entries) + len(new) > UNDELETABLE_LIMIT:
+        new = []
+    joining = frozenset(new)
+    for address, error in lasting.items():
+        if address in entries:
+            entries[address] = replace(entries[address], error=error)
+        elif address in joining:
+            entries[address] = Undeletable(address, error, now)
+    failing = tuple(entries[address] for address in lasting if address in entries)
+    return Verdict(tuple(entries.values()), failing, len(new), not new and len(failing) == failures.count)
+
+
+def read_undeletable(store: ObjectStore) -> tuple[Undeletable, ...]:
+    """The stored list; empty where there is none, or where it cannot be read: its objects then count as new again.
+
+    Raises StorageError where the store cannot be asked.
+    """
+    data = get_if_there(store, UNDELETABLE_KEY)
+    try:
+        return () if data is None else records_json.decode(_Undeletables, FORMAT_VERSION, data, UNDELETABLE_KEY).entries
+    except CorruptFile:
+        return ()
+
+
+def write_undeletable(store: ObjectStore, entries: Sequence[Undeletable]) -> None:
+    """Stores the list in place of the one before, under the repository's lock. An empty first list is not stored."""
+    if entries or head_if_there(store, UNDELETABLE_KEY) is not None:
+        store.put(UNDELETABLE_KEY, records_json.encode(_Undeletables(tuple(entries))))
