@@ -468,10 +468,11 @@ def _prove_conditions(store: ObjectStore, record: _Record) -> None:
 
 
 def _held(current: _Record, facts: ObjectFacts) -> LockHeld:
+    process = f" ({current.process})" if current.process else ""
     return LockHeld(
         f"{current.owner} collects this repository (run {current.run_id}) since {_shown(current.acquired_at)}, last "
-        f"renewed {_shown(current.renewed_at)}: wait until {current.process or 'it'} ends. If it is dead, its lock can "
-        f"be taken over from {_shown(current.expires_at(facts.last_modified))} on, or delete {KEY}"
+        f"renewed {_shown(current.renewed_at)}: wait until it ends{process}. If it is dead, its lock can be taken over "
+        f"from {_shown(current.expires_at(facts.last_modified))} on, or delete {KEY}"
     )
 
 

@@ -52,7 +52,7 @@ def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> No
         acquire(store, "dagster-2", at + timedelta(minutes=1))
     text = str(caught.value)
     assert "dagster-1 collects this repository (run run-of-dagster-1)" in text
-    assert f", process {os.getpid()} ends" in text
+    assert f", process {os.getpid()}). If it is dead" in text
     for moment in (at, at + timedelta(minutes=90)):
         assert moment.strftime("%Y-%m-%d %H:%M:%S UTC") in text
     assert f"delete {KEY}" in text
