@@ -9,6 +9,7 @@ import click
 from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_collector, show_progress
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.records.statistics import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import maintenance
@@ -17,19 +18,6 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 _MAX_RUNS = 200
 _PREFIX = "lakefs_gc_"
-_COUNTED = (
-    "listed",
-    "uncommitted",
-    "committed",
-    "candidates",
-    "deleted",
-    "quarantined",
-    "failed",
-    "kept_live",
-    "deleted_by_another_run",
-    "lost",
-    "named_again",
-)
 
 Sample = tuple[str, Mapping[str, str], float]
 """A measurement: name without prefix, labels, value."""
@@ -40,7 +28,7 @@ HELP = {
     "last_run_duration_seconds": "Duration of its steps, waits included; no time between steps.",
     "last_run_step_duration_seconds": "Working time of each of its steps.",
     "last_run_step_wait_seconds": "Time that each of its steps waited for safety; 0 without a wait.",
-    "last_run_objects": "Objects of the newest finished run, by kind.",
+    "last_run_objects": "Objects or addresses of the newest finished run, by kind, as far as it knows them.",
     "last_run_bytes": "Their bytes.",
     "last_run_kept_objects": "Unreferenced objects that the run kept, by reason.",
     "stored_objects": "Stored objects that the run knows of.",
@@ -101,20 +89,22 @@ def _read_report(store: ObjectStore, run_id: str) -> Report | None:
 
 
 def _measure_run(run_report: Report) -> Iterator[Sample]:
-    if run_report.seconds is not None:
-        yield "last_run_duration_seconds", {}, run_report.seconds
     for step, seconds in run_report.worked_seconds.items():
         yield "last_run_step_duration_seconds", {"step": step}, seconds
         yield "last_run_step_wait_seconds", {"step": step}, run_report.waited_seconds.get(step, 0.0)
-    for kind in _COUNTED:
-        if kind in run_report.counts:
-            yield "last_run_objects", {"kind": kind}, run_report.counts[kind]
-    for kind, size in run_report.object_bytes.items():
-        yield "last_run_bytes", {"kind": kind}, size
+    for name, unit, value in run_report.statistics.known():
+        if unit in (OBJECTS, ADDRESSES):
+            yield "last_run_objects", {"kind": name}, value
+        elif unit == BYTES:
+            yield "last_run_bytes", {"kind": name.removesuffix("_bytes")}, value
     for reason, count in run_report.kept.items():
         yield "last_run_kept_objects", {"reason": reason}, count
-    if "stored" in run_report.counts:
-        yield "stored_objects", {}, run_report.counts["stored"]
+    for metric, known in (
+        ("stored_objects", run_report.statistics.stored),
+        ("last_run_duration_seconds", run_report.statistics.seconds),
+    ):
+        if known is not None:
+            yield metric, {}, known
 
 
 def format_samples(samples: Iterable[Sample]) -> Iterator[str]:

@@ -84,4 +84,4 @@ def _line(run_report: Report) -> str:
     start = f"{run_report.started_at:%F %T}Z  {run_report.flow}, {kind}: {run_report.ending.value}"
     if not run_report.counts:
         return f"{start}: {one_line(run_report.error or '')}"
-    return f"{start}; {run_report.counts['candidates']:,} candidates, {run_report.did}"
+    return f"{start}; {run_report.statistics.candidates:,} candidates, {run_report.did}"

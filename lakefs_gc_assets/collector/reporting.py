@@ -3,7 +3,7 @@
 The checks look for what no mark may get wrong, by other means than the subtraction.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -29,9 +29,10 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records.across_runs import Verdict
-from lakefs_gc_assets.collector.records.outcomes import Amounts, Kept, Outcome
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
+from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings
@@ -84,20 +85,18 @@ def stored_mark(step: Step[R]) -> Mark:
     )
 
 
-def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Amounts:
-    """Counts what became of the candidates."""
-    objects, sizes = dict.fromkeys(Outcome, 0), dict.fromkeys(Outcome, 0)
-    for row in step.engine.count_outcomes(outcomes.rows(step.engine)).to_pylist():
-        objects[Outcome(row["outcome"])] = row["objects"]
-        sizes[Outcome(row["outcome"])] = row["bytes"]
-    return Amounts(objects, sizes)
+def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Mapping[Outcome, Amount]:
+    """Counts the candidates by their outcome."""
+    rows = step.engine.count_outcomes(outcomes.rows(step.engine)).to_pylist()
+    counted = {Outcome(row["outcome"]): Amount(row["objects"], row["bytes"]) for row in rows}
+    return dict.fromkeys(Outcome, Amount()) | counted
 
 
 def make_report(
     step: Step[R],
     outcomes: StoredFrame[DeletedFigures],
     checkpoint_or_reason: Checkpoint | str,
-    amounts: Amounts,
+    amounts: Mapping[Outcome, Amount],
     late_arrivals: int,
     failures: Verdict | None,
 ) -> Report:
@@ -111,8 +110,39 @@ def make_report(
     listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
     mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
-    objects, sizes = amounts.objects, amounts.sizes
     plan, swept = step.plan, outcomes.figures.swept
+    objects = {outcome: amount.objects for outcome, amount in amounts.items()}
+    statistics = RunStatistics(
+        stored=None if plan.flow is Flow.COMMITTED else mark.stored,
+        listed=mark.listed,
+        listed_bytes=mark.listed_bytes,
+        slices_listed=listed.figures.slices_listed,
+        slices_skipped=listed.figures.slices_skipped,
+        uncommitted=mark.uncommitted,
+        committed=mark.committed if plan.base_run is None else None,
+        commits=committed.figures.commits,
+        branches=mark.branches,
+        missing=mark.missing,
+        lost=candidates.figures.lost,
+        named_again=candidates.figures.named_again,
+        ranges_read=committed.figures.ranges_read,
+        ranges_noted=committed.figures.ranges_noted,
+        unnamed_ranges=committed.figures.unnamed_ranges,
+        compacted_bases=committed.figures.compacted_bases,
+        provisional_ranges=committed.figures.provisional_ranges,
+        expired_objects=committed.figures.expired,
+        candidates=mark.candidates,
+        candidates_bytes=mark.candidate_bytes,
+        late_arrivals=late_arrivals,
+        deleted=objects[Outcome.ACCEPTED],
+        deleted_bytes=amounts[Outcome.ACCEPTED].bytes,
+        quarantined=objects[Outcome.QUARANTINED],
+        quarantined_bytes=amounts[Outcome.QUARANTINED].bytes,
+        failed=objects[Outcome.FAILED],
+        undeletable=len(failures.failing) if failures else 0,
+        kept_live=objects[Outcome.KEPT_LIVE],
+        deleted_by_another_run=objects[Outcome.DELETED_BY_ANOTHER_RUN],
+    )
     swept_well = failures is None or failures.success
     return Report(
         run_id=plan.run_id,
@@ -130,40 +160,8 @@ def make_report(
         cutoff=plan.cutoff,
         windows=plan.windows,
         last_read_slice=listed.figures.last_read_slice,
-        counts={
-            **({} if plan.flow is Flow.COMMITTED else {"stored": mark.stored}),
-            "listed": mark.listed,
-            "slices_listed": listed.figures.slices_listed,
-            "slices_skipped": listed.figures.slices_skipped,
-            "uncommitted": mark.uncommitted,
-            "committed": mark.committed,
-            "commits": committed.figures.commits,
-            "branches": mark.branches,
-            "missing": mark.missing,
-            "lost": candidates.figures.lost,
-            "named_again": candidates.figures.named_again,
-            "ranges_read": committed.figures.ranges_read,
-            "ranges_noted": committed.figures.ranges_noted,
-            "unnamed_ranges": committed.figures.unnamed_ranges,
-            "compacted_bases": committed.figures.compacted_bases,
-            "provisional_ranges": committed.figures.provisional_ranges,
-            "expired_objects": committed.figures.expired,
-            **committed.figures.retention,
-            "candidates": mark.candidates,
-            "late_arrivals": late_arrivals,
-            "deleted": objects[Outcome.ACCEPTED],
-            "quarantined": objects[Outcome.QUARANTINED],
-            "failed": objects[Outcome.FAILED],
-            "undeletable": len(failures.failing) if failures else 0,
-            "kept_live": objects[Outcome.KEPT_LIVE],
-            "deleted_by_another_run": objects[Outcome.DELETED_BY_ANOTHER_RUN],
-        },
-        object_bytes={
-            "listed": mark.listed_bytes,
-            "candidates": mark.candidate_bytes,
-            "deleted": sizes[Outcome.ACCEPTED],
-            "quarantined": sizes[Outcome.QUARANTINED],
-        },
+        counts=statistics.counts | dict(committed.figures.retention),
+        object_bytes=statistics.object_bytes,
         kept=dict(mark.kept),
         commit_source=committed.figures.commit_source,
         server_run_ids=uncommitted.figures.server_run_ids,

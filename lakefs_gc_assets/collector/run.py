@@ -422,7 +422,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     ended = make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
     report.write(step.repository.store, ended)
     earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
-    step.log(f"{ended.ending.value}: {ended.did}, {ended.counts['failed']:,} failed")
+    step.log(f"{ended.ending.value}: {ended.did}, {ended.statistics.failed:,} failed")
     return outcomes, ended
 
 

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step
@@ -23,7 +24,7 @@ from lakefs_gc_assets.defs.failures import explained, summary, was_interrupted
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema
+from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine
@@ -101,6 +102,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         compute: takes the context, the collector, and the input frames by their names.
     """
     name = compute.__name__
+    figures = declarations(FRAMES[name].figures)
     metadata: dict[str, object] = {"dagster/column_schema": column_schema(FRAMES[name])}
     if lineage := column_lineage(name, names.asset(name).path[:-1]):
         metadata["dagster/column_lineage"] = lineage
@@ -108,7 +110,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
     @dg.asset(
         key=names.asset(name),
         ins={frame: dg.AssetIn(names.asset(frame)) for frame in inputs},
-        description=FRAMES[name].description,
+        description=FRAMES[name].description + (figure_definitions(figures) if figures else ""),
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
         group_name=names.qualified("garbage_collection"),
@@ -216,24 +218,32 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
 
 def report_figures(report: Report) -> dict[str, object]:
     """Metadata of a report for the UI; bytes that moved to quarantine do not count as freed."""
-    rows: dict[str, object] = {}
-    for name in ("deleted", *(["quarantined"] if report.moved else []), "failed", "kept_live"):
-        rows[name] = described(report.counts[name], report.object_bytes.get(name))
-    if by_another_run := report.counts.get("deleted_by_another_run"):
-        rows["deleted by another run"] = described(by_another_run, None)
-    return {"ending": report.ending.value, "outcome": table_of(rows), "from_stored_to_deleted": funnel(report)}
+    statistics = report.statistics
+    rows = {
+        "deleted": described(statistics.deleted, "objects", statistics.deleted_bytes),
+        "failed": described(statistics.failed, "objects"),
+        "kept_live": described(statistics.kept_live, "objects"),
+        "deleted_by_another_run": described(statistics.deleted_by_another_run, "objects"),
+    }
+    if report.moved:
+        rows["quarantined"] = described(statistics.quarantined, "objects", statistics.quarantined_bytes)
+    return {
+        "ending": report.ending.value,
+        "outcome": table_of(rows),
+        "from_stored_to_deleted": funnel(report),
+    }
 
 
 def funnel(report: Report) -> dg.MarkdownMetadataValue:
-    """A bar chart of objects that were listed, are held, are garbage, and are gone."""
-    counts = report.counts
-    gone = counts.get("deleted", 0) + counts.get("quarantined", 0)
+    """A bar chart of the objects that a run looked at: live, kept all the same, garbage, and gone of the garbage."""
+    statistics = report.statistics
     steps = {
-        "listed": counts.get("listed", 0),
-        "held by commits": counts.get("committed", 0),
-        "staged": counts.get("uncommitted", 0),
-        "kept all the same": sum(report.kept.values()),
-        "garbage": counts.get("candidates", 0),
-        "deleted or moved": gone,
+        "looked at": statistics.listed,
+        "held or staged": statistics.live,
+        "kept all the same": statistics.kept,
+        "garbage": statistics.candidates,
+        "deleted": statistics.deleted,
+        "moved to quarantine": statistics.quarantined,
     }
-    return bars("from stored to deleted", [(f"{name}: {count:,}", count) for name, count in steps.items()])
+    rows = [(f"{name}: {count:,} objects", count) for name, count in steps.items() if count is not None]
+    return bars("from listed to deleted", rows)

@@ -20,9 +20,10 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.records.statistics import BYTES, OBJECTS, SECONDS, Figure, RunStatistics, declarations
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs.pages import plain
+from lakefs_gc_assets.defs.pages import figure_definitions, plain
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
 from lakefs_gc_assets.settings import CollectionSettings
@@ -37,6 +38,36 @@ ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
 OLDEST_GARBAGE = "oldest_garbage_days"
+EVENT_NAMES: Mapping[str, str] = {
+    "candidates": "found_objects",
+    "candidates_bytes": "found_bytes",
+    "deleted": "deleted_objects",
+    "deleted_bytes": "freed_bytes",
+    "quarantined": "quarantined_objects",
+    "quarantined_bytes": "quarantined_bytes",
+    "failed": "failed_objects",
+    "kept_live": "kept_live_at_recheck",
+    "deleted_by_another_run": "deleted_by_another_run",
+    "listed": "listed_objects",
+    "listed_bytes": "listed_bytes",
+    "stored": "stored_objects",
+    "committed": "live_committed_objects",
+    "uncommitted": "live_uncommitted_objects",
+    "seconds": "seconds",
+    "seconds_waited": "seconds_waited",
+}
+"""Figures of RunStatistics that events have, and their names there."""
+EVENT_FIGURES: Mapping[str, Figure] = {
+    "seconds_STEP": Figure(SECONDS, "time that the step worked, without waits; `seconds_store_df`, for example."),
+    "kept: REASON": Figure(OBJECTS, "unreferenced objects that stay for this reason."),
+    FREED_IN_ALL: Figure(
+        BYTES,
+        "sum of `freed_bytes` of all runs of the repository up to this one. What a purge of the quarantine frees is no "
+        "part of it, and what was restored stays in it.",
+    ),
+    OLDEST_GARBAGE: Figure("days", "age of the oldest garbage when `candidates` was stored."),
+}
+"""Figures in events beside these."""
 _ERROR = 1000
 _RECENT_EVENTS = 50
 """Events of the history among which one of a Dagster run that just ended is looked for."""
@@ -53,7 +84,8 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         deps=[names.asset(STEPS[-1])],
         description=f"The runs of {names.repository}, one event each: how it ended, what it found, deleted and kept, "
         "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
-        "those that failed; it cannot be materialized. Metadata, below, has the plots.",
+        "those that failed; it cannot be materialized. Metadata, below, has the plots."
+        + figure_definitions(figures_of_events()),
         group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
     )
@@ -68,6 +100,12 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
     )
     return [history, sweeps]
+
+
+def figures_of_events() -> dict[str, Figure]:
+    """Definitions of the figures in events, by their names there."""
+    declared = declarations(RunStatistics)
+    return {EVENT_NAMES[name]: declared[name] for name in EVENT_NAMES} | dict(EVENT_FIGURES)
 
 
 def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
@@ -150,13 +188,14 @@ class Historian:
         )
 
     def _note(self, report: Report, store: ObjectStore) -> None:
-        self._tag(report.ending, report.freed)
+        freed = report.statistics.deleted_bytes or 0
+        self._tag(report.ending, freed)
         before = self._freed_before()
         if before is None:
             others = (other for other in run_folder.newest_runs(store) if other != report.run_id)
             before = _freed_in_all(store, others)
         mode = self._tags().get(MODE_TAG)
-        shown = ({"mode": mode} if mode else {}) | run_metadata(report) | {FREED_IN_ALL: before + report.freed}
+        shown = ({"mode": mode} if mode else {}) | run_metadata(report) | {FREED_IN_ALL: before + freed}
         oldest = self._oldest_garbage(report.run_id)
         if oldest is not None:
             shown[OLDEST_GARBAGE] = oldest
@@ -220,35 +259,16 @@ def _freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:
     freed = 0
     for run_id in run_ids:
         with suppress(CorruptFile):
-            freed += report.freed if (report := reports.read(store, run_id)) else 0
+            freed += (report.statistics.deleted_bytes or 0) if (report := reports.read(store, run_id)) else 0
     return freed
 
 
 def run_metadata(report: Report) -> dict[str, Any]:
     """Metadata of a run for the history; numbers are plotted, and figures in bytes have words beside them."""
-    counts, sizes = report.counts, report.object_bytes
-    numbers: dict[str, float | None] = {
-        "found_objects": counts.get("candidates"),
-        "found_bytes": sizes.get("candidates"),
-        "deleted_objects": counts.get("deleted"),
-        "quarantined_objects": counts.get("quarantined"),
-        "quarantined_bytes": sizes.get("quarantined"),
-        "failed_objects": counts.get("failed"),
-        "kept_live_at_recheck": counts.get("kept_live"),
-        "deleted_by_another_run": counts.get("deleted_by_another_run"),
-        "listed_objects": counts.get("listed"),
-        "listed_bytes": sizes.get("listed"),
-        "stored_objects": counts.get("stored"),
-        "live_committed_objects": counts.get("committed"),
-        "live_uncommitted_objects": counts.get("uncommitted"),
-        "seconds": None if report.seconds is None else round(report.seconds, 1),
-        "seconds_waited": round(sum(report.waited_seconds.values()), 1) if report.worked_seconds else None,
-        **{f"seconds_{step}": round(seconds, 1) for step, seconds in report.worked_seconds.items()},
-        **{f"kept: {why}": count for why, count in report.kept.items()},
-    }
+    statistics = report.statistics
     words = [
         f"{what} {size(amount)}"
-        for what, amount in (("found", sizes.get("candidates")), ("freed", report.freed))
+        for what, amount in (("found", statistics.candidates_bytes), ("freed", statistics.deleted_bytes))
         if amount is not None
     ]
     return {
@@ -257,8 +277,9 @@ def run_metadata(report: Report) -> dict[str, Any]:
         "ending": report.ending.value,
         "success": report.success,
         "in_words": ", ".join(words),
-        "freed_bytes": report.freed,
-        **{name: number for name, number in numbers.items() if number is not None},
+        **{EVENT_NAMES[name]: round(value, 1) for name, _, value in statistics.known() if name in EVENT_NAMES},
+        **{f"seconds_{step}": round(seconds, 1) for step, seconds in report.worked_seconds.items()},
+        **{f"kept: {why}": count for why, count in report.kept.items()},
         **({"error": report.error[:_ERROR]} if report.error else {}),
         **(
             {"warnings": dg.MetadataValue.md("\n".join(f"- {plain(warning)}" for warning in report.warnings))}

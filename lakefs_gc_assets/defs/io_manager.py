@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.defs.failures import between_steps
 from lakefs_gc_assets.defs.pages import column_lineage, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, selected
@@ -67,7 +68,7 @@ def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
     return {
         "dagster/partition_row_count": rows,
         "window_object_bytes": objects,
-        "window_in_words": f"{window}: {described(rows, objects)}",
+        "window_in_words": f"{window}: {described(rows, 'rows', objects)}",
     }
 
 
@@ -89,8 +90,8 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
         "ended_at": dg.MetadataValue.timestamp(manifest.span.ended_at),
         "frame": table_of(
             {
-                "rows": described(manifest.rows, manifest.object_bytes),
-                "files": described(len(manifest.files), manifest.file_bytes),
+                "rows": described(manifest.rows, "rows", manifest.object_bytes),
+                "files": described(len(manifest.files), "files", manifest.file_bytes),
                 "seconds": f"{manifest.span.worked_seconds:,.1f}",
                 "seconds of waiting": f"{manifest.span.waited_seconds:,.1f}",
                 **_numbers(manifest.figures),
@@ -103,9 +104,11 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
     }
 
 
-def described(count: int, size_in_bytes: int | None = None) -> str:
-    """A count in words, with its bytes if given."""
-    return f"{count:,}" if size_in_bytes is None else f"{count:,}, {size(size_in_bytes)}"
+def described(count: int | None, unit: str, size_in_bytes: int | None = None) -> str:
+    """A count in words, with its bytes if given; empty if it is unknown."""
+    if count is None:
+        return ""
+    return f"{count:,} {unit}" if size_in_bytes is None else f"{count:,} {unit}, {size(size_in_bytes)}"
 
 
 def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
@@ -133,13 +136,15 @@ def _cell(value: object) -> str:
 
 
 def _numbers(figures: Any) -> dict[str, str]:
-    """Counts and texts among a step's figures."""
-    values = {field.name: getattr(figures, field.name) for field in fields(figures)}
-    return {
-        name: f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if isinstance(value, int | float | str)
-    }
+    """Figures with their units, and texts, among what a step counted; a figure that it does not know is left out."""
+    shown, declared = {}, declarations(type(figures))
+    for name in (field.name for field in fields(figures)):
+        value = getattr(figures, name)
+        if name in declared and value is not None:
+            shown[name] = described(value, declared[name].unit)
+        elif isinstance(value, str | bool):
+            shown[name] = str(value)
+    return shown
 
 
 def _figures(figures: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     keep_counts,
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.records.statistics import Figure
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.resources import Collector
@@ -82,6 +83,11 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> dg.MarkdownMetadataVa
         f"<path fill='#4f43dd' d='{path}'/><text font-size='11' font-family='sans-serif'>{words}</text></svg>"
     )
     return dg.MetadataValue.md(f"![{title}](data:image/svg+xml;base64,{b64encode(svg.encode()).decode()})")
+
+
+def figure_definitions(figures: Mapping[str, Figure]) -> str:
+    """Definitions of figures in Markdown, to follow the description of an asset."""
+    return "\n\nFigures:\n" + "".join(f"\n- `{name}` ({each.unit}): {each.meaning}" for name, each in figures.items())
 
 
 def column_schema(frame: Frame[Any]) -> dg.TableSchema:
@@ -245,5 +251,5 @@ def _chart(title: str, groups: Mapping[str, Amount], order: Iterable[str]) -> dg
     """Bars by bytes, or by objects if all are empty."""
     by_bytes = any(total for _, total in groups.values())
     present = [(name, *groups[name]) for name in order if name in groups]
-    rows = [(f"{name}: {objects:,}, {size(total)}", total if by_bytes else objects) for name, objects, total in present]
-    return bars(title, rows)
+    words = {name: f"{name}: {objects:,} objects, {size(total)}" for name, objects, total in present}
+    return bars(title, [(words[name], total if by_bytes else objects) for name, objects, total in present])

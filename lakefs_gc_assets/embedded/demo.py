@@ -153,7 +153,8 @@ def demonstrate(
                 say(line)
         if then:
             console.print(_compared(ended))
-        deleted, failed = (sum(run_report.counts[name] for run_report in ended) for name in ("deleted", "failed"))
+        deleted = sum(run_report.statistics.deleted or 0 for run_report in ended)
+        failed = sum(run_report.statistics.failed or 0 for run_report in ended)
         return Shown(frozenset(candidates), deleted, failed, tuple(run_report.flow for run_report in ended))
 
 
@@ -202,7 +203,8 @@ def _compared(reports: Sequence[Report]) -> Table:
     """Slices, objects and ranges that each run looked at."""
     table = Table("run", "slices listed", "objects looked at", "ranges read", "did", title="what each run looked at")
     for run_report in reports:
-        counted = (run_report.counts[name] for name in ("slices_listed", "listed", "ranges_read"))
+        figures = run_report.statistics
+        counted = (figures.slices_listed, figures.listed, figures.ranges_read)
         table.add_row(run_report.flow, *(f"{count:,}" for count in counted), run_report.did)
     return table
 

@@ -48,7 +48,7 @@ def test_the_report_of_a_failed_run_says_how_long_the_steps_before_worked(opened
         manifest.write(opened.store, replace(frame.manifest, span=span))
     report = fail(opened, plan)
     assert report.worked_seconds == {"store_df": 60, "uncommitted_df": 60}
-    assert report.seconds == 180
+    assert report.statistics.seconds == 180
     assert fail(opened, replace(plan, attempt="another")).worked_seconds == {}
 
 

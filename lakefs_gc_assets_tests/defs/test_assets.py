@@ -1,4 +1,6 @@
 import json
+import re
+from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +14,7 @@ from lakefs_gc_assets.collector.lock import KEY, Lock
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import Launch
-from lakefs_gc_assets.defs.assets import report_figures
+from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
@@ -79,9 +81,24 @@ def test_bytes_that_moved_to_quarantine_are_not_shown_as_deleted(moved: bool) ->
     outcome = shown["outcome"]
     assert isinstance(outcome, dg.MarkdownMetadataValue)
     lines = set(str(outcome.md_str).splitlines())
-    assert {f"| {done} | 3, 30 B |", "| failed | 1 |", "| kept_live | 2 |"} <= lines
-    assert ("| deleted | 0, 0 B |" in lines) == moved
+    assert {f"| {done} | 3 objects, 30 B |", "| failed | 1 objects |", "| kept_live | 2 objects |"} <= lines
+    assert ("| deleted | 0 objects, 0 B |" in lines) == moved
     assert not any(line.startswith("| quarantined") for line in lines) or moved
+
+
+def test_the_objects_that_a_run_looked_at_are_live_kept_or_garbage() -> None:
+    """Those that an optimized run did not look at are in no bar, and what commits hold it does not know."""
+    counts = {"listed": 10, "committed": 0, "candidates": 3, "deleted": 2, "quarantined": 0}
+    shown = funnel(replace(REPORT, base_run="r" * 20, counts=counts, kept={"too young": 1})).md_str or ""
+    svg = b64decode(shown.partition("base64,")[2].rstrip(")")).decode()
+    assert re.findall(r"[a-z ]+: \d+ objects", svg) == [
+        "looked at: 10 objects",
+        "held or staged: 6 objects",
+        "kept all the same: 1 objects",
+        "garbage: 3 objects",
+        "deleted: 2 objects",
+        "moved to quarantine: 0 objects",
+    ]
 
 
 @pytest.mark.slow

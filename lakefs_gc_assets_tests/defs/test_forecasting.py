@@ -52,7 +52,7 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         shown = event.metadata
         rules = {record.data["retention"]: record.data["bytes_freed"] for record in _records(shown["rules"])}
         assert rules == {"rules in force": 0, "0 days": 8, "10 days": 3, "unlimited": 0, "short": 8}
-        assert (shown["stored_objects"].value, shown["freed_bytes_by_rules_in_force"].value) == (3, 0)
+        assert (shown["held_objects"].value, shown["freed_bytes_by_rules_in_force"].value) == (3, 0)
         (holder, _) = _records(shown["branches_and_tags"])
         assert (holder.data["name"], holder.data["bytes_held_alone"]) == ("main", 14)
 

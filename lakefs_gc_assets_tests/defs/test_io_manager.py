@@ -43,16 +43,27 @@ def test_a_frame_is_shown_by_its_figures(s3_server: S3Server, bucket: str) -> No
 
     shown = metadata(stored(s3_server, bucket, rows, STORE_DF, figures))
 
-    assert "| rows | 30, 90 B |" in text(shown, "frame")
-    assert "| files | 2, " in text(shown, "frame")
+    assert "| rows | 30 rows, 90 B |" in text(shown, "frame")
+    assert "| files | 2 files, " in text(shown, "frame")
     assert shown["attempt"] == "a1"
     assert shown["ended_at"] == dg.MetadataValue.timestamp(NOW)
     assert shown["path"] == dg.MetadataValue.path(shown["dagster/uri"])
     assert shown["dagster/uri"].startswith(f"s3://{bucket}/repo/_lakefs/retention/gc/uncommitted/")
     assert "| 15 | 2026-10 |" in text(shown, "rows_by_window")
-    assert "| slices_listed | 4 |" in text(shown, "frame") and "| last_read_slice | x |" in text(shown, "frame")
+    assert "| slices_listed | 4 slices |" in text(shown, "frame") and "| last_read_slice | x |" in text(shown, "frame")
     assert "other_folders" not in text(shown, "frame") and "why_clean" not in text(shown, "frame")
     assert len(text(shown, "preview").splitlines()) == 2 + 20
+
+
+def test_a_figure_has_its_unit_and_what_a_step_does_not_know_is_absent(s3_server: S3Server, bucket: str) -> None:
+    for base, promised, lines in ((5, 7, 2), (None, None, 0)):
+        frames = (
+            stored(s3_server, bucket, [], STORE_DF, replace(LISTED_FIGURES, pending_before=base)),
+            stored(s3_server, bucket, [], COMMITTED_DF, replace(COMMITTED_FIGURES, entries_promised=promised)),
+        )
+        shown = "".join(text(metadata(frame), "frame") for frame in frames)
+        assert shown.count("| pending_before | 5 objects |") + shown.count("| entries_promised | 7 entries |") == lines
+        assert lines or not ("pending_before" in shown or "entries_promised" in shown)
 
 
 def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Server, bucket: str) -> None:
@@ -60,7 +71,7 @@ def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Serv
 
     shown = metadata(stored(s3_server, bucket, [live("data/a")], COMMITTED_DF, figures))
 
-    assert "| commits | 1 |" in text(shown, "frame")
+    assert "| commits | 1 commits |" in text(shown, "frame")
     assert "| commit_source | metadata folder |" in text(shown, "frame")
     assert "| 3 | kept by a tag |" in text(shown, "retention")
     assert not {"heads", "sealed", "retention_warnings"} & shown.keys()
@@ -88,7 +99,7 @@ def test_names_that_others_chose_are_no_markdown(s3_server: S3Server, bucket: st
 def test_an_empty_frame_is_shown_as_such(s3_server: S3Server, bucket: str) -> None:
     shown = metadata(stored(s3_server, bucket, [], STORE_DF, LISTED_FIGURES))
 
-    assert "| rows | 0, 0 B |" in text(shown, "frame")
+    assert "| rows | 0 rows, 0 B |" in text(shown, "frame")
     assert text(shown, "preview") == text(shown, "rows_by_window") == "no rows"
 
 

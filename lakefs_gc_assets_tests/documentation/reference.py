@@ -1,4 +1,4 @@
-"""The generated pages of reference: settings, commands, and the report of a run.
+"""The generated pages of reference: settings, commands, and the report and the figures of a run.
 
 `python -m lakefs_gc_assets_tests.documentation.reference` writes them; a test fails where one is out of date.
 """
@@ -16,13 +16,15 @@ from pydantic.fields import FieldInfo
 
 from lakefs_gc_assets.cli import COMMANDS
 from lakefs_gc_assets.cli.group import MEANINGS
+from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
+from lakefs_gc_assets.collector.records.statistics import RunStatistics, declarations, meanings
+from lakefs_gc_assets.defs.history import EVENT_FIGURES, EVENT_NAMES
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, section_models
 
 _NOTE = "<!-- Written by `python -m lakefs_gc_assets_tests.documentation.reference`: change what it is made from. -->"
-_ATTRIBUTE = re.compile(r"^    (\w+(?:, \w+)*): (.+(?:\n     +.+)*)", re.MULTILINE)
 _KINDS: dict[object, str] = {str: "text", bool: "switch", int: "whole number", float: "number"}
 _JSON_TYPES: dict[object, str] = {
     str: "text",
@@ -143,8 +145,8 @@ def _option_row(option: click.Option, context: click.Context) -> tuple[str, str]
 
 def report_page() -> str:
     """Every field of the report of a run."""
-    meanings = report_meanings()
-    rows = ((f"`{name}`", _json_type(kind), _text(meanings[name])) for name, kind in get_type_hints(Report).items())
+    meaning = meanings(Report)
+    rows = ((f"`{name}`", _json_type(kind), _text(meaning[name])) for name, kind in get_type_hints(Report).items())
     lines = [
         "# The report of a run",
         _NOTE,
@@ -163,14 +165,53 @@ def report_page() -> str:
     return "\n\n".join(lines) + "\n"
 
 
-def report_meanings() -> dict[str, str]:
-    """What each field of a report means, as its class says under Attributes."""
-    found = inspect.getdoc(Report) or ""
-    return {
-        name: " ".join(words.split())
-        for names, words in _ATTRIBUTE.findall(found.partition("Attributes:")[2])
-        for name in names.split(", ")
-    }
+def _event_name(figure: str) -> str:
+    """The name of a figure of runs in the history; empty if it is not there."""
+    return f"`{EVENT_NAMES[figure]}`" if figure in EVENT_NAMES else ""
+
+
+def figures_page() -> str:
+    """Every figure of a run: its unit, its names, and its definition."""
+    lines = [
+        "# The figures of a run",
+        _NOTE,
+        "One definition for each figure, wherever it is shown. A figure that a run does not know is absent: 0 says "
+        "that there is none.",
+        "## Runs",
+        "[`report.json`](report.md) has them under `counts`, those in bytes under `object_bytes`, without `_bytes`. "
+        "`lakefs-gc metrics` gives objects and addresses as `lakefs_gc_last_run_objects` and bytes as "
+        "`lakefs_gc_last_run_bytes`, with these names as `kind`. The plots of the asset `collection_history` have "
+        "names of their own.",
+        _table(
+            (
+                (
+                    f"`{name}`",
+                    figure.unit,
+                    f"`{EVENT_NAMES[name]}`" if name in EVENT_NAMES else "",
+                    _text(figure.meaning),
+                )
+                for name, figure in declarations(RunStatistics).items()
+            ),
+            ("figure", "unit", "in the history", "meaning"),
+        ),
+        "## The history",
+        "Events of `collection_history` have these, too.",
+        _table(
+            ((f"`{name}`", figure.unit, _text(figure.meaning)) for name, figure in EVENT_FIGURES.items()),
+            ("figure", "unit", "meaning"),
+        ),
+        "## Steps",
+        "The page of an asset shows what its step counted.",
+        _table(
+            (
+                (f"`{step}`", f"`{name}`", figure.unit, _text(figure.meaning))
+                for step in STEPS
+                for name, figure in declarations(FRAMES[step].figures).items()
+            ),
+            ("asset", "figure", "unit", "meaning"),
+        ),
+    ]
+    return "\n\n".join(lines) + "\n"
 
 
 def _json_type(kind: object) -> str:
@@ -202,6 +243,7 @@ GENERATED: dict[Path, Callable[[], str]] = {
     DOCS / "reference" / "settings.md": settings_page,
     DOCS / "reference" / "commands.md": commands_page,
     DOCS / "reference" / "report.md": report_page,
+    DOCS / "reference" / "figures.md": figures_page,
 }
 """What writes each generated page."""
 

@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import (
     CollectionError,
@@ -188,15 +189,15 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
     approved = not swept and plans.read_approval(store, run_id) is not None
     if not overtaken and (not ended_well or approved):
         return None
-    counts = report.counts if report else {}
+    statistics = report.statistics if report else RunStatistics()
     return SettledRun(
         run_id,
         plan.flow,
         base=plan.flow is not Flow.COMMITTED and (plan.sweep or swept or approved),
         swept=swept,
-        branches=counts.get("branches"),
+        branches=statistics.branches,
         sightings=_has_sightings(store, run_id),
-        deleted=bool(swept and any(counts.get(name, 1) for name in ("deleted", "quarantined")))
+        deleted=bool(swept and (statistics.deleted, statistics.quarantined) != (0, 0))
         or (not ended_well and bool(receipts.keys(store, run_id))),
         repository=plan.repository,
     )
@@ -288,7 +289,7 @@ def count_branches(
         report = None
         warn(f"how many branches run {run_id} counted is not in its report, which cannot be read: {corrupt}")
     if report is not None:
-        return report.counts.get("branches"), report.is_complete and not report.dry_run
+        return report.statistics.branches, report.is_complete and not report.dry_run
     try:
         # Stored right before the report, when every guard had passed.
         ended, committed = manifest.read(store, run_id, DELETED_REPORT), manifest.read(store, run_id, COMMITTED_DF)

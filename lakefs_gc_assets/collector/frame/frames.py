@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.records.outcomes import Outcome, Why
+from lakefs_gc_assets.collector.records.statistics import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")
@@ -220,7 +221,8 @@ class StoredFigures:
 
     Attributes:
         flow: kind of run, a value of Flow.
-        slices_listed, slices_skipped: how many slices were listed, and how many are too young for it.
+        slices_listed: slices that were listed.
+        slices_skipped: slices that were too young to be listed.
         last_read_slice: the newest slice that was listed; empty where none was.
         other_folders: names directly below `data/` that are no slices.
         nested_namespaces: repositories whose namespace lies inside of this one, or around it.
@@ -229,21 +231,22 @@ class StoredFigures:
         sealed_objects: objects that were known to be committed when the base run ended, and are not listed.
         inventory: manifest of the S3 Inventory that was read in place of a listing.
         why_clean: why a run that was to build on another one looks at everything.
-        base_run, pending_before: the run that was built on, and how many objects waited there.
+        base_run: the run that was built on.
+        pending_before: objects that waited there.
     """
 
     flow: str
-    slices_listed: int
-    slices_skipped: int
+    slices_listed: Annotated[int, "slices"]
+    slices_skipped: Annotated[int, "slices"]
     last_read_slice: str
     other_folders: tuple[str, ...]
     nested_namespaces: tuple[str, ...]
     repositories_not_checked: tuple[str, ...]
-    sealed_objects: int
+    sealed_objects: Annotated[int, OBJECTS]
     inventory: str | None = None
     why_clean: str | None = None
     base_run: str | None = None
-    pending_before: int | None = None
+    pending_before: Annotated[int | None, OBJECTS] = None
     repositories_unknown: str | None = None
 
 
@@ -258,7 +261,7 @@ class UncommittedFigures:
     """
 
     server_run_ids: tuple[str, ...]
-    pages: int
+    pages: Annotated[int, "answers"]
     files: tuple[str, ...]
 
 
@@ -268,12 +271,13 @@ class CommittedFigures:
 
     Attributes:
         commit_source: where commits were learnt from.
-        commits: how many are live; `commits_fetched` of them were asked for one by one.
-        metaranges_read, ranges_read: how many files were read by this run.
+        commits: live commits.
+        commits_fetched: live commits that were asked for one by one.
+        metaranges_read, ranges_read: files that this run read.
         entries_promised: entries that the metaranges count; None where commits come from a listing of files.
         heads: metarange of each branch's head, by the branch's name.
         sealed: the branch of each sealed staging token: its commit is under way, or failed and was not repeated.
-        branches_before: how many branches there were by the run that this one is compared with; None for unknown.
+        branches_before: branches that the run counted with which this one is compared; None for unknown.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
             on have read.
         retention: commits by the reason why they stay, in flows by retention.
@@ -281,43 +285,44 @@ class CommittedFigures:
         retention_warnings: what a person must know.
         retention_guards: guards that retention tripped: name, figures, and what lifts it.
         retention_differences: where our definition and the server's list differ, a line each.
-        unnamed_ranges: how many of the ranges that were read no commit names.
-        compacted_bases: how many compacted bases the branches of this repository rest on.
-        provisional_ranges: how many ranges of the frame `provisional` were read: of compacted bases, of other
-            repositories' too, and young ones that nothing names; where it is 0 the run has no such frame.
+        unnamed_ranges: ranges that were read and that no commit names.
+        compacted_bases: compacted bases that the branches of this repository rest on.
+        provisional_ranges: ranges of the frame `provisional` that were read: of compacted bases, of other repositories'
+            too, and young ones that nothing names; where it is 0 the run has no such frame.
         dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
             sealed shortly before.
         tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where it cannot
             be told which these are.
         expired, expired_bytes: objects that are looked at because ranges expired that the base run tracked.
-        ranges_noted, addresses_noted: ranges that are live and were not read, and how many addresses they hold, each
-            range for itself: only the addresses that the run looked up among their facts are in the frame.
+        ranges_noted: live ranges that were not read, since an earlier run recorded facts about them.
+        addresses_noted: addresses of these ranges, each range for itself: only those that the run looked up among the
+            facts are in the frame.
     """
 
     commit_source: str
-    commits: int
-    commits_fetched: int
-    metaranges_read: int
-    ranges_read: int
-    entries_promised: int | None
+    commits: Annotated[int, "commits"]
+    commits_fetched: Annotated[int, "commits"]
+    metaranges_read: Annotated[int, "metaranges"]
+    ranges_read: Annotated[int, "ranges"]
+    entries_promised: Annotated[int | None, "entries"]
     heads: Mapping[str, str]
     sealed: Mapping[str, str]
-    branches_before: int | None
+    branches_before: Annotated[int | None, "branches"]
     read_sha256: str
     retention: Mapping[str, int] = field(default_factory=dict)
     retention_rules: str | None = None
     retention_warnings: tuple[str, ...] = ()
     retention_guards: tuple[tuple[str, str, str], ...] = ()
     retention_differences: str = ""
-    unnamed_ranges: int = 0
-    compacted_bases: int = 0
-    provisional_ranges: int = 0
+    unnamed_ranges: Annotated[int, "ranges"] = 0
+    compacted_bases: Annotated[int, "bases"] = 0
+    provisional_ranges: Annotated[int, "ranges"] = 0
     dump_at_once: bool = False
     tracked_sha256: str | None = None
-    expired: int = 0
-    expired_bytes: int = 0
-    ranges_noted: int = 0
-    addresses_noted: int = 0
+    expired: Annotated[int, OBJECTS] = 0
+    expired_bytes: Annotated[int, BYTES] = 0
+    ranges_noted: Annotated[int, "ranges"] = 0
+    addresses_noted: Annotated[int, ADDRESSES] = 0
 
 
 @dataclass(frozen=True)
@@ -326,10 +331,12 @@ class CandidateFigures:
 
     Attributes:
         kept: unreferenced objects that stay, by reason (values of Kept).
-        paths_asked: how many paths were asked for, each branch counted.
-        paths_unasked: how many more would have been, were it not for `hidden_suspect_limit`.
-        missing, expected: addresses of branch heads and staging that the listing lacks, of how many it should have.
-        missing_examples: a few of them.
+        paths_asked: paths that the server was asked for, since a candidate may be staged there; each branch counts.
+        paths_unasked: paths that were not asked for, since they are more than collection.hidden_suspect_limit:
+            candidates that may be staged there stay.
+        missing: addresses that branch heads or staging hold in the listed slices, and that the listing lacks.
+        expected: addresses that branch heads and staging hold in the listed slices: the listing must have all of them.
+        missing_examples: a few of the missing ones.
         lost: addresses that earlier runs deleted and a branch head or staging holds all the same.
         lost_examples: a few of them.
         named_again: addresses that had expired by rule when earlier runs deleted them, and are referenced again.
@@ -339,14 +346,14 @@ class CandidateFigures:
     """
 
     kept: Mapping[str, int]
-    paths_asked: int
-    missing: int
-    expected: int
+    paths_asked: Annotated[int, "paths"]
+    missing: Annotated[int, ADDRESSES]
+    expected: Annotated[int, ADDRESSES]
     missing_examples: tuple[str, ...]
-    lost: int = 0
+    lost: Annotated[int, ADDRESSES] = 0
     lost_examples: tuple[str, ...] = ()
-    paths_unasked: int = 0
-    named_again: int = 0
+    paths_unasked: Annotated[int, "paths"] = 0
+    named_again: Annotated[int, ADDRESSES] = 0
     named_again_examples: tuple[str, ...] = ()
     sweep_guards: tuple[tuple[str, str, str], ...] = ()
 

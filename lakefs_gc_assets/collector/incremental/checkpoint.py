@@ -366,7 +366,7 @@ class BaseCheckpoint:
 
         None where there were none, or where they cannot be read: they only make a report complete.
         """
-        if not any(self.report.counts.get(name) for name in ("lost", "named_again")):
+        if not (self.report.statistics.lost or self.report.statistics.named_again):
             return None
         try:
             frame = step.stored_of(self.run_id, LOST_DF)

@@ -110,7 +110,7 @@ def _head(facts: RunFacts) -> Iterator[Element]:
         ("Storage namespace", report.storage_namespace),
         ("Flow", report.flow),
         ("Began", f"{report.started_at:%F %T}Z"),
-        *([] if report.seconds is None else [("Steps took", _duration(report.seconds))]),
+        *([] if report.statistics.seconds is None else [("Steps took", _duration(report.statistics.seconds))]),
         ("Cutoff", f"{report.cutoff:%F %T}Z: objects written or named later stay"),
         ("Slice windows", " to ".join(dict.fromkeys([*first, *last])) + f", {len(plan.windows):,} in all"),
     ]
@@ -133,41 +133,40 @@ def _kind(facts: RunFacts) -> str:
 
 
 def _objects(facts: RunFacts) -> Iterator[Element]:
-    report, counts, sizes = facts.report, facts.report.counts, facts.report.object_bytes
+    report, statistics = facts.report, facts.report.statistics
     yield element("h2", "Objects")
-    if not counts:
+    if not report.counts:
         yield element("p", "The run ended before it had counted everything.")
         return
-    kept = sum(report.kept.values())
-    stored = counts.get("stored")
-    looked_at = counts.get("listed", 0) if stored is None else stored
-    live = max(looked_at - kept - counts.get("candidates", 0), 0)
+    stored, kept, garbage = statistics.stored, statistics.kept or 0, statistics.candidates or 0
+    looked_at = (statistics.listed or 0) if stored is None else stored
     parts = [
-        ("held or staged", live, "live"),
+        ("held or staged", max(looked_at - kept - garbage, 0), "live"),
         ("kept all the same", kept, "kept"),
-        ("garbage", counts.get("candidates", 0), "bar"),
+        ("garbage", garbage, "bar"),
     ]
     what = "are stored" if stored is not None else "were looked at"
     if report.flow == Flow.COMMITTED:
         what = f"that expired commits hold {what}"
     drawn = [(name, count, f"{count:,}") for name, count, _ in parts]
     yield markup.bars(f"{looked_at:,} objects {what}", drawn, [kind for *_, kind in parts])
-    rows: list[tuple[str, str, str]] = [
-        ("Stored, as far as the run knows", "" if stored is None else f"{stored:,}", ""),
-        ("Looked at by this run", f"{counts['listed']:,}", _shown(sizes.get("listed"))),
-        ("Addresses that live commits hold", f"{counts['committed']:,}", ""),
-        ("Addresses that are staged or copied", f"{counts['uncommitted']:,}", ""),
-        ("Garbage: nothing references it", f"{counts['candidates']:,}", _shown(sizes.get("candidates"))),
-        *((f"Unreferenced, kept: {why}", f"{count:,}", "") for why, count in sorted(report.kept.items())),
+    kinds: list[tuple[str, int | None, int | None]] = [
+        ("Stored, as far as the run knows", stored, None),
+        ("Looked at by this run", statistics.listed, statistics.listed_bytes),
+        ("Addresses that live commits hold", statistics.committed, None),
+        ("Addresses that are staged or copied", statistics.uncommitted, None),
+        ("Garbage: nothing references it", statistics.candidates, statistics.candidates_bytes),
+        *((f"Unreferenced, kept: {why}", count, None) for why, count in sorted(report.kept.items())),
     ]
     if not report.dry_run:
-        rows += [
-            ("Deleted", f"{counts['deleted']:,}", _shown(sizes.get("deleted"))),
-            ("Moved to quarantine", f"{counts['quarantined']:,}", _shown(sizes.get("quarantined"))),
-            ("Deletions that failed", f"{counts['failed']:,}", ""),
-            ("Live again at the recheck, kept", f"{counts['kept_live']:,}", ""),
-            ("Deleted by another run since the listing", f"{counts.get('deleted_by_another_run', 0):,}", ""),
+        kinds += [
+            ("Deleted", statistics.deleted, statistics.deleted_bytes),
+            ("Moved to quarantine", statistics.quarantined, statistics.quarantined_bytes),
+            ("Deletions that failed", statistics.failed, None),
+            ("Live again at the recheck, kept", statistics.kept_live, None),
+            ("Deleted by another run since the listing", statistics.deleted_by_another_run, None),
         ]
+    rows = [(kind, f"{count:,}", _shown(total)) for kind, count, total in kinds if count is not None]
     yield table("Objects by kind", ("Kind", "Objects", "Bytes"), rows, numbers=2)
     if facts.retention:
         yield table(
@@ -179,20 +178,19 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
 
 
 def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
-    report, sizes = facts.report, facts.report.object_bytes
+    report, statistics = facts.report, facts.report.statistics
     if not report.counts:
         return
     yield element("h2", "Freed bytes")
     if report.dry_run:
-        yield element("p", f"A sweep would free {_worth(facts, sizes.get('candidates', 0))}.")
+        yield element("p", f"A sweep would free {_worth(facts, statistics.candidates_bytes or 0)}.")
         if facts.settings.quarantines:
             yield element("p", "It moves objects to quarantine: the bytes are free once the quarantine is emptied.")
         return
-    yield element("p", f"The run freed {_worth(facts, sizes.get('deleted', 0))}.")
+    yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.")
     if report.moved:
-        yield element(
-            "p", f"Moved to quarantine, and freed once that is emptied: {_worth(facts, sizes.get('quarantined', 0))}."
-        )
+        moved = _worth(facts, statistics.quarantined_bytes or 0)
+        yield element("p", f"Moved to quarantine, and freed once that is emptied: {moved}.")
 
 
 def _worth(facts: RunFacts, count: int) -> str:
@@ -286,10 +284,8 @@ def _chart(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[
     """Bars by bytes, or by objects if all are empty, and the table."""
     present = [(name, *groups[name]) for name in order if name in groups]
     by_bytes = any(total for _, _, total in present)
-    yield markup.bars(
-        title,
-        [(name, total if by_bytes else objects, f"{objects:,}, {size(total)}") for name, objects, total in present],
-    )
+    words = {name: f"{objects:,} objects, {size(total)}" for name, objects, total in present}
+    yield markup.bars(title, [(name, total if by_bytes else objects, words[name]) for name, objects, total in present])
     rows = [(name, f"{objects:,}", size(total)) for name, objects, total in present]
     yield table(f"{title}, in numbers", (what, "Objects", "Bytes"), rows, numbers=2)
 
@@ -360,7 +356,7 @@ def _times(facts: RunFacts) -> Iterator[Element]:
 
 def _next_steps(facts: RunFacts) -> Iterator[Element]:
     report = facts.report
-    run_id, counts = report.run_id, report.counts
+    run_id, statistics = report.run_id, report.statistics
     yield element("h2", "Next steps")
     if report.ending is Ending.FAILED:
         yield element("p", "The error above says what to do; then open a new run.")
@@ -369,15 +365,15 @@ def _next_steps(facts: RunFacts) -> Iterator[Element]:
             yield element("pre", f"lakefs-gc restore --run-id {run_id} --dry-run")
     elif report.dry_run:
         yield from _approval(facts)
-    if counts.get("quarantined"):
+    if statistics.quarantined:
         until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
         yield element("p", f"To undo the move to quarantine; it may be purged from {until:%F %T}Z on:")
         yield element("pre", f"lakefs-gc restore --run-id {run_id}")
-    if counts.get("deleted"):
+    if statistics.deleted:
         yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
         yield element("pre", f"lakefs-gc restore --run-id {run_id}")
         yield element("p", "In a bucket without versions, deleted objects are gone.")
-    if counts.get("failed"):
+    if statistics.failed:
         yield element("p", "To see what could not be deleted, and why:")
         yield element("pre", f"lakefs-gc deleted {run_id}")
     yield element("p", "To see why one object stays or goes:")
@@ -386,7 +382,7 @@ def _next_steps(facts: RunFacts) -> Iterator[Element]:
 
 def _approval(facts: RunFacts) -> Iterator[Element]:
     run_id = facts.report.run_id
-    if not facts.report.counts.get("candidates"):
+    if not facts.report.statistics.candidates:
         yield element("p", "Nothing: there is no garbage.")
         return
     yield element("p", "To see each object:")

@@ -8,8 +8,6 @@ Listing and references only say that an object is not referenced. Whether it may
 on its name and, for objects uploaded in parts, on having been seen before.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -103,11 +101,3 @@ class Outcome(StrEnum):
     RESTORED = "restored"
     PURGED = "purged"
     DELETED_BY_ANOTHER_RUN = "deleted_by_another_run"
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """Objects and bytes by what became of them."""
-
-    objects: Mapping[Outcome, int]
-    sizes: Mapping[Outcome, int]

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -150,14 +151,20 @@ class Report:
     format_version: int = FORMAT_VERSION
 
     @property
-    def seconds(self) -> float | None:
-        """Duration of its steps, waits included; None if it is unknown."""
-        return sum(self.worked_seconds.values()) + sum(self.waited_seconds.values()) if self.worked_seconds else None
-
-    @property
-    def freed(self) -> int:
-        """Bytes that it freed; what moved to quarantine is not freed."""
-        return self.object_bytes.get("deleted", 0)
+    def statistics(self) -> RunStatistics:
+        """The figures of the run; those that it does not know are None."""
+        # Earlier versions counted committed addresses that a run looked up, where it builds on another one.
+        counts = {name: count for name, count in self.counts.items() if name != "committed" or self.base_run is None}
+        kept, waited = sum(self.kept.values()), sum(self.waited_seconds.values())
+        known = {"listed", "candidates"} <= counts.keys()
+        return RunStatistics.from_stored(
+            counts,
+            self.object_bytes,
+            live=counts["listed"] - kept - counts["candidates"] if known else None,
+            kept=kept if counts else None,
+            seconds=sum(self.worked_seconds.values()) + waited if self.worked_seconds else None,
+            seconds_waited=waited if self.worked_seconds else None,
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -167,18 +174,18 @@ class Report:
     @property
     def moved(self) -> bool:
         """True if candidates went to quarantine, or were to."""
-        return self.ending in _MOVED or bool(self.counts.get("quarantined"))
+        return self.ending in _MOVED or bool(self.statistics.quarantined)
 
     @property
     def only_undeletable(self) -> bool:
         """True if the run ended and every failure is listed as undeletable, so that another run would do no better."""
-        failures = self.counts.get("failed", 0)
-        return self.ending is not Ending.FAILED and 0 < failures == self.counts.get("undeletable")
+        statistics = self.statistics
+        return self.ending is not Ending.FAILED and 0 < (statistics.failed or 0) == statistics.undeletable
 
     @property
     def did(self) -> str:
         """Figures about the outcomes of candidates, in words."""
-        deleted, moved = self.counts["deleted"], self.counts.get("quarantined", 0)
+        deleted, moved = self.statistics.deleted or 0, self.statistics.quarantined or 0
         figures = [f"{moved:,} moved to quarantine"] if self.moved else []
         return ", ".join([*figures, *([f"{deleted:,} deleted"] if deleted or not figures else [])])
 
@@ -262,42 +269,41 @@ def read(store: ObjectStore, run_id: str) -> Report | None:
 
 def describe(report: Report) -> list[str]:
     """The report of a run, in lines; of one that failed, why."""
-    counts, sizes = report.counts, report.object_bytes
+    statistics = report.statistics
     first = f"run {report.run_id} of {report.repository}, {report.flow}: {report.ending.value}"
-    if not counts:
+    if not report.counts:
         return [first, *([f"  {report.error}"] if report.error else [])]
     lines = [
         first,
         *([f"  a clean run, because {report.why_clean}"] if report.why_clean else []),
         *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
-        f"  listed      {counts['listed']:>12,} objects, {size(sizes['listed'])}, "
-        f"{counts['slices_listed']:,} slices, cutoff {report.cutoff:%F %T}Z",
-        f"  uncommitted {counts['uncommitted']:>12,} addresses",
-        f"  committed   {counts['committed']:>12,} addresses in {counts['commits']:,} commits, "
-        f"by the {report.commit_source}, {counts['ranges_read']:,} ranges read",
-        *_describe_unnamed(counts.get("unnamed_ranges", 0)),
-        *_describe_provisional(counts.get("provisional_ranges", 0), counts.get("compacted_bases", 0)),
-        f"  candidates  {counts['candidates']:>12,} objects, {size(sizes['candidates'])}",
+        f"  listed      {statistics.listed:>12,} objects, {size(statistics.listed_bytes or 0)}, "
+        f"{statistics.slices_listed:,} slices, cutoff {report.cutoff:%F %T}Z",
+        f"  uncommitted {statistics.uncommitted:>12,} addresses",
+        f"  committed   {statistics.commits:>12,} commits, by the {report.commit_source}, "
+        f"{statistics.ranges_read:,} ranges read"
+        + ("" if statistics.committed is None else f", {statistics.committed:,} addresses"),
+        *_describe_unnamed(statistics.unnamed_ranges or 0),
+        *_describe_provisional(statistics.provisional_ranges or 0, statistics.compacted_bases or 0),
+        f"  candidates  {statistics.candidates:>12,} objects, {size(statistics.candidates_bytes or 0)}",
         *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(report.kept.items())),
     ]
     if report.moved:
-        lines.append(
-            f"  quarantined {counts['quarantined']:>12,} objects, {size(sizes['quarantined'])}: moved, not freed"
-        )
-    if not report.dry_run and (counts["deleted"] or not report.moved):
-        lines.append(f"  deleted     {counts['deleted']:>12,} objects, {size(sizes['deleted'])}")
+        moved = size(statistics.quarantined_bytes or 0)
+        lines.append(f"  quarantined {statistics.quarantined:>12,} objects, {moved}: moved, not freed")
+    if not report.dry_run and (statistics.deleted or not report.moved):
+        lines.append(f"  deleted     {statistics.deleted:>12,} objects, {size(statistics.deleted_bytes or 0)}")
     if not report.dry_run:
         lines.append(
-            f"  not gone    {counts['failed']:>12,} failed, {counts['kept_live']:,} kept as live at the recheck"
+            f"  not gone    {statistics.failed:>12,} failed, {statistics.kept_live:,} kept as live at the recheck"
         )
-    if elsewhere := counts.get("deleted_by_another_run", 0):
+    if elsewhere := statistics.deleted_by_another_run:
         lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
-    if report.worked_seconds:
-        waited = sum(report.waited_seconds.values())
-        waits = f", and {waited:,.1f} s of waits that protect" if waited else ""
-        lines.append(f"  took        {sum(report.worked_seconds.values()):>12,.1f} s{waits}")
+    if statistics.seconds is not None:
+        waited = f", {statistics.seconds_waited:,.1f} s of them waits that protect" if statistics.seconds_waited else ""
+        lines.append(f"  took        {statistics.seconds:>12,.1f} s{waited}")
     lines += [f"  warning: {warning}" for warning in report.warnings]
-    if report.dry_run and counts["candidates"]:
+    if report.dry_run and statistics.candidates:
         lines.append(f"  a dry run deletes nothing; what it found is deleted by: lakefs-gc approve {report.run_id}")
     return lines
 

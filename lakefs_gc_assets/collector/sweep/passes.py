@@ -15,7 +15,7 @@ The copy of an object that cannot be deleted is removed.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
-from lakefs_gc_assets.collector.records.outcomes import Amounts, Outcome
+from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository import Clock, require_copies
 from lakefs_gc_assets.collector.step import Step
@@ -364,11 +364,11 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     return outcomes
 
 
-def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Amounts) -> Verdict:
+def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts: Mapping[Outcome, Amount]) -> Verdict:
     """Decides whether failed deletions fail the run, and updates the stored list of objects that cannot be deleted."""
     engine, store = step.engine, step.repository.store
     undeletable_before = across_runs.read_undeletable(store)
-    failed, rows = amounts.objects[Outcome.FAILED], outcomes.rows(engine, "address", "outcome", "error")
+    failed, rows = amounts[Outcome.FAILED].objects, outcomes.rows(engine, "address", "outcome", "error")
     failures: list[tuple[str, str | None]] = []
     if failed:
         failed_rows = engine.collect(
@@ -384,7 +384,7 @@ def judge_failures(step: Step[R], outcomes: StoredFrame[DeletedFigures], amounts
             engine.among_exactly(rows, listed, outcomes.count + len(undeletable_before))
         ).to_pylist()
         settled = {row["address"] for row in decided if row["outcome"] != Outcome.FAILED}
-    deleted_count = amounts.objects[Outcome.ACCEPTED] + amounts.objects[Outcome.QUARANTINED]
+    deleted_count = amounts[Outcome.ACCEPTED].objects + amounts[Outcome.QUARANTINED].objects
     verdict = across_runs.judge_undeletable(
         undeletable_before, Failures(failures, failed, deleted_count), settled, step.repository.clock.now()
     )

@@ -191,9 +191,9 @@ def test_the_page_has_it_as_bars_and_as_a_table(expired: tuple[OpenRepository, s
     told = text(render(facts_of(opened, run_id)))
 
     assert "Garbage by branch and rule of the commit that held it last" in told
-    assert "dev: 5d by the server's default | 4, " in told
-    assert "(no expired commit holds it) | 1, 15 B" in told
-    assert "(in no folder) | 1, 3 B" in told
+    assert "dev: 5d by the server's default | 4 objects, " in told
+    assert "(no expired commit holds it) | 1 objects, 15 B" in told
+    assert "(in no folder) | 1 objects, 3 B" in told
     assert "dev | 5d by the server's default | work/ | 1 | 16 B" in told
     assert "(no branch leads there) | 5d by the server's default | lost/ | 1 | 4 B" in told
 

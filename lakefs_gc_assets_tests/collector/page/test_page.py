@@ -59,9 +59,9 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     assert "10 objects are stored" in told
     assert "held or staged | 6" in told and "Unreferenced, kept: too young | 1" in told
     assert "A sweep would free 3.0 GiB" in told
-    assert "31 to 90 days | 3, 3.0 GiB" in told and "256 MiB to 4 GiB | 3, 3.0 GiB" in told
-    assert "2026-10 | 3, 3.0 GiB" in told
-    assert "no commit holds it | 3, 3.0 GiB" in told
+    assert "31 to 90 days | 3 objects, 3.0 GiB" in told and "256 MiB to 4 GiB | 3 objects, 3.0 GiB" in told
+    assert "2026-10 | 3 objects, 3.0 GiB" in told
+    assert "no commit holds it | 3 objects, 3.0 GiB" in told
     assert "data/a" in told and "1.0 GiB" in told
     assert f"lakefs-gc approve {found.run_id}" in told
     assert f"To approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "it deletes" in told
@@ -143,7 +143,7 @@ def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: O
     repository.store.put(manifest.files[0].key, b"something else")
     told = text(make(repository, found.run_id))
 
-    assert "they cannot be read" in told and "2026-10 | 3, 3.0 GiB" in told
+    assert "they cannot be read" in told and "2026-10 | 3 objects, 3.0 GiB" in told
 
 
 def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenRepository) -> None:

@@ -89,8 +89,8 @@ def test_time_between_steps_is_no_part_of_the_duration() -> None:
     report = replace(
         days, worked_seconds={"store_df": 4.5, "deleted_report": 2}, waited_seconds={"deleted_report": 600}
     )
-    assert report.seconds == 606.5
-    assert "  took                 6.5 s, and 600.0 s of waits that protect" in reports.describe(report)
+    assert report.statistics.seconds == 606.5
+    assert "  took               606.5 s, 600.0 s of them waits that protect" in reports.describe(report)
     assert "  took                 6.5 s" in reports.describe(replace(report, waited_seconds={}))
 
 
@@ -98,7 +98,7 @@ def test_the_duration_of_a_run_of_an_earlier_version_is_unknown() -> None:
     content = json.loads(REPORT.to_json())
     del content["worked_seconds"], content["sha256"]
     report = Report.from_json(records_json.with_digest(content), "report.json")
-    assert report.seconds is None
+    assert report.statistics.seconds is None
     counted = replace(report, counts=COUNTS, object_bytes=BYTES)
     assert not [line for line in reports.describe(counted) if line.startswith("  took")]
 
