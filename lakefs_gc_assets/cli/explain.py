@@ -47,11 +47,12 @@ def explain(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     """Says why the object at ADDRESS stays or goes.
 
     ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
-    The command reads every range of the repository. If the newest run looked at the object and no live commit held it,
-    it reads only ranges that this run did not read.
+    If the newest run looked at the object and no live commit held it, the command reads only ranges that this run did
+    not read. Otherwise it reads every range of the repository but those that earlier runs of flow unified have recorded
+    the addresses of, and that lack this one.
     """
     opened = open_to_look(loaded_configuration(file, repository))
-    explanation = collector_explain.explain(opened, address, opened.clock.now(), progress_unless(quiet))
+    explanation = collector_explain.explain(opened, address, progress_unless(quiet))
     if as_json:
         answer({"verdict": verdict(explanation), **asdict(explanation)})
         return

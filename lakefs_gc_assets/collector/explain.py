@@ -1,37 +1,47 @@
 """Why one object stays or goes: who holds it, by which rule, where it is staged, and which run deleted it.
 
-Live addresses come from the same functions as in a run. Nothing is stored but the id of the data that the server
-prepared for the question. Where the newest run looked at the object and found no live commit that holds it, the ranges
-that this run read are not read again; else every range is.
+Live addresses come from the same functions as in a run, with the clocks of a run. Nothing is stored but the id of the
+data that the server prepared for the question. If the newest run looked at the object and found no live commit that
+holds it, the ranges that this run read are not read again. Of the others, those are not read whose recorded hashes lack
+the address. Recorded sizes would not do: an entry may state another size than the object has.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.work import merge, work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
+from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
+    DELETED_REPORT,
     LISTED,
     NOT_COMMITTED_DF,
+    RECEIPTS,
     SIGHTINGS,
     Frame,
 )
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
-from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.live.hidden import clear_hidden
-from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.live.references import References, find_unnamed
+from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
+from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES, NAMED_RANGES, name_ranges
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS
+from lakefs_gc_assets.collector.live.hidden import addresses_at, clear_hidden
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
+from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References, find_unnamed
+from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -49,15 +59,19 @@ from lakefs_gc_assets.errors import (
     CorruptFile,
     LogLine,
     ObjectNotFound,
+    OrderViolation,
     StorageError,
 )
 from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
-from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW, WindowSize
-from lakefs_gc_assets.storage.interface import ObjectFacts, as_batch
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, as_batch
 
 _READERS = 8
+_REQUEST_BYTES = 64 * 1024
+"""Bytes that take as long to be read as a request takes to be answered."""
+_PATHS_AT_ONCE = 1_000
+"""Paths of a branch that a thread asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,7 @@ class Explanation:
         holders: active commits first.
         uncommitted: true if the server's uncommitted data names it, or a branch shows it.
         staged: where, as far as branches show it.
-        decisions: by runs, newest first.
+        decisions: by sweeps, newest first; of one that came to its end, what became of the object in the end.
         unnamed: ranges that count by the settings though no active commit has them; none where one holds the object.
         compacted: compacted bases of branches that hold it, and no active commit does: it is, or was, staged there.
         kept: why a run that marks now keeps the object although nothing is known to reference it; None where it may go,
@@ -140,9 +154,7 @@ class Explanation:
         return tuple(holder for holder in self.holders if holder.why)
 
 
-def explain(
-    repository: OpenRepository, address: str, now: datetime, note: LogLine = lambda message: None
-) -> Explanation:
+def explain(repository: OpenRepository, address: str, note: LogLine = lambda message: None) -> Explanation:
     """Looks for an address everywhere.
 
     Args:
@@ -154,15 +166,16 @@ def explain(
         CorruptFile: a file cannot be read.
     """
     key = find_key(repository, address)
-    step = _begin(repository, key, note)
+    prepared = uncommitted_data.prepare(repository)
+    step = _begin(repository, key, _note_prepared(repository, prepared, note), note)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
-    is_uncommitted = _is_uncommitted(repository, key, note)
+    is_uncommitted = _is_uncommitted(repository, key, prepared)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
     search = _Search(step, key, ranges_read_before)
     readings = retention.read(repository, repository.clock.now(), note, retention.policy_of(repository.settings))
-    retained = retention.retention(repository, readings, now)
+    retained = retention.retention(repository, readings, step.plan.earliest_clock)
     holders, compacted = search.commits(repository, readings.dump, retained.why, retained.late)
     for other in repository.others:
         dump = commits.complete_dump(other, other.clock.now(), note)
@@ -216,12 +229,31 @@ def find_key(repository: OpenRepository, address: str) -> str:
     return relative(repository, stats.physical_address)
 
 
-def _begin(repository: OpenRepository, key: str, note: LogLine) -> Step[ArrowRows]:
-    """A step without a lock, with the plan that a run of flow `clean` would have now."""
+def _note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
+    """Notes what the server wrote for the question; returns the store's clock, or None where it is not known."""
+    try:
+        return uncommitted_data.note_preparations_without_run(repository.store, prepared.server_run_ids)
+    except StorageError as error:
+        note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
+    return None
+
+
+def _begin(repository: OpenRepository, key: str, store_clock: datetime | None, note: LogLine) -> Step[ArrowRows]:
+    """A step without a lock, with the plan that a run of flow `clean` would have now.
+
+    It believes the facts of all runs, as a run does that builds on another one: what they are about never changes.
+
+    Args:
+        store_clock: as `planning.make_plan` takes it; None where it is not known.
+    """
     now = repository.clock.now()
     windows = (_window(key, repository.settings.slice_window),)
-    plan = planning.make_plan(repository, layout.issue_run_id(now), windows, "explain", now, Flow.CLEAN)
-    return Step(note, note, repository, LocalEngine(), plan, None)
+    plan = planning.make_plan(repository, layout.issue_run_id(now), windows, "explain", store_clock or now, Flow.CLEAN)
+    try:
+        plan = planning.with_inventory(repository, plan)
+    except CollectionError as error:
+        note(f"what a run keeps because it is younger than the inventory is not told: {error}")
+    return Step(note, note, repository, LocalEngine(), replace(plan, base_run=plan.previous_run), None)
 
 
 def _window(key: str, window_size: WindowSize) -> str:
@@ -321,24 +353,40 @@ class _Search:
 
     def _metaranges(self, repository: OpenRepository, metarange_ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The paths at which metaranges hold the address; those that do not are left out."""
-        wanted = [id_ for id_ in dict.fromkeys(metarange_ids) if id_ and id_ not in self.known]
-        live_files = self._files(repository)
-        records: dict[str, RangeRecord] = {}
-        ranges_of: dict[str, tuple[str, ...]] = {}
-        with ThreadPoolExecutor(_READERS) as pool:
-            for metarange_id, rows in zip(wanted, pool.map(live_files.metarange, wanted), strict=True):
-                records_of_metarange = [RangeRecord(**row) for row in rows.to_pylist() if row["id"] not in self.known]
-                records |= {record.id: record for record in records_of_metarange}
-                ranges_of[metarange_id] = tuple(record.id for record in records_of_metarange)
-        self.step.log(f"reading {len(records):,} ranges of {len(wanted):,} metaranges of {repository.facts.id}")
-        paths = self._paths(repository, records.values())
+        wanted = IdSet.from_ids(self.known).lacking(id_ for id_ in dict.fromkeys(metarange_ids) if id_)
+        named = [*self._named_ranges(repository, wanted)]
+        ranges = [facts_of_metaranges.select_ranges(rows) for rows in (NAMED_RANGES.empty_table(), *named)]
+        records = RangeRecords.of_rows(each_once(pa.concat_tables(ranges))).without(self.known)
+        self.step.log(f"{len(records):,} ranges of {len(wanted):,} metaranges of {repository.facts.id} may hold it")
+        paths = self._paths(repository, records)
         if repository is self.step.repository:
             self.read.update({**dict.fromkeys(wanted, ()), **paths})
-        paths_of = {
-            id_: tuple(path for part in records_of_metarange for path in paths[part])
-            for id_, records_of_metarange in ranges_of.items()
-        }
-        return {metarange_id: at for metarange_id, at in paths_of.items() if at}
+        holding = {range_id for range_id, at in paths.items() if at}
+        paths_of: dict[str, tuple[str, ...]] = {}
+        for rows in named if holding else ():
+            for metarange_id, range_id in facts_of_metaranges.find_naming(rows, holding):
+                paths_of[metarange_id] = (*paths_of.get(metarange_id, ()), *paths[range_id])
+        return paths_of
+
+    def _named_ranges(self, repository: OpenRepository, metarange_ids: Sequence[str]) -> Iterator[pa.Table]:
+        """Each metarange and its ranges (NAMED_RANGES), in one of several tables, by facts where there are any."""
+        step, unread = self.step, IdSet(metarange_ids)
+        fact_files = known_ranges.find_files(step, METARANGES) if repository is step.repository and unread else []
+        for file in fact_files if len(fact_files) < len(unread) else ():
+            try:
+                rows = facts_of_metaranges.select_wanted(facts_of_metaranges.read(repository.store, file), unread)
+            except CorruptFile as damage:
+                step.warn(f"facts about metaranges cannot be used, and these are read: {facts.describe(damage)}")
+                continue
+            unread -= IdSet(rows.filter(pc.is_null(rows.column("min_key"))).column("id").to_pylist())
+            yield rows
+        ids, live_files = (IdSet(metarange_ids) - unread).lacking(metarange_ids), self._files(repository)
+
+        def name(place: int) -> pa.Table:
+            return name_ranges(ids[place], place, live_files.metarange(ids[place]))
+
+        if ids:
+            yield merge(work_ahead(name, range(len(ids)), _READERS), facts_of_metaranges.join_runs, ROWS_MERGED)
 
     def unnamed(self) -> tuple[UnnamedRange, ...]:
         """The ranges that hold the address and count though no active commit has them; to be asked for last."""
@@ -350,19 +398,41 @@ class _Search:
             step.repository.store, References.from_step(step), self.known, IdSet(self.read), since
         )
         step.log(f"reading {len(unnamed_ranges.records):,} ranges that no commit of {step.repository.facts.id} names")
-        unread = [record for record in unnamed_ranges.records if record.id not in self.read]
+        unread = unnamed_ranges.records.without(self.read.keys())
         paths = {**self.read, **self._paths(step.repository, unread)}
         return tuple(UnnamedRange(record.id, paths[record.id]) for record in unnamed_ranges.records if paths[record.id])
 
-    def _paths(self, repository: OpenRepository, records: Iterable[RangeRecord]) -> dict[str, tuple[str, ...]]:
-        """The paths, as text, at which each of some ranges holds the address."""
-        wanted, live_files = list(records), self._files(repository)
+    def _paths(self, repository: OpenRepository, records: RangeRecords) -> dict[str, tuple[str, ...]]:
+        """The paths, as text, at which each of some ranges holds the address. Reads what facts do not rule out."""
+        lacking, live_files = self._find_lacking(records), self._files(repository)
+        wanted = [record for record in records if record.id not in lacking]
+        self.step.log(f"reading {len(wanted):,} ranges; facts tell of {len(records) - len(wanted):,} that they lack it")
         with ThreadPoolExecutor(_READERS) as pool:
             results = pool.map(lambda record: live_files.paths(record, self.key), wanted)
-            return {
-                record.id: tuple(path.decode("utf-8", "replace") for path in paths)
-                for record, paths in zip(wanted, results, strict=True)
+            paths = {
+                record.id: tuple(path.decode("utf-8", "replace") for path in each)
+                for record, each in zip(wanted, results, strict=True)
             }
+        return {**dict.fromkeys(lacking, ()), **paths}
+
+    def _find_lacking(self, records: RangeRecords) -> Set[str]:
+        """Ranges that do not hold the address by all that is recorded of them; none where reading them costs less."""
+        step = self.step
+        fact_files = known_ranges.find_files(step, HASHES) if records else []
+        sizes = [file.length for file in fact_files], records.rows.column("estimated_size").to_pylist()
+        of_facts, of_ranges = (sum(each) + _REQUEST_BYTES * len(each) for each in sizes)
+        if of_facts >= of_ranges:
+            return frozenset()
+        look_up = partial(
+            facts_of_ranges.look_up_address, step.repository.store, step.repository.namespace.uri, self.key
+        )
+        rows = known_ranges.look_up_files(step, HASHES, fact_files, look_up, HOLDS_ADDRESS)
+        entries = {record.id: record.count for record in records}
+        lacking: dict[str, bool] = {}
+        for row in rows.to_pylist():
+            fits = row["entries"] == entries.get(row["range_id"])
+            lacking[row["range_id"]] = lacking.get(row["range_id"], True) and fits and not row["holds"]
+        return {range_id for range_id, lacks in lacking.items() if lacks}
 
     def _files(self, repository: OpenRepository) -> LiveFiles:
         return LiveFiles(repository.store, self.step.repository.namespace, self.step.plan.slice_window)
@@ -395,30 +465,58 @@ def _keep_because(step: Step[ArrowRows], rows: ArrowRows, sighted: ArrowRows, he
         return next(iter({**chosen.reasons.kept, **chosen.cleared.kept}), None)
 
 
-def _is_uncommitted(repository: OpenRepository, key: str, note: LogLine) -> bool:
+def _is_uncommitted(repository: OpenRepository, key: str, prepared: Prepared) -> bool:
     live_files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
-    prepared = uncommitted.prepare(repository)
-    try:
-        uncommitted.note_preparations_without_run(repository.store, prepared.server_run_ids)
-    except StorageError as error:
-        note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
     return any(pc.any(pc.equal(live_files.uncommitted(file).column("address"), key)).as_py() for file in prepared.files)
 
 
 def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> Iterator[StagedAt]:
     """Branches and paths that show the address."""
-    for branch in repository.api.branches():
-        for change in repository.api.changes(branch.id):
-            stats = None if change.type == "removed" else repository.api.stat(branch.id, change.path)
-            if stats and key in namespace.live_keys(stats.physical_address, AddressType.FULL):
-                yield StagedAt(repository.facts.id, branch.id, change.path)
+    with ThreadPoolExecutor(_READERS) as pool:
+        for branch in repository.api.branches():
+            paths = [change.path for change in repository.api.changes(branch.id) if change.type != "removed"]
+            parts = [paths[start : start + _PATHS_AT_ONCE] for start in range(0, len(paths), _PATHS_AT_ONCE)]
+            for addresses in pool.map(partial(addresses_at, repository.api, branch.id), parts):
+                for path, address in addresses.items():
+                    if key in namespace.live_keys(address, AddressType.FULL):
+                        yield StagedAt(repository.facts.id, branch.id, path)
 
 
 def _decisions(repository: OpenRepository, key: str, note: LogLine) -> Iterator[Decision]:
+    """What sweeps decided about the object, newest first.
+
+    Of a sweep that came to its end, only the files of its report are read that may name the object, and the receipts of
+    restorations and purges; of another one, all of its receipts.
+    """
+    runs = EarlierRuns(repository.store)
+    settled = ((run_id, runs.settled(run_id)) for run_id in runs.newest_first())
+    # A settled run that deleted nothing, and was to delete nothing, has no receipts.
+    swept = [
+        run_id for run_id, facts_of_run in settled if not facts_of_run or facts_of_run.swept or facts_of_run.deleted
+    ]
+    windows = {OTHER_WINDOW, *(_window(key, size) for size in get_args(WindowSize))}
+
     def exclude(damage: CorruptFile) -> None:
         note(f"what run {run_folder.run_of(damage.file)} decided is not fully known: {damage}")
 
-    for run_id in run_folder.newest_runs(repository.store):
-        rows = receipts.read(repository.store, run_id, exclude)
+    read = partial(_read_decisions, repository.store, windows, exclude)
+    for run_id, rows in zip(swept, work_ahead(read, swept, _READERS), strict=True):
         for row in rows.filter(pc.equal(rows.column("address"), key)).to_pylist():
             yield Decision(run_id, row["decided_at"], row["outcome"], row["error"])
+
+
+def _read_decisions(store: ObjectStore, windows: Set[str], exclude: receipts.DamagedFile, run_id: str) -> pa.Table:
+    """Receipts (RECEIPTS) of a run, without those of a finished sweep that lie in no such window."""
+    keys, none = receipts.keys(store, run_id), RECEIPTS.empty_table()
+    later = [key for key in keys if key.rpartition("/")[2].startswith((receipts.OF_RESTORE, receipts.OF_PURGE))]
+    try:
+        manifest = manifests.read(store, run_id, DELETED_REPORT)
+        if manifest.figures.swept:
+            reported = [file for file in manifest.files if file.slice_window in windows]
+            tables = [files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added) for file in reported]
+            return pa.concat_tables(
+                [none, *(each.cast(RECEIPTS) for each in tables), *receipts.read_files(store, later, exclude)]
+            )
+    except (OrderViolation, CorruptFile):
+        pass
+    return pa.concat_tables([none, *receipts.read_files(store, keys, exclude)])

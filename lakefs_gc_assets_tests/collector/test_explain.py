@@ -1,14 +1,26 @@
 """`explain` says of every object of a small world what a run does with it now."""
 
+import re
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from unittest import mock
 
 import pytest
 
 from lakefs_gc_assets.cli.explain import verdict
-from lakefs_gc_assets.collector.explain import Explanation, explain
+from lakefs_gc_assets.collector import explain as explain_module
+from lakefs_gc_assets.collector.engine.local import ArrowRows
+from lakefs_gc_assets.collector.explain import Decision, Explanation, explain
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.live import known_ranges
+from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.test_run_guards import (
     UNIFIED,
@@ -25,7 +37,7 @@ from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
-from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, SWEEP
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, FOLLOWING, LATER, MOVE, SWEEP
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
@@ -51,7 +63,21 @@ def _delete(key: str, what: object) -> None:
 
 def explained(scene: Scene, *addresses: str) -> dict[str, Explanation]:
     repository = opened(scene)
-    return {address: explain(repository, address, repository.clock.now()) for address in addresses}
+    return {address: explain(repository, address) for address in addresses}
+
+
+def read_in_full(scene: Scene, *addresses: str) -> dict[str, Explanation]:
+    """As `explained`, without any fact and without the newest run."""
+    with (
+        mock.patch.object(known_ranges, "find_files", lambda step, kind: []),
+        mock.patch.object(explain_module, "_ask_newest_run", lambda repository, key: (None, frozenset[str]())),
+        mock.patch.object(explain_module, "_read_decisions", _read_receipts),
+    ):
+        return explained(scene, *addresses)
+
+
+def _read_receipts(store: object, windows: object, exclude: object, run_id: str) -> object:
+    return receipts.read(store, run_id)  # type: ignore[arg-type]
 
 
 def stored(scene: Scene) -> list[str]:
@@ -126,3 +152,70 @@ def test_a_live_object_that_nobody_of_us_deleted_is_not_stored() -> None:
         said = verdict(explained(scene, key)[key])
         assert said.startswith("is not stored: no run deleted it, and perhaps it never was, although ")
         assert said.endswith("active commits hold it: reading it fails")
+
+
+def without_own_words(explanation: Explanation) -> Explanation:
+    """Without what only a run of late can tell, what a sweep decided without a receipt, and how long ago it was."""
+    holders = tuple(
+        replace(holder, why=tuple(re.sub(r"made [^:]*:", "", why) for why in holder.why))
+        for holder in explanation.holders
+    )
+    told: tuple[Decision, ...] = tuple(each for each in explanation.decisions if each.outcome != "kept_live")
+    return replace(explanation, holders=holders, listed_by=None, decisions=told)
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("clean", ASKED), ("unified", UNIFIED)])
+def test_by_facts_it_says_the_same_as_by_reading_everything(kind: str, asked: Asked) -> None:
+    with world_of(kind) as scene:
+        objects = stored(scene)
+        assert scene.start(FOLLOWING, Faults(), asked) is Ended.WELL
+        scene.do(LATER)
+        objects = sorted({*objects, *stored(scene), "data/gb6d7u3a3ogkm0c2mqu0/cr6d7u3a3ogkm0c2mqu0"})
+        with noting(LiveFiles, "paths", lambda: None) as read:
+            found = explained(scene, *objects)
+        with noting(LiveFiles, "paths", lambda: None) as read_then:
+            expected = read_in_full(scene, *objects)
+        told = {key: without_own_words(each) for key, each in found.items()}
+        assert told == {key: without_own_words(each) for key, each in expected.items()}
+        assert any(each.holders for each in found.values()) and any(each.decisions for each in found.values())
+        assert len(read) < len(read_then)
+
+
+@pytest.mark.parametrize("damage", ["lost", "emptied", "flipped"])
+def test_what_a_damaged_fact_is_about_is_read(damage: str) -> None:
+    with world_of("unified") as scene:
+        assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+        head = scene.world.repository.branches["main"]
+        held = min(entry.address for entry in scene.world.repository.head(head).values())
+        with noting(LiveFiles, "paths", lambda: None) as read:
+            by_facts = explained(scene, held)[held]
+        for key in [key for key in scene.world.bucket.objects if key.startswith((HASHES.root, METARANGES.root))]:
+            data = scene.world.bucket.objects[key].data
+            if damage == "lost":
+                scene.world.bucket.remove(key)
+            else:
+                wrong = b"" if damage == "emptied" else bytes([*data[:-1], data[-1] ^ 1])
+                scene.world.bucket.objects[key] = replace(scene.world.bucket.objects[key], data=wrong)
+        with noting(LiveFiles, "paths", lambda: None) as read_then:
+            by_ranges = explained(scene, held)[held]
+        assert without_own_words(by_ranges) == without_own_words(by_facts) and by_facts.active
+        assert len(read) < len(read_then)
+
+
+@pytest.mark.parametrize("behind", [0, HOUR * 5 / 12])
+def test_too_young_is_decided_by_the_clocks_of_a_run(behind: float) -> None:
+    """A store whose clock is behind makes the cutoff of a run earlier."""
+    with world_of("clean") as scene:
+        scene.world.bucket.clock.skew = -behind
+        dry(scene, FULL)
+        cutoff = plans.read(scene.store, scene.told.run_id).cutoff
+        steps = list[Step[ArrowRows]]()
+        judge = explain_module._judge
+
+        def watched(step: Step[ArrowRows], *others: object) -> object:
+            steps.append(step)
+            return judge(step, *others)  # type: ignore[arg-type]
+
+        with mock.patch.object(explain_module, "_judge", watched):
+            explained(scene, marked(scene)[0])
+        assert abs(steps[0].plan.cutoff - cutoff) < timedelta(minutes=5)

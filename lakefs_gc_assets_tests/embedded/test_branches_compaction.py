@@ -198,9 +198,9 @@ def test_explain_says_which_branch_was_compacted(server: EmbeddedServer) -> None
     address = hidden_in_base(server)
     with server.clock.at(datetime.now(UTC)):
         opened = open_to_look(Loaded(demo.configuration(server, "repo"), {}))
-        found = explain.explain(opened, address, opened.clock.now())
+        found = explain.explain(opened, address)
         assert [(place.branch, place.path) for place in found.compacted] == [("main", "tmp")]
-        lasting = explain.explain(opened, shown(server)["lasting"], opened.clock.now())
+        lasting = explain.explain(opened, shown(server)["lasting"])
     assert (found.uncommitted, found.unnamed, lasting.compacted) == (False, (), ())
 
 

@@ -8,7 +8,7 @@ A fact that lacked a range would lose what it holds. So the rows about each meta
 recorded of it alone: the number of its ranges, and the sum of hashes of their ids.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
 import numpy as np
@@ -113,10 +113,7 @@ def look_up(store: ObjectStore, wanted: Set[str], files: Iterable[FactFile]) -> 
     """The wanted metaranges that files are about, and every range that one of them names (LOOKED_UP)."""
 
     def look_up_in(file: FactFile) -> Iterator[pa.RecordBatch]:
-        rows = read(store, file)
-        metaranges = rows.filter(pc.is_null(rows.column("min_key")))
-        is_wanted = _at_places(metaranges, ~IdSet.from_ids(wanted).lacks(metaranges.column("id").combine_chunks()))
-        ranges_of_wanted = rows.filter(pa.array(is_named(is_wanted, *_places(rows)))).select(RANGES.names)
+        ranges_of_wanted = select_wanted(read(store, file), wanted).select(RANGES.names)
         yield from (
             ranges_of_wanted.append_column("damage", pa.nulls(ranges_of_wanted.num_rows, pa.string()))
             .cast(LOOKED_UP)
@@ -124,6 +121,23 @@ def look_up(store: ObjectStore, wanted: Set[str], files: Iterable[FactFile]) -> 
         )
 
     return facts.each_readable(look_up_in, files, LOOKED_UP)
+
+
+def select_wanted(rows: pa.Table, wanted: Set[str]) -> pa.Table:
+    """The wanted metaranges among rows (NAMED_RANGES), and every range that one of them names."""
+    metaranges = rows.filter(pc.is_null(rows.column("min_key")))
+    is_wanted = _at_places(metaranges, ~IdSet.from_ids(wanted).lacks(metaranges.column("id").combine_chunks()))
+    return rows.filter(pa.array(is_named(is_wanted, *_places(rows))))
+
+
+def find_naming(rows: pa.Table, range_ids: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each metarange among rows (NAMED_RANGES) that names one of some ranges, and that range, in order of its keys."""
+    is_metarange = pc.is_null(rows.column("min_key"))
+    metaranges = rows.filter(is_metarange)
+    at = dict(zip(metaranges.column("first").to_pylist(), metaranges.column("id").to_pylist(), strict=True))
+    is_wanted = pc.is_in(rows.column("id"), value_set=pa.array(range_ids, pa.string()))
+    for row in rows.filter(pc.and_not(is_wanted, is_metarange)).sort_by("min_key").to_pylist():
+        yield from ((at[place], row["id"]) for place in range(row["first"], row["last"] + 1) if place in at)
 
 
 def split_by_metarange(rows: pa.Table, wanted: Set[str]) -> Iterator[tuple[str, pa.Table]]:

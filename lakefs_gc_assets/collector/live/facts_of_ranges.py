@@ -62,6 +62,8 @@ SUMS = pa.schema(
     ]
 )
 """Ranges: the number of their entries and addresses, and the sum of the hashes of their addresses, modulo 2^64."""
+HOLDS_ADDRESS = pa.schema([pa.field("entries", pa.int64()), *HAS_SIZES])
+"""Ranges of a file, the number of their entries, and whether they hold an address; or else what is wrong with it."""
 LOOKED_UP = pa.schema([*SUMS, pa.field("met", pa.binary()), pa.field("damage", pa.string())])
 """Facts of ranges; in a row without `range_id`, what is wrong with a file, or else which of the hashes that are looked
 for the ranges have that `entries` counts: a bit for each, since every version of a range may have them all.
@@ -181,6 +183,28 @@ def look_up_hashes(
         ranges += len(batch.column("range_id").drop_null())
         yield batch
     yield pa.RecordBatch.from_pylist([{"entries": ranges, "met": np.packbits(met).tobytes()}], LOOKED_UP)
+
+
+def look_up_address(
+    store: ObjectStore, namespace: str, address: str, files: Iterable[FactFile]
+) -> Iterator[pa.RecordBatch]:
+    """The ranges that files are about, and whether they may hold an address (HOLDS_ADDRESS).
+
+    Args:
+        namespace: the URI of the reader's. Facts under any other spelling are left out.
+    """
+    wanted = hashing.hashes(pa.array([address], pa.string())).view(np.int64)[0]
+
+    def look_up(file: FactFile) -> Iterator[pa.RecordBatch]:
+        rows = facts.read(HASHES, store, file)
+        rows = rows.filter(pc.equal(rows.column("namespace"), namespace)).combine_chunks()
+        lists = rows.column("hashes").combine_chunks()
+        holds = np.zeros(rows.num_rows, np.bool_)
+        holds[pc.list_parent_indices(lists).to_numpy()[pc.list_flatten(lists).to_numpy() == wanted]] = True
+        columns = [rows.column("entries"), rows.column("range_id"), holds, pa.nulls(rows.num_rows, pa.string())]
+        yield from pa.table(columns, schema=HOLDS_ADDRESS).to_batches()
+
+    return facts.each_readable(look_up, files, HOLDS_ADDRESS)
 
 
 def _select_usable(rows: pa.Table, namespace: str, wanted: Set[str], sealed: pa.StringArray) -> pa.Table:

@@ -159,18 +159,37 @@ def _answer(api: LakeFSApi, namespace: Namespace, question: _Question) -> tuple[
     if question.by_listing:
         addresses, requests = _listed(api, question.branch, paths)
     spellings = partial(namespace.live_keys, address_type=AddressType.FULL)
-    for path in paths:
-        if path not in addresses:
-            requests += 1
-            if (stats := api.stat(question.branch, path)) is not None:
-                addresses[path] = stats.physical_address
+    requests += _add_missing(api, question.branch, paths, addresses)
     return {key for address in set(addresses.values()) for key in spellings(address)}, requests
 
 
-def _listed(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[dict[str, str], int]:
-    """The addresses of those paths that a listing of the branch has, and how many pages it took."""
+def addresses_at(api: LakeFSApi, branch: str, paths: Sequence[str]) -> dict[str, str]:
+    """The address of each of some paths that a branch has, which are in order: by pages of a listing, where these pay.
+
+    Raises LakeFSError: a question cannot be answered.
+    """
+    addresses, _ = _listed(api, branch, paths, least=_WORTH_LISTING)
+    _add_missing(api, branch, paths, addresses)
+    return addresses
+
+
+def _add_missing(api: LakeFSApi, branch: str, paths: Sequence[str], addresses: dict[str, str]) -> int:
+    """Asks for each path by itself that has no address yet; returns how many."""
+    missing = [path for path in paths if path not in addresses]
+    for path in missing:
+        if (stats := api.stat(branch, path)) is not None:
+            addresses[path] = stats.physical_address
+    return len(missing)
+
+
+def _listed(api: LakeFSApi, branch: str, paths: Sequence[str], least: int = 0) -> tuple[dict[str, str], int]:
+    """The addresses of those paths that a listing of the branch has, and how many pages it took.
+
+    Args:
+        least: paths that a page must have for another one to be asked for.
+    """
     address_of_path: dict[str, str] = {}
-    place, pages, after = 0, 0, ""
+    place, pages, after, listed_before = 0, 0, "", 0
     while place < len(paths):
         # What lies between two paths is passed over.
         after = max(after, _right_before(paths[place]))
@@ -182,6 +201,9 @@ def _listed(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[dict[str
             if paths[place] in addresses:
                 address_of_path[paths[place]] = addresses[paths[place]]
             place += 1
+        if len(address_of_path) < listed_before + least:
+            break
+        listed_before = len(address_of_path)
     return address_of_path, pages
 
 

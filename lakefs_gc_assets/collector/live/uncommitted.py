@@ -369,11 +369,17 @@ def note_preparations(store: ObjectStore, run_id: str, server_run_ids: Iterable[
             store.put(folder_of_notes(run_id) + server_run_id, b"")
 
 
-def note_preparations_without_run(store: ObjectStore, server_run_ids: Iterable[str]) -> None:
-    """Writes down that a question, and no run, made the server prepare under these ids. Raises StorageError."""
+def note_preparations_without_run(store: ObjectStore, server_run_ids: Iterable[str]) -> datetime | None:
+    """Writes down that a question, and no run, made the server prepare under these ids. Raises StorageError.
+
+    Returns the store's time of the last note, UTC; None where there is none.
+    """
+    noted_at = None
     for server_run_id in server_run_ids:
         if layout.is_xid(server_run_id):
             store.put(_WITHOUT_RUN + server_run_id, b"")
+            noted_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
+    return noted_at
 
 
 def preparations_without_run(store: ObjectStore) -> list[str]:
