@@ -185,7 +185,10 @@ def tidy(step: Step[R]) -> None:
 
     A run that believes its own facts alone keeps those of others apart: it asks again before it deletes.
 
-    Only for runs that may delete. What fails is warned of: more is read then, and that is all.
+    Only for runs that may delete. What fails is warned of: files that cannot be deleted stay, and later runs that build
+    on another one believe them, as they believed them before. No live object can become garbage by this. An old fact is
+    as true as on its first day, since the id of a range is a hash of what it holds: it says of the range what reading
+    it would say. Facts are deleted to save space, and not because they could become wrong.
     """
     store, plan = step.repository.store, step.plan
     problems: list[str] = []
@@ -201,9 +204,12 @@ def tidy(step: Step[R]) -> None:
                 problems += _merge_small(step, kind, others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))
             problems += _merge_small(step, kind, files, own)
     except StorageError as error:
-        problems.append(str(error))
+        step.warn(
+            f"facts of earlier runs could not be tidied up: {error}. They stay, are still true, and take up space: let "
+            f"runs that sweep delete below {facts.ROOT}"
+        )
     if problems:
-        step.warn(f"{len(problems)} files of facts were lost; what they are about is read again: {problems[0]}")
+        step.warn(f"{len(problems)} files of facts were damaged; what they are about is read again: {problems[0]}")
 
 
 def _merge_small(step: Step[R], kind: FactKind, files: Sequence[FactFile], into: FactsFolder) -> list[str]:

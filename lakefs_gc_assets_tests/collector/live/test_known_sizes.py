@@ -75,6 +75,11 @@ class Repository:
         )
 
 
+def refuse(store: LocalStore, keys: list[str]) -> list[DeleteOutcome]:
+    """A store that lets nobody delete."""
+    return [DeleteOutcome(key, DeleteResult.FAILED, "AccessDenied") for key in keys]
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
@@ -262,23 +267,39 @@ class TestRuns:
         file, _ = repository.files()
         repository.store.put(file.key, b"damaged")
         known_ranges.tidy(repository.step)
-        assert any("1 files of facts were lost" in line and file.key in line for line in repository.lines)
+        assert any("1 files of facts were damaged" in line and file.key in line for line in repository.lines)
         assert len(repository.files()) == 1
         assert len(repository.chosen(records, 7)) == 1
 
     def test_a_store_that_refuses_to_delete_is_told_and_ends_nothing(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(self: LocalStore, keys: list[str]) -> list[DeleteOutcome]:
-            return [DeleteOutcome(key, DeleteResult.FAILED, "AccessDenied") for key in keys]
-
         records = repository.commit({"a": [1], "b": [2]})
         for record in records.values():
             repository.read(record)
         monkeypatch.setattr(LocalStore, "delete", refuse)
         known_ranges.tidy(repository.step)
-        assert any("AccessDenied" in line for line in repository.lines)
+        assert any("AccessDenied" in line and facts.ROOT in line for line in repository.lines)
+        assert not any("lost" in line for line in repository.lines)
         assert repository.chosen(records, 2) == {"b"}
+
+    def test_old_facts_that_cannot_be_deleted_stay_and_are_told_to_stay(
+        self, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are as true as before: a run that builds on a later one believes them."""
+        records = repository.commit({"a": [1], "b": [2]})
+        repository.read(*records.values())
+        before = repository.files()
+        repository.follow(base_run=None, base_run_attempt=None)
+        repository.read(records["a"])
+        monkeypatch.setattr(LocalStore, "delete", refuse)
+        known_ranges.tidy(repository.step)
+        assert {*before} < {*repository.files()}
+        (line,) = (line for line in repository.lines if "AccessDenied" in line)
+        assert line.startswith("facts of earlier runs could not be tidied up") and before[0].key in line
+        assert repository.chosen(records, 1) == {"a", "b"}
+        repository.follow()
+        assert repository.chosen(records, 1) == {"a"}
 
     def test_a_file_that_is_gone_when_it_is_read_counts_as_missing(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
