@@ -107,7 +107,7 @@ def require_not_restored_since(store: ObjectStore, run_id: str) -> None:
 
 UNDELETABLE_KEY = f"{run_folder.ROOT}undeletable.json"
 UNDELETABLE_LIMIT = 1000
-"""The list has at most so many objects. Where more fail, it is for credentials or a policy: no success."""
+"""The list has at most so many objects. A sweep that fails at more of them does not succeed."""
 _LASTING = re.compile(
     r"\b(AccessDenied|AllAccessDisabled|ObjectLocked"  # S3
     r"|403 forbidden|retentionPolicyNotMet|objectUnderActiveHold"  # Google Cloud Storage
@@ -164,12 +164,14 @@ class Verdict:
         failing: the objects on the list that the sweep failed at.
         new: number of these that were not on the list before.
         success: True if nothing failed but objects that were on the list before.
+        failed: number of all failures.
     """
 
     undeletable: tuple[Undeletable, ...]
     failing: tuple[Undeletable, ...]
     new: int
     success: bool
+    failed: int = 0
 
     @property
     def warning(self) -> str | None:
@@ -177,10 +179,16 @@ class Verdict:
         if not self.failing:
             return None
         oldest = min(self.failing, key=lambda entry: entry.since)
+        more = ""
+        if self.failed > UNDELETABLE_LIMIT:
+            more = (
+                f"; {self.failed:,} deletions failed in all, and {UNDELETABLE_KEY} names at most "
+                f"{UNDELETABLE_LIMIT:,} objects"
+            )
         objects = "1 object" if len(self.failing) == 1 else f"{len(self.failing):,} objects"
         return (
             f"{objects} cannot be deleted, such as {oldest.address} since {oldest.since:%F} ({oldest.error}): lift its "
-            "lock, grant the permission or bring it back from its archive tier; each sweep tries again"
+            f"lock, grant the permission or bring it back from its archive tier; each sweep tries again{more}"
         )
 
 
@@ -210,14 +218,11 @@ def judge_undeletable(
         now: UTC.
     """
     entries = {entry.address: entry for entry in known if entry.address not in settled}
-    if failures.count > UNDELETABLE_LIMIT:
-        return Verdict(tuple(entries.values()), (), 0, False)
     lasting = {address: error for address, error in failures.rows if error is not None and is_lasting(error)}
     new = [address for address in lasting if address not in entries]
     if not failures.gone:
         new = [address for address in new if _is_archived(lasting[address])]
-    if len(entries) + len(new) > UNDELETABLE_LIMIT:
-        new = []
+    new = new[: max(0, UNDELETABLE_LIMIT - len(entries))]
     joining = frozenset(new)
     for address, error in lasting.items():
         if address in entries:
@@ -225,7 +230,8 @@ def judge_undeletable(
         elif address in joining:
             entries[address] = Undeletable(address, error, now)
     failing = tuple(entries[address] for address in lasting if address in entries)
-    return Verdict(tuple(entries.values()), failing, len(new), not new and len(failing) == failures.count)
+    success = not new and len(failing) == failures.count <= UNDELETABLE_LIMIT
+    return Verdict(tuple(entries.values()), failing, len(new), success, failures.count)
 
 
 def read_undeletable(store: ObjectStore) -> tuple[Undeletable, ...]:

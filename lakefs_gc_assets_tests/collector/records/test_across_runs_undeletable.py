@@ -6,6 +6,7 @@ import pytest
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.across_runs import (
+    UNDELETABLE_KEY,
     UNDELETABLE_LIMIT,
     Failures,
     Undeletable,
@@ -85,28 +86,27 @@ class TestVerdicts:
     def test_what_can_not_be_deleted_is_no_success_the_first_time_and_is_noted(self) -> None:
         found = judge_undeletable((), failures(LOCKED.address), (), NOW)
         noted = (replace(LOCKED, since=NOW),)
-        assert found == Verdict(noted, noted, 1, False)
+        assert found == Verdict(noted, noted, 1, False, 1)
 
     def test_archived_objects_are_noted_though_nothing_was_moved(self) -> None:
         """Garbage that is archived is often all that there is, and no credentials would help."""
         found = judge_undeletable((), failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
         noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
-        assert found == Verdict(noted, noted, 1, False)
-        assert judge_undeletable(noted, failures("data/x/old", error=ARCHIVED, gone=0), (), NOW) == Verdict(
-            noted, noted, 0, True
-        )
+        assert found == Verdict(noted, noted, 1, False, 1)
+        again = judge_undeletable(noted, failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
+        assert again == Verdict(noted, noted, 0, True, 1)
 
     def test_archived_objects_do_not_bring_others_onto_the_list(self) -> None:
         rows = (("data/x/old", ARCHIVED), (LOCKED.address, DENIED))
         found = judge_undeletable((), Failures(rows, 2, 0), (), NOW)
         noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
-        assert found == Verdict(noted, noted, 1, False)
+        assert found == Verdict(noted, noted, 1, False, 2)
         again = judge_undeletable(noted, Failures(rows, 2, 0), (), NOW)
         assert (again.failing, again.success) == (noted, False)
 
     def test_what_was_known_before_is_no_failure_of_the_run(self) -> None:
         found = judge_undeletable((LOCKED,), failures(LOCKED.address, gone=0), (), NOW)
-        assert found == Verdict((LOCKED,), (LOCKED,), 0, True)
+        assert found == Verdict((LOCKED,), (LOCKED,), 0, True, 1)
 
     def test_since_when_it_fails_is_kept_and_the_error_is_the_last(self) -> None:
         other = "409 BlobImmutableDueToPolicy: no"
@@ -116,12 +116,12 @@ class TestVerdicts:
     def test_a_new_one_beside_a_known_one_is_no_success(self) -> None:
         found = judge_undeletable((LOCKED,), failures(LOCKED.address, "data/x/new"), (), NOW)
         both = (LOCKED, Undeletable("data/x/new", DENIED, NOW))
-        assert found == Verdict(both, both, 1, False)
+        assert found == Verdict(both, both, 1, False, 2)
 
     @pytest.mark.parametrize("known", [(), (LOCKED,)])
     def test_a_failure_that_passes_is_never_noted(self, known: tuple[Undeletable, ...]) -> None:
         found = judge_undeletable(known, failures(LOCKED.address, error=BUSY), (), NOW)
-        assert found == Verdict(known, (), 0, False)
+        assert found == Verdict(known, (), 0, False, 1)
 
     def test_one_that_passes_beside_known_ones_is_no_success(self) -> None:
         found = judge_undeletable((LOCKED,), Failures(((LOCKED.address, DENIED), ("data/x/y", BUSY)), 2, 5), (), NOW)
@@ -130,12 +130,18 @@ class TestVerdicts:
     def test_where_nothing_could_be_deleted_the_credentials_may_be_at_fault(self) -> None:
         """They would make a success of every later run."""
         found = judge_undeletable((), failures("data/x/a", "data/x/b", gone=0), (), NOW)
-        assert found == Verdict((), (), 0, False)
+        assert found == Verdict((), (), 0, False, 2)
 
     def test_a_great_many_are_no_matter_of_single_objects(self) -> None:
         addresses = [f"data/x/{number:04}" for number in range(UNDELETABLE_LIMIT + 1)]
         found = judge_undeletable((), failures(*addresses), (), NOW)
-        assert found == Verdict((), (), 0, False)
+        assert [each.address for each in found.undeletable] == addresses[:UNDELETABLE_LIMIT]
+        assert (found.new, found.success) == (UNDELETABLE_LIMIT, False)
+        again = judge_undeletable(found.undeletable, failures(*addresses, count=5_000), (), NOW)
+        assert (again.undeletable, again.new, again.success) == (found.undeletable, 0, False)
+        assert str(again.warning).endswith(
+            f"; 5,000 deletions failed in all, and {UNDELETABLE_KEY} names at most 1,000 objects"
+        )
         known = tuple(Undeletable(address, DENIED, BEFORE) for address in addresses)
         assert not judge_undeletable(known, failures(*addresses), (), NOW).success
         assert judge_undeletable(known, failures(*addresses[:UNDELETABLE_LIMIT]), (), NOW).success
@@ -151,10 +157,10 @@ class TestVerdicts:
     def test_the_list_does_not_grow_without_end(self) -> None:
         known = tuple(Undeletable(f"data/x/{number:04}", DENIED, BEFORE) for number in range(UNDELETABLE_LIMIT))
         found = judge_undeletable(known, failures("data/x/new"), (), NOW)
-        assert found == Verdict(known, (), 0, False)
+        assert found == Verdict(known, (), 0, False, 1)
         last = Undeletable("data/x/new", DENIED, NOW)
         found = judge_undeletable(known[1:], failures("data/x/new"), (), NOW)
-        assert found == Verdict((*known[1:], last), (last,), 1, False)
+        assert found == Verdict((*known[1:], last), (last,), 1, False, 1)
 
     def test_it_is_told(self) -> None:
         assert judge_undeletable((), failures(), (), NOW).warning is None

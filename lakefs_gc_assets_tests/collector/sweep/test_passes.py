@@ -593,17 +593,17 @@ class TestJudgeFailures:
         denied = run.receipts(Outcome.FAILED, KEYS[0], error=self.DENIED)
         noted = Undeletable(KEYS[0], self.DENIED, NOW)
         verdict = self.judge(run, denied, run.receipts(Outcome.ACCEPTED, *KEYS[1:]))
-        assert verdict == Verdict((noted,), (noted,), 1, False)
+        assert verdict == Verdict((noted,), (noted,), 1, False, 1)
         assert across_runs.read_undeletable(run.store) == (noted,)
         run.step.repository.clock.sleep(60)
         verdict = self.judge(run, denied, run.receipts(Outcome.KEPT_LIVE, *KEYS[1:]))
-        assert verdict == Verdict((noted,), (noted,), 0, True)
+        assert verdict == Verdict((noted,), (noted,), 0, True, 1)
 
     @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.QUARANTINED])
     def test_a_new_one_is_noted_only_where_something_went(self, opener: StoreOpener, outcome: Outcome) -> None:
         run = Sweeping(opener)
         denied = run.receipts(Outcome.FAILED, KEYS[0], error=self.DENIED)
-        assert self.judge(run, denied) == Verdict((), (), 0, False)
+        assert self.judge(run, denied) == Verdict((), (), 0, False, 1)
         assert self.judge(run, denied, run.receipts(outcome, KEYS[1])).new == 1
 
     @pytest.mark.parametrize("outcome", [Outcome.ACCEPTED, Outcome.KEPT_LIVE, Outcome.QUARANTINED])
@@ -613,7 +613,7 @@ class TestJudgeFailures:
         across_runs.write_undeletable(run.store, known)
         failed = run.receipts(Outcome.FAILED, KEYS[1], error=self.BUSY)
         verdict = self.judge(run, run.receipts(outcome, KEYS[0]), failed)
-        assert verdict == Verdict(known[1:], (), 0, False)
+        assert verdict == Verdict(known[1:], (), 0, False, 1)
         assert across_runs.read_undeletable(run.store) == known[1:]
         assert run.engine.counts == [2 + 3]
 
