@@ -43,7 +43,6 @@ from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, OpensStore, as_batch
-from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
 
 _FOLDER = f"^(?P<folder>{DATA_PREFIX}[^/]*/)"
@@ -325,10 +324,8 @@ def _list_as_task(opener: OpensStore, plan: Plan, large: int, parts: Sequence[Pa
     rests: list[Rest] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        # A folder is listed by the processor alone.
-        at_once = 1 if isinstance(store, LocalStore) else _AT_ONCE
         list_whole = partial(_list_whole, store, plan.slice_window, large)
-        for batches, rest in work_ahead(list_whole, parts, at_once):
+        for batches, rest in work_ahead(list_whole, parts, _AT_ONCE):
             rests.extend([rest] if rest else [])
             yield from batches
 
