@@ -169,10 +169,14 @@ class Lock:
             if current.nonce != record.nonce:
                 raise _held(current, facts)
             _prove_conditions(store, record)
-        except StorageError:
-            # This lock is handed to nobody, so it is released: it would only block the next run.
+        except StorageError as error:
+            # This lock is handed to nobody, so it is released: it would only block the next run, and hide this error.
             with suppress(StorageError):
-                store.put_if_match(KEY, replace(record, released=True).encode(), etag)
+                released = replace(record, released=True).encode()
+                if isinstance(error, NotOffered):
+                    store.put(KEY, released)
+                else:
+                    store.put_if_match(KEY, released, etag)
             raise
         return cls(store, record, etag, facts.last_modified)
 
@@ -459,8 +463,6 @@ def _prove_conditions(store: ObjectStore, record: _Record) -> None:
             store.put_if_match(KEY, data, _NO_ETAG)
         except PreconditionFailed:
             return
-    # Left held, the lock would hide this error from the next run.
-    store.put(KEY, replace(record, released=True).encode())
     raise NotOffered(
         "the store accepts a conditional put whose condition does not hold (If-None-Match, If-Match): it cannot keep "
         "two collections apart; collect with a version of the store that honours them"

@@ -183,6 +183,12 @@ def code_of(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def quoted(error: ClientError) -> str:
+    """What the service answered: status, code and message."""
+    status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+    return " ".join(dict.fromkeys((status, code_of(error), error.response.get("Error", {}).get("Message", "")))).strip()
+
+
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
 _NEWER_CHECKSUMS = ("x-amz-checksum-", "x-amz-sdk-checksum-")

@@ -36,6 +36,7 @@ from lakefs_gc_assets.storage.s3.client import (
     S3Errors,
     code_of,
     connect,
+    quoted,
 )
 from lakefs_gc_assets.storage.s3.pages import PAGE, ListedPage, is_of
 
@@ -46,6 +47,8 @@ CONFLICT_ATTEMPTS = 5
 SINGLE_DELETES = 8
 """Requests at a time where a service has no bulk deletes."""
 _CONDITIONS = "conditional writes (If-None-Match, If-Match), which keep two collections apart"
+_BAD_REQUEST = frozenset({"400", "BadRequest", "InvalidArgument", "InvalidRequest"})
+"""Codes with which some services refuse the headers of a conditional write."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
@@ -110,12 +113,17 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         condition: dict[str, Any] = {}
         if expected is not None:
             condition = {"IfNoneMatch": "*"} if expected.etag is None else {"IfMatch": f'"{expected.etag}"'}
-        try:
-            answer = self._ask(
-                action, lambda: self._client.put_object(Bucket=self._bucket, Key=full, Body=data, **condition)
-            )
-        except NotOffered:
-            raise self._errors.not_offered(action, _CONDITIONS if condition else "PutObject") from None
+
+        def put() -> Any:
+            try:
+                return self._client.put_object(Bucket=self._bucket, Key=full, Body=data, **condition)
+            except ClientError as error:
+                is_lacking = isinstance(self._errors.explain(action, error), NotOffered)
+                if not condition or not (is_lacking or code_of(error) in _BAD_REQUEST):
+                    raise
+                raise self._errors.not_offered(action, f"{_CONDITIONS}: it answered {quoted(error)}") from None
+
+        answer = self._ask(action, put)
         etag = answer.get("ETag", "").strip('"')
         if not etag and condition:
             raise self._errors.not_offered(action, f"an ETag for what it writes, and so no {_CONDITIONS}")

@@ -1,11 +1,14 @@
 """Services that speak a part of S3: what they lack is done another way, or named in a sentence."""
 
 import socket
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.lock import holder as lock_holder
 from lakefs_gc_assets.errors import NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
@@ -89,6 +92,48 @@ def test_what_a_service_lacks_is_named_and_no_right_is_asked_for(s3_server: S3Se
             with pytest.raises(NotOffered, match=f"does not offer .*{feature}.*no right gives it"):
                 call()
     assert keys(s3_store) == ["a", "b"]
+
+
+@pytest.mark.parametrize("code", ["InvalidArgument", "InvalidRequest", "BadRequest", ""])
+def test_a_condition_that_is_refused_as_a_bad_request_is_named(
+    s3_server: S3Server, s3_store: ObjectStore, code: str
+) -> None:
+    """As gateways answer that know no such header."""
+    etag = s3_store.put("a", b"1") or ""
+    body = f"<Error><Code>{code}</Code><Message>Unsupported header</Message></Error>" if code else ""
+
+    def refuse(request: Request) -> tuple[str, bytes] | None:
+        return (
+            ("400 Bad Request", body.encode()) if {"if-match", "if-none-match"}.intersection(request.headers) else None
+        )
+
+    named = f"does not offer conditional writes .*: it answered 400.*{code}"
+    with s3_server.failing(Faults(answer=refuse)):
+        with pytest.raises(NotOffered, match=named):
+            s3_store.put_if_absent("new", b"")
+        with pytest.raises(NotOffered, match=named):
+            s3_store.put_if_match("a", b"", etag)
+        with pytest.raises(NotOffered, match="does not offer conditional writes"):
+            Lock.acquire(s3_store, run_id="r", owner="o", now=datetime.now(UTC), expiry=timedelta(hours=1))
+    refuse_all = Faults(answer=lambda request: ("400 Bad Request", body.encode()))
+    with s3_server.failing(refuse_all), pytest.raises(StorageError, match="400") as caught:
+        s3_store.put("a", b"2")
+    assert not isinstance(caught.value, NotOffered)
+
+
+def test_a_lock_whose_conditions_are_refused_late_is_left_held_by_nobody(
+    s3_server: S3Server, s3_store: ObjectStore
+) -> None:
+    """As where a condition is refused only once the object is there."""
+    asked: list[str] = []
+
+    def refuse(request: Request) -> tuple[str, bytes] | None:
+        asked.extend({"if-match", "if-none-match"}.intersection(request.headers))
+        return ("400 Bad Request", b"") if len(asked) > 1 and asked[-1] in request.headers else None
+
+    with s3_server.failing(Faults(answer=refuse)), pytest.raises(NotOffered, match="conditional writes"):
+        Lock.acquire(s3_store, run_id="r", owner="o", now=datetime.now(UTC), expiry=timedelta(hours=1))
+    assert lock_holder(s3_store) is None
 
 
 def test_a_write_that_is_answered_without_an_etag() -> None:
