@@ -149,7 +149,7 @@ class Lock:
             store: bound to the repository's storage namespace.
             run_id: the run that collects.
             owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
-            now: the latest of all clocks known, aware; others' locks expire by it.
+            now: the earliest of the clocks known, aware; others' locks expire by it.
             expiry: after how long without renewal others may take this lock over.
             launch: what started this process.
 
@@ -315,7 +315,7 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
     arguments: _Asked = {
         "run_id": work,
         "owner": owner,
-        "now": latest_clock(repository),
+        "now": earliest_clock(repository),
         "expiry": timedelta(minutes=repository.settings.lock_expiry_minutes),
         "launch": repository.launch,
     }
@@ -335,8 +335,18 @@ def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:
         warn(f"no lock is held: {lock.why_unfenced}")
 
 
+def earliest_clock(repository: OpenRepository) -> datetime:
+    """This machine's time or the server's, whichever is earlier, UTC: by it the locks of others expire.
+
+    The clocks are compared only once the lock is held. By the later one, a machine whose clock is ahead would take the
+    lock of a healthy run before that, and end this run.
+    """
+    own = repository.clock.now()
+    return min(own, own + (repository.api.server_clocks.earliest or timedelta()))
+
+
 def latest_clock(repository: OpenRepository) -> datetime:
-    """This machine's time or the server's, whichever is later, UTC: by it a lock expires and a mark ages soonest."""
+    """This machine's time or the server's, whichever is later, UTC: by it a mark ages soonest."""
     own = repository.clock.now()
     return max(own, own + (repository.api.server_clocks.latest or timedelta()))
 

@@ -103,7 +103,7 @@ def test_the_object_says_who_holds_it(store: ObjectStore) -> None:
     assert KEY == "_lakefs/retention/gc/uncommitted/lock.json"
 
 
-def test_a_lock_not_renewed_expires_by_the_latest_clock(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lock_not_renewed_expires(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
     at = now()
     lock = acquire(store, at=at)
     with pytest.raises(LockHeld):

@@ -479,7 +479,18 @@ class TestOneStep:
 
 
 class TestTheLock:
-    def test_is_taken_for_as_long_as_the_settings_say_by_the_latest_clock(self, process: OneProcess) -> None:
+    def test_a_machine_whose_clock_is_ahead_takes_no_lock_of_a_healthy_run(self, process: OneProcess) -> None:
+        """Its clock would be found out only afterwards, and the healthy run has lost its lock then."""
+        healthy, behind = lock.acquire(process.repository, "another run", "somebody"), timedelta(hours=-2)
+        ahead = replace(process.repository, clock=HandClock(datetime.now(UTC) - behind))
+        cast(ScriptedApi, ahead.api).server_clocks = ServerClocks(earliest=behind, latest=behind)
+        with pytest.raises(LockHeld, match="somebody"):
+            lock.acquire(ahead, "work", "owner")
+        healthy.check()
+        ahead.clock.sleep(2 * 3600)
+        lock.acquire(ahead, "work", "owner")
+
+    def test_is_taken_for_as_long_as_the_settings_say_by_the_earliest_clock(self, process: OneProcess) -> None:
         api = cast(ScriptedApi, process.repository.api)
         settings = CollectionSettings(lock_expiry_minutes=7)
         repository = replace(process.repository, settings=settings)
@@ -489,13 +500,15 @@ class TestTheLock:
         assert lock.latest_clock(repository) == now
         api.server_clocks = ServerClocks(earliest=MINUTE, latest=2 * MINUTE)
         assert lock.latest_clock(repository) == now + 2 * MINUTE
+        assert lock.earliest_clock(repository) == now
+        api.server_clocks = ServerClocks(earliest=-2 * MINUTE, latest=MINUTE)
         with mock.patch.object(Lock, "acquire") as acquire:
             lock.acquire(repository, "work", "owner")
         acquire.assert_called_once_with(
             repository.store,
             run_id="work",
             owner="owner",
-            now=now + 2 * MINUTE,
+            now=now - 2 * MINUTE,
             expiry=7 * MINUTE,
             launch=repository.launch,
         )

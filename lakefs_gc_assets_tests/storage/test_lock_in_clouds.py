@@ -4,7 +4,7 @@ import pytest
 
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.test_lock import (
-    test_a_lock_not_renewed_expires_by_the_latest_clock,
+    test_a_lock_not_renewed_expires,
     test_a_lock_taken_meanwhile_is_not_released,
     test_a_lock_taken_meanwhile_is_not_taken_over,
     test_a_lock_that_was_deleted_is_lost,
@@ -18,7 +18,7 @@ from lakefs_gc_assets_tests.collector.test_lock import (
 )
 
 __all__ = [
-    "test_a_lock_not_renewed_expires_by_the_latest_clock",
+    "test_a_lock_not_renewed_expires",
     "test_a_lock_taken_meanwhile_is_not_released",
     "test_a_lock_taken_meanwhile_is_not_taken_over",
     "test_a_lock_that_was_deleted_is_lost",
