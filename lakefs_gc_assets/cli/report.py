@@ -32,7 +32,7 @@ from lakefs_gc_assets.settings import ReportSettings
     "--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for standard output."
 )
 @JSON
-@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+@click.option("--open", "opens", is_flag=True, help="Make the page again and open it in the browser.")
 @click.option(
     "--again",
     is_flag=True,
@@ -61,7 +61,8 @@ def report(
     if html is not None:
         html.write(page_of(opened, run_report, loaded.configuration.report, again))
     elif opens:
-        open_page(page_of(opened, run_report, loaded.configuration.report, again), run_report)
+        # Whoever can write to the bucket decides what a stored page does in a browser.
+        open_page(page_of(opened, run_report, loaded.configuration.report, again=True), run_report)
     elif as_json:
         answer(json.loads(run_report.to_json()))
     else:

@@ -137,13 +137,14 @@ def properties(settings: SparkSettings) -> dict[str, str]:
 
 
 def _check(settings: SparkSettings) -> None:
-    """Raises ConfigurationError for what Java would refuse, with a stack in place of the setting's name."""
+    """Raises ConfigurationError for what Java would refuse, with a stack in place of the setting's name.
+
+    It does not repeat the values, since they may come from the environment.
+    """
     if not _MASTER.fullmatch(settings.master):
-        raise ConfigurationError(
-            f"spark.master is {settings.master!r}: it is local[*], local[4] or the like, yarn, spark://… or k8s://…"
-        )
+        raise ConfigurationError("spark.master must be local[*], local[4] or the like, yarn, spark://… or k8s://…")
     if not _MEMORY.fullmatch(settings.driver_memory):
-        raise ConfigurationError(f"spark.driver_memory is {settings.driver_memory!r}: it is a number and m or g")
+        raise ConfigurationError("spark.driver_memory must be a number and m or g")
 
 
 def _from_environment(settings: SparkSettings) -> dict[str, str]:

@@ -78,12 +78,21 @@ def test_the_page_is_opened(past: OpenRepository, invoke: Invoke, monkeypatch: p
     launched: list[str] = []
     monkeypatch.setattr(click, "launch", launched.append)
     found = stored_run(past)
+    assert invoke("report", "--html", "page.html").exit_code == 0
+    forged = Path("page.html").read_bytes().replace(b"<body>", b"<body><script>alert(1)</script>")
+    page.write(past.store, found.run_id, forged)
     opening = invoke("report", "--open")
 
     assert opening.exit_code == 0
     (file,) = launched
     assert file in opening.stderr and opening.stdout == ""
     assert found.run_id in Path(file).read_text()
+    assert b"<script>alert" in forged and "<script>alert" not in Path(file).read_text()
+
+
+def test_what_is_no_run_id_becomes_no_path(past: OpenRepository, invoke: Invoke) -> None:
+    stored_run(past)
+    assert_one_line(invoke("report", "../../data", "--open"), "'../../data' is no run id: `lakefs-gc status`")
 
 
 def test_a_run_that_failed(past: OpenRepository, invoke: Invoke) -> None:

@@ -4,16 +4,26 @@ Keys are relative to the storage namespace. The root is the one lakeFS uses for 
 the server's own files of a preparation are siblings; only folders that hold our plan are ours.
 """
 
+import re
 from collections.abc import Iterator
 
+from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 ROOT = "_lakefs/retention/gc/uncommitted/"
+_ONE_NAME = re.compile(r"[\w-]+", re.ASCII)
 
 
 def folder(run_id: str) -> str:
-    """The run's folder, with a trailing slash."""
+    """The run's folder, with a trailing slash.
+
+    Every key of a run is made here, and an id may come from a command line, a launch or a file: it must be one name.
+
+    Raises CollectionError where the text is no such name.
+    """
+    if not _ONE_NAME.fullmatch(run_id):
+        raise CollectionError(f"{run_id!r} is no run id: `lakefs-gc status` lists the ids of all runs")
     return f"{ROOT}{run_id}/"
 
 

@@ -247,7 +247,7 @@ def _one_line(failure: object) -> str:
 def api_endpoint(endpoint: str) -> str:
     """The base of all calls, from an endpoint with or without `/api/v1`.
 
-    Raises ConfigurationError, which does not repeat the setting where it may hold a password.
+    Raises ConfigurationError, which does not repeat the setting: it may come from the environment, or hold a password.
     """
     if "@" in endpoint:
         raise ConfigurationError(
@@ -256,7 +256,7 @@ def api_endpoint(endpoint: str) -> str:
     base = endpoint.strip().rstrip("/")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigurationError(f"lakefs.endpoint {endpoint!r} is no address such as https://lakefs.example.com")
+        raise ConfigurationError("lakefs.endpoint is no address such as https://lakefs.example.com")
     return base if base.endswith(_API_PATH) else base + _API_PATH
 
 

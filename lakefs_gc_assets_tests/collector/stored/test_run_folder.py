@@ -1,6 +1,9 @@
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -21,6 +24,13 @@ def test_where_things_lie() -> None:
     assert run_folder.frame(RUN, "store_df") == root + "store_df/"
     assert run_folder.manifest(RUN, "store_df") == root + "store_df/manifest.json"
     assert run_folder.receipts(RUN) == root + "receipts/"
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "../../data", "/etc", "a\\b", "a\n", "a b", "é"])
+def test_what_is_no_name_of_a_run_becomes_no_key(run_id: str) -> None:
+    for key_of in (run_folder.folder, run_folder.plan, run_folder.report, run_folder.page, run_folder.receipts):
+        with pytest.raises(CollectionError, match="is no run id"):
+            key_of(run_id)
 
 
 def test_nothing_of_a_run_is_ever_listed_as_data() -> None:
