@@ -7,22 +7,23 @@ names, and those that `explain` asked for. Forecasts, whose folders have no plan
 newest that was made never does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
-from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES
+from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _FOLDERS_BEFORE_FACTS = ("range_sizes", "range_hashes", "head_ranges", "named_ranges")
@@ -177,16 +178,16 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     # Only what goes is compared with what others need, so that nothing is read where nothing goes.
     if going or any(run.may_have_prepared for run in expired):
         needed = needed.union(
-            *(uncommitted.preparations_of(store, run.run_id, run.entries) for run in staying),
+            *(preparations_of(store, run.run_id, run.entries) for run in staying),
             *(
-                uncommitted.preparations_of(store, forecast.forecast_id, forecast.entries)
+                preparations_of(store, forecast.forecast_id, forecast.entries)
                 for forecast in past
                 if forecast.forecast_id in kept_forecasts
             ),
         )
 
     def alone(run_id: str, entries: frozenset[str]) -> tuple[str, ...]:
-        return tuple(sorted(uncommitted.preparations_of(store, run_id, entries) - needed))
+        return tuple(sorted(preparations_of(store, run_id, entries) - needed))
 
     return Expiry(
         tuple(
@@ -301,3 +302,36 @@ def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], p
     if uncommitted.folder_of_notes(run_id) in entries:
         removed += uncommitted.forget_preparations(store, run_id)
     return removed
+
+
+def preparations_of(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozenset[str]:
+    """The ids under which the server prepared for a run. What cannot be read names none.
+
+    Args:
+        entries: keys of the objects and folders directly in the run's folder.
+    """
+    ids: list[object] = []
+    if run_folder.frame(run_id, UNCOMMITTED_DF.name) in entries:
+        ids += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))
+    try:
+        report = reports.read(store, run_id)
+    except CorruptFile:
+        report = None
+    if report is not None:
+        ids += report.server_run_ids
+    if uncommitted.folder_of_notes(run_id) in entries:
+        ids += uncommitted.noted_preparations(store, run_id)
+    return frozenset(name for name in ids if isinstance(name, str) and layout.is_xid(name))
+
+
+def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
+    data = get_if_there(store, key)
+    if data is None:
+        return ()
+    try:
+        content = json.loads(data)
+        records_json.require_digest(content)
+        ids = content["figures"]["server_run_ids"]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ()
+    return ids if isinstance(ids, list) else ()

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lakefs_gc_assets.collector import guards, reporting
+from lakefs_gc_assets.collector import expiring, guards, reporting
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
@@ -133,7 +133,7 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_manifest.test_a_manifest_that_was_changed_ends_the_run,
     ),
     "manifests that were changed name what expires": TestedBug(
-        without_call(records_json, "require_digest", uncommitted._by_manifest),
+        without_call(records_json, "require_digest", expiring._by_manifest),
         _with_repository(
             test_uncommitted_preparations.test_a_manifest_that_cannot_be_read_names_nothing, "changed", Path()
         ),

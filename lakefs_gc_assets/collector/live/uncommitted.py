@@ -10,8 +10,7 @@ preparations of its rechecks. Notes in a folder of their own name what `explain`
 preparations lie in the same folder, and stay.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,15 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.frame.frames import UNCOMMITTED_DF
-from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import records_json, run_folder, tables
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch, get_if_there, head_if_there
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch, head_if_there
 from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _EMPTY_PAGE_TRIES = 20
@@ -407,39 +404,6 @@ def forget_preparations(store: ObjectStore, run_id: str) -> int:
     return delete_all(
         store, [folder_of_notes(run_id) + server_run_id for server_run_id in noted_preparations(store, run_id)]
     )
-
-
-def preparations_of(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozenset[str]:
-    """The ids under which the server prepared for a run. What cannot be read names none.
-
-    Args:
-        entries: keys of the objects and folders directly in the run's folder.
-    """
-    ids: list[object] = []
-    if run_folder.frame(run_id, UNCOMMITTED_DF.name) in entries:
-        ids += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))
-    try:
-        report = reports.read(store, run_id)
-    except CorruptFile:
-        report = None
-    if report is not None:
-        ids += report.server_run_ids
-    if folder_of_notes(run_id) in entries:
-        ids += noted_preparations(store, run_id)
-    return frozenset(name for name in ids if isinstance(name, str) and layout.is_xid(name))
-
-
-def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
-    data = get_if_there(store, key)
-    if data is None:
-        return ()
-    try:
-        content = json.loads(data)
-        records_json.require_digest(content)
-        ids = content["figures"]["server_run_ids"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return ()
-    return ids if isinstance(ids, list) else ()
 
 
 def remove_preparation(store: ObjectStore, server_run_id: str) -> int:
