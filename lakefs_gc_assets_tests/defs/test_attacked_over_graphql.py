@@ -156,7 +156,8 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
 
             # What Dagster keeps is changed and removed, and its sensors are sent beyond all events.
             cursor = {"__class__": "RunStatusSensorCursor", "record_id": 2**60, "update_timestamp": None}
-            attacker.sets_cursor("launch_opened_runs", json.dumps({**cursor, "record_timestamp": None}))
+            for sensor in ("launch_opened_runs", "note_failures"):
+                attacker.sets_cursor(sensor, json.dumps({**cursor, "record_timestamp": None}))
             attacker.sets_cursor("follow_deleted_report", to_come)
             for asset in ("sweeps", "candidates"):
                 event = {"eventType": "ASSET_MATERIALIZATION", "assetKey": {"path": [asset]}}
