@@ -186,7 +186,7 @@ def encode(result: Forecast) -> Mapping[str, object]:
         "cutoff": result.cutoff.isoformat(),
         "commits": result.commits,
         "ranges": result.ranges,
-        **_encode("stored", result.stored),
+        **_encode("held", result.stored),
         "rules": [
             {
                 "kind": freed.scenario.kind.value,
@@ -220,7 +220,7 @@ def _encode_folders(result: Forecast) -> dict[str, object]:
 
 def _encode_folder(result: Forecast, folder: FolderHolding) -> dict[str, object]:
     return {
-        **_encode("stored", folder.stored),
+        **_encode("held", folder.stored),
         "holders": [
             {
                 "kind": _kind(holding),

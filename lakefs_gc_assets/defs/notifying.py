@@ -224,9 +224,9 @@ def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
 
 def _in_words(report: Report) -> str:
     mode = "dry run" if report.dry_run else "quarantine" if report.moved else "sweep"
-    bytes_freed = report.object_bytes.get("deleted", 0)
+    bytes_freed = report.statistics.deleted_bytes
     freed = f", {size(bytes_freed)} freed" if bytes_freed else ""
-    counts = f" ({report.counts['candidates']:,} objects of garbage found, {report.did})" if report.counts else ""
+    counts = f" ({report.statistics.candidates:,} objects of garbage found, {report.did})" if report.counts else ""
     return f"{mode} of run {report.run_id} ({report.flow}): {report.ending.value}{freed}{counts}"
 
 

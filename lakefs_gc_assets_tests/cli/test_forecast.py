@@ -126,7 +126,7 @@ def test_folders_and_who_has_them(forecast: Invoke) -> None:
     found = json.loads(forecast("--days", "0", "--by-path", "1", "--json").stdout)["by_path"]
     assert (found["depth"], found["others"]) == (1, None)
     (folder,) = found["folders"]
-    assert (folder["folder"], folder["stored_objects"], folder["stored_bytes"]) == ("", 4, 20)
+    assert (folder["folder"], folder["held_objects"], folder["held_bytes"]) == ("", 4, 20)
     assert folder["holders"][0] == {
         "kind": "branch",
         "name": "dev",
