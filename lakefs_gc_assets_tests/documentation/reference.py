@@ -153,7 +153,8 @@ def report_page() -> str:
         "Each run leaves `report.json` in its folder, `_lakefs/retention/gc/uncommitted/RUN/`, failed runs too. "
         "`lakefs-gc run --json`, `approve --json` and `report --json` answer it. Times are ISO 8601 in UTC, sizes "
         f"bytes. This is format version {FORMAT_VERSION}; a program reads reports of its own version alone "
-        "([upgrading](../upgrading.md)), and the entry `sha256` finds what was changed by accident.",
+        "([upgrading](../upgrading.md)), and the entry `sha256` finds what was changed by accident. `counts` and "
+        "`object_bytes` have [the figures of a run](figures.md).",
         _table(rows, ("field", "type", "meaning")),
         "## Endings",
         "`ending` is one of these texts. One may be added; none is changed or taken away.",

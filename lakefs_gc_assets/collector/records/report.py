@@ -95,11 +95,9 @@ class Report:
         cutoff: objects that are not older by LastModified and by name stay.
         windows: slice windows that the run was about.
         last_read_slice: the newest slice that was listed; empty where none was.
-        counts: objects, addresses, commits and ranges by what they were found to be; empty where the run failed. Among
-            the names are stored (all objects that the run knows of, those of the run it builds on included), listed,
-            uncommitted, committed, candidates, deleted, quarantined, failed, kept_live, and deleted_by_another_run:
-            what another run deleted after this one had listed it.
-        object_bytes: sizes of what was listed, candidates, deleted and quarantined; empty where the run failed.
+        counts: figures of the run by name, but for bytes, and commits by the reason why they stay. Those that it does
+            not know are absent, and all where the run failed.
+        object_bytes: figures of the run in bytes, by the name that the objects have in `counts`.
         kept: unreferenced objects that stay, by reason.
         commit_source: how the run learned of commits, such as a refs dump; empty where it failed.
         server_run_ids: ids that the server gave to the uncommitted data that it prepared.
