@@ -232,7 +232,7 @@ class StoredFigures:
         inventory: manifest of the S3 Inventory that was read in place of a listing.
         why_clean: why a run that was to build on another one looks at everything.
         base_run: the run that was built on.
-        pending_before: objects that waited there.
+        pending_before: objects that the base run left for this one to look at again.
     """
 
     flow: str
@@ -256,12 +256,12 @@ class UncommittedFigures:
 
     Attributes:
         server_run_ids: ids under which the server wrote, of this repository alone.
-        pages: answers that count: those with a location, and empty ones that the server repeated.
+        pages: pages of the server that count: those with a location, and empty ones that it repeated.
         files: keys of the files, relative to the storage namespace.
     """
 
     server_run_ids: tuple[str, ...]
-    pages: Annotated[int, "answers"]
+    pages: Annotated[int, "pages"]
     files: tuple[str, ...]
 
 
@@ -273,11 +273,12 @@ class CommittedFigures:
         commit_source: where commits were learnt from.
         commits: live commits.
         commits_fetched: live commits that were asked for one by one.
-        metaranges_read, ranges_read: files that this run read.
-        entries_promised: entries that the metaranges count; None where commits come from a listing of files.
+        metaranges_read: metaranges that this run read.
+        ranges_read: ranges that this run read.
+        entries_promised: entries that the metaranges count; unknown where commits come from a listing of files.
         heads: metarange of each branch's head, by the branch's name.
         sealed: the branch of each sealed staging token: its commit is under way, or failed and was not repeated.
-        branches_before: branches that the run counted with which this one is compared; None for unknown.
+        branches_before: branches by the count of the earlier run that this one is compared with.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
             on have read.
         retention: commits by the reason why they stay, in flows by retention.
@@ -293,7 +294,7 @@ class CommittedFigures:
             sealed shortly before.
         tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where it cannot
             be told which these are.
-        expired, expired_bytes: objects that are looked at because ranges expired that the base run tracked.
+        expired, expired_bytes: what is looked at because ranges expired that the base run tracked.
         ranges_noted: live ranges that were not read, since an earlier run recorded facts about them.
         addresses_noted: addresses of these ranges, each range for itself: only those that the run looked up among the
             facts are in the frame.

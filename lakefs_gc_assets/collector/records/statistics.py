@@ -73,11 +73,10 @@ class RunStatistics:
         expired_objects: objects that the run looked at since they expired after the run that it builds on.
         live: objects that the run looked at and that something references: neither kept nor garbage.
         kept: unreferenced objects that stay; `kept` of the report counts them by reason.
-        candidates, candidates_bytes: garbage: objects that nothing references and that are old enough to go.
+        candidates, candidates_bytes: garbage, which nothing references and which is old enough to go.
         late_arrivals: garbage that came into a slice after an earlier run had sealed it.
-        deleted, deleted_bytes: garbage that the run deleted, and so the bytes that it freed; what moved to quarantine
-            is not deleted.
-        quarantined, quarantined_bytes: garbage that the run moved to quarantine; a purge frees its bytes.
+        deleted, deleted_bytes: garbage that the run deleted, so that its bytes are free; none of it is in quarantine.
+        quarantined, quarantined_bytes: garbage that the run moved to quarantine: a purge frees its bytes.
         failed: garbage that the run could not delete.
         undeletable: garbage that neither this run nor earlier ones could delete.
         kept_live: candidates that were live at the recheck right before the deletion, and stay.
