@@ -5,7 +5,8 @@
 
 import os
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -487,16 +488,36 @@ class NotificationSettings(Settings):
     ended_webhook: str = _secret("URL that is told what each run did that came to its end")
 
 
+_GB = 2**30
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+UNKNOWN_CLASS = "unknown"
+"""Stands for the storage class of objects that were not listed, or were listed by an earlier version."""
+
+
 class ReportSettings(Settings):
     """The page that each run leaves, report.html."""
 
-    price_per_gb_month: float = Field(
-        default=0,
-        ge=0,
-        description="What the store charges for a GB (2^30 bytes) and month; the page then says what garbage costs. "
-        "0: it says bytes alone.",
+    price_per_gb_month: Price | dict[str, Price] = Field(
+        default=0.0,
+        description="What the store charges for a GB (2^30 bytes) and month; pages then say what garbage costs. One "
+        "number, or one for each storage class as the store spells it, such as `{STANDARD: 0.023, GLACIER: 0.0036}`; "
+        "`unknown` there is for objects whose class is not known. 0: bytes alone.",
     )
     currency: str = Field(default="USD", max_length=10, description="What that price is in.")
+
+    def monthly_cost(self, total: int, classes: Mapping[str, int]) -> tuple[float, int]:
+        """Cost of bytes for a month, and how many of them are of a class without a price.
+
+        Args:
+            total: all bytes; those in no class are of unknown class.
+            classes: bytes by storage class.
+        """
+        prices = self.price_per_gb_month
+        if not isinstance(prices, dict):
+            return total / _GB * prices, 0
+        sizes = {**classes, UNKNOWN_CLASS: total - sum(classes.values()) + classes.get(UNKNOWN_CLASS, 0)}
+        unpriced = sum(size for name, size in sizes.items() if name not in prices)
+        return sum(size / _GB * prices[name] for name, size in sizes.items() if name in prices), unpriced
 
 
 class Configuration(Settings):

@@ -81,6 +81,12 @@ ETAGS = st.sampled_from([None, *_PLAIN_ETAGS, *_PARTS_ETAGS, *_OTHER_ETAGS])
 SIZES = st.sampled_from([0, 1, 2, 3, 2**31, 2**62])
 LAYOUTS = st.sampled_from([layout.value for layout in Layout])
 
+
+def _with_class(row: dict[str, Any]) -> dict[str, Any]:
+    """The class follows from the size: more to draw would make rows too large."""
+    return {**row, "storage_class": (None, "STANDARD", "GLACIER")[row["size"] % 3]}
+
+
 LISTED_ROWS = st.fixed_dictionaries(
     {
         "address": ADDRESSES,
@@ -92,7 +98,7 @@ LISTED_ROWS = st.fixed_dictionaries(
         "size": SIZES,
         "etag": ETAGS,
     }
-)
+).map(_with_class)
 RECEIPT_ROWS = st.fixed_dictionaries(
     {
         "address": ADDRESSES,
@@ -485,6 +491,7 @@ class EngineContract(Generic[R]):
                 "last_modified": modified,
                 "size": 1,
                 "etag": etag,
+                "storage_class": None,
             }
             for layout in Layout
             for window in ("2026-11", "other")

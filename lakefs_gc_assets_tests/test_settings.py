@@ -17,7 +17,14 @@ from lakefs_gc_assets.configuration_file import (
     loaded_from,
 )
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings, StoreSettings
+from lakefs_gc_assets.settings import (
+    CollectionSettings,
+    Configuration,
+    LakeFSSettings,
+    ReportSettings,
+    SparkSettings,
+    StoreSettings,
+)
 
 SECRET = "s3cr3t/never+shown"
 
@@ -77,6 +84,26 @@ class TestWhatSettingsAre:
         for section in (LakeFSSettings, StoreSettings, CollectionSettings, SparkSettings):
             for name, setting in section.model_fields.items():
                 assert setting.description, f"{section.__name__}.{name}"
+
+    @given(
+        st.dictionaries(st.sampled_from(["STANDARD", "GLACIER", "unknown"]), st.floats(0, 10)),
+        st.dictionaries(st.sampled_from(["STANDARD", "GLACIER", "COLD"]), st.integers(0, 2**50)),
+        st.integers(0, 2**50),
+    )
+    def test_each_byte_has_the_price_of_its_class_or_none(
+        self, prices: dict[str, float], classes: dict[str, int], rest: int
+    ) -> None:
+        total = sum(classes.values()) + rest
+        cost, unpriced = ReportSettings(price_per_gb_month=prices or 0).monthly_cost(total, classes)
+        sizes = {**classes, "unknown": rest}
+        assert cost == pytest.approx(sum(size / 2**30 * prices.get(name, 0) for name, size in sizes.items()))
+        assert unpriced == (sum(size for name, size in sizes.items() if name not in prices) if prices else 0)
+        assert ReportSettings(price_per_gb_month=3).monthly_cost(total, classes) == (total / 2**30 * 3, 0)
+
+    @pytest.mark.parametrize("price", [-1, {"STANDARD": -1}, {"STANDARD": "dear"}, {"STANDARD": float("nan")}, "dear"])
+    def test_a_price_is_a_number_or_one_for_each_class(self, price: Any) -> None:
+        with pytest.raises(ValidationError):
+            ReportSettings(price_per_gb_month=price)
 
     def test_settings_never_change(self) -> None:
         settings: Any = CollectionSettings()

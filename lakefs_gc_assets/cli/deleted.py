@@ -30,8 +30,8 @@ def deleted(
 ) -> None:
     """Lists the outcome of each object that a run was to delete.
 
-    Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live, or
-    deleted_by_another_run; for a dry run it is dry_run.
+    Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live,
+    kept_archived, or deleted_by_another_run; for a dry run it is dry_run.
     """
     opened = open_collector(loaded_configuration(file, repository)).open()
     write_frame(opened, "deleted_report", run_id, _COLUMNS, form, out, progress_unless(quiet), sweeps=True)

@@ -28,6 +28,7 @@ _DECIDED = {
     Outcome.ACCEPTED: "deleted",
     Outcome.FAILED: "tried to delete, and failed",
     Outcome.KEPT_LIVE: "kept as live at the recheck",
+    Outcome.KEPT_ARCHIVED: "kept, since quarantine cannot copy what is in an archive tier",
     Outcome.COPIED: "copied to quarantine",
     Outcome.QUARANTINED: "moved to quarantine",
     Outcome.RESTORED: "brought it back",

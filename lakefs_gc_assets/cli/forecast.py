@@ -120,6 +120,13 @@ def describe(result: Forecast) -> Iterator[str]:
         yield f"{freed.scenario.name:<{width}}  {freed.scenario.commits_expired:>15,}  {_amount(freed.amount)}"
     for freed in result.rules:
         yield from (f"  {freed.scenario.name}: {note}" for note in freed.scenario.notes)
+    if cost := page.cost(result, result.in_force.amount.bytes):
+        yield f"by the rules in force a run would free what costs {cost}"
+    if result.listed is not None:
+        by_class = (
+            f"{name} {amount.objects:,} objects, {size(amount.bytes)}" for name, amount in result.listed.amounts.items()
+        )
+        yield f"storage classes, as run {result.listed.run_id} listed them: {'; '.join(by_class)}"
     yield ""
     yield from _describe_holdings(result)
     if result.by_folder is not None:
@@ -200,6 +207,11 @@ def encode(result: Forecast) -> Mapping[str, object]:
         ],
         "holders": [_encode_holding(result, holding) for holding in result.holdings],
         "undecided": result.undecided,
+        "storage_classes": result.listed
+        and {
+            "run_id": result.listed.run_id,
+            "listed": {name: amount._asdict() for name, amount in result.listed.amounts.items()},
+        },
         **_encode_folders(result),
     }
 

@@ -30,6 +30,8 @@ HELP = {
     "last_run_step_wait_seconds": "Time that each of its steps waited for safety; 0 without a wait.",
     "last_run_objects": "Objects or addresses of the newest finished run, by kind, as far as it knows them.",
     "last_run_bytes": "Their bytes.",
+    "last_run_class_objects": "Objects of the newest finished run, by kind and storage class.",
+    "last_run_class_bytes": "Their bytes.",
     "last_run_kept_objects": "Unreferenced objects that the run kept, by reason.",
     "stored_objects": "Stored objects that the run knows of.",
     "last_sweep_timestamp_seconds": "End of the newest successful sweep.",
@@ -97,6 +99,10 @@ def _measure_run(run_report: Report) -> Iterator[Sample]:
             yield "last_run_objects", {"kind": name}, value
         elif unit == BYTES:
             yield "last_run_bytes", {"kind": name.removesuffix("_bytes")}, value
+    for kind, classes in run_report.storage_classes.items():
+        for name, amount in classes.items():
+            yield "last_run_class_objects", {"kind": kind, "class": name}, amount["objects"]
+            yield "last_run_class_bytes", {"kind": kind, "class": name}, amount["bytes"]
     for reason, count in run_report.kept.items():
         yield "last_run_kept_objects", {"reason": reason}, count
     for metric, known in (

@@ -29,13 +29,13 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records.across_runs import Verdict
-from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
 from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import GuardTripped
-from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _WAY_BACK = (
@@ -131,6 +131,7 @@ def make_report(
         compacted_bases=committed.figures.compacted_bases,
         provisional_ranges=committed.figures.provisional_ranges,
         expired_objects=committed.figures.expired,
+        unreadable=candidates.figures.unreadable,
         candidates=mark.candidates,
         candidates_bytes=mark.candidate_bytes,
         late_arrivals=late_arrivals,
@@ -141,6 +142,8 @@ def make_report(
         failed=objects[Outcome.FAILED],
         undeletable=len(failures.failing) if failures else 0,
         kept_live=objects[Outcome.KEPT_LIVE],
+        kept_archived=objects[Outcome.KEPT_ARCHIVED],
+        kept_archived_bytes=amounts[Outcome.KEPT_ARCHIVED].bytes,
         deleted_by_another_run=objects[Outcome.DELETED_BY_ANOTHER_RUN],
     )
     swept_well = failures is None or failures.success
@@ -162,6 +165,10 @@ def make_report(
         last_read_slice=listed.figures.last_read_slice,
         counts=statistics.counts | dict(committed.figures.retention),
         object_bytes=statistics.object_bytes,
+        storage_classes={
+            "listed": by_class(listed.manifest, Amount(mark.listed, mark.listed_bytes)),
+            "candidates": by_class(candidates.manifest, Amount(mark.candidates, mark.candidate_bytes)),
+        },
         kept=dict(mark.kept),
         commit_source=committed.figures.commit_source,
         server_run_ids=uncommitted.figures.server_run_ids,
@@ -175,6 +182,7 @@ def make_report(
             *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),
+            *describe_archived(amounts[Outcome.KEPT_ARCHIVED]),
         ),
     )
 
@@ -192,6 +200,15 @@ def report_failure(store: ObjectStore, plan: Plan, now: datetime, error: str) ->
     """The report of a run that a step ended with an error, with the steps that had ended before."""
     spans = read_spans(store, plan.run_id, plan.attempt)
     return replace(failed(plan, now, error), **seconds_by_step(spans))
+
+
+def by_class(manifest: Manifest[Any], total: Amount) -> dict[str, dict[str, int]]:
+    """Objects and bytes by storage class; those whose class is not known are under `UNKNOWN_CLASS`."""
+    by_class = manifest.classes
+    rest = total - Amount(*(sum(column) for column in zip(Amount(), *by_class.values(), strict=True)))
+    if by_class and rest.objects:
+        by_class[UNKNOWN_CLASS] = rest
+    return {name: amount._asdict() for name, amount in sorted(by_class.items())}
 
 
 def list_warnings(
@@ -266,13 +283,24 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
 
 def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> str | None:
     """Objects kept because too many paths had to be checked, and the setting for it. None if all were checked."""
-    kept, unasked = candidates.figures.kept.get(Kept.UNCERTAIN.value, 0), candidates.figures.paths_unasked
-    if not kept:
+    kept = sum(candidates.figures.kept.get(why.value, 0) for why in (Kept.UNCERTAIN, Kept.UNREADABLE))
+    unasked = candidates.figures.paths_unasked
+    if not kept or not unasked:
         return None
     return (
         f"{kept:,} objects stay although they may be garbage: whether they are staged could not be asked for within "
         f"collection.hidden_suspect_limit ({settings.hidden_suspect_limit:,}). {unasked:,} more questions would tell: "
         "raise it by as much, or delete branches that nobody needs"
+    )
+
+
+def describe_archived(kept: Amount) -> tuple[str, ...]:
+    """What a sweep into quarantine kept, since it cannot copy it; empty if there was nothing."""
+    if not kept.objects:
+        return ()
+    return (
+        f"{kept.objects:,} objects of garbage, {size(kept.bytes)}, stay: they are in an archive "
+        "tier, and quarantine cannot copy them. Bring them back from there, or sweep with sweep_mode: delete",
     )
 
 

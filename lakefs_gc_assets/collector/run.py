@@ -333,6 +333,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 kept={**reasons.kept, **cleared.kept},
                 paths_asked=cleared.asked,
                 paths_unasked=cleared.unasked,
+                unreadable=cleared.unreadable,
                 missing=gap.missing,
                 expected=gap.expected,
                 missing_examples=gap.examples,

@@ -99,7 +99,7 @@ class Step(Generic[R]):
             count: rows of the tables together, about.
         """
         written = self.engine.map_distinct(rows, self._writer(frame, self._place), files.WRITTEN, count)
-        return _files(self.engine.collect(written))
+        return files.frame_files(self.engine.collect(written))
 
     def complete(
         self,
@@ -154,7 +154,7 @@ class Step(Generic[R]):
 
     def _write(self, frame: Frame[Any], rows: R, place: files.Placed) -> tuple[FrameFile, ...]:
         written = self.engine.map_batches(rows, self._writer(frame, place), files.WRITTEN)
-        return _files(self.engine.collect(written))
+        return files.frame_files(self.engine.collect(written))
 
     def _writer(self, frame: Frame[Any], place: files.Placed) -> Callable[..., Iterator[pa.RecordBatch]]:
         folder = run_folder.frame(self.plan.run_id, frame.name)
@@ -216,7 +216,3 @@ def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.Recor
 
 def _add_and_place(add: files.Placed, place: files.Placed, batch: pa.RecordBatch) -> pa.RecordBatch:
     return place(add(batch))
-
-
-def _files(written: pa.Table) -> tuple[FrameFile, ...]:
-    return tuple(FrameFile(**row) for row in written.to_pylist())

@@ -223,6 +223,7 @@ def report_figures(report: Report) -> dict[str, object]:
         "deleted": described(statistics.deleted, "objects", statistics.deleted_bytes),
         "failed": described(statistics.failed, "objects"),
         "kept_live": described(statistics.kept_live, "objects"),
+        "kept_archived": described(statistics.kept_archived, "objects", statistics.kept_archived_bytes),
         "deleted_by_another_run": described(statistics.deleted_by_another_run, "objects"),
     }
     if report.moved:

@@ -83,6 +83,7 @@ def forecast_now(
         if ours is None:
             raise
         raise ours from error
+    result = replace(result, prices=collector.configuration.report)
     try:
         page.write(opened.store, result)
     except StorageError as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import repeat
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -22,9 +23,10 @@ LISTING_SCHEMA = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
         pa.field("last_modified", pa.timestamp("us", "UTC"), nullable=False),
         pa.field("etag", pa.string()),
+        pa.field("storage_class", pa.string()),
     ]
 )
-"""Columns of a listing; `etag` without quotes, null where the store has none."""
+"""Columns of a listing: `etag` without quotes, `storage_class` as the service spells it; null where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class ObjectFacts:
     Attributes:
         md5: of the content, in hexadecimal, where `head` knows that the service tells the MD5 of this very object; None
             where it may be something else, and in listings that do not say how an object is encrypted.
+        storage_class: class or access tier, where a listing tells it.
     """
 
     key: str
@@ -41,6 +44,7 @@ class ObjectFacts:
     last_modified: datetime
     etag: str | None
     md5: str | None = field(default=None, compare=False)
+    storage_class: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,10 @@ class Page:
 
     def objects(self) -> Iterator[ObjectFacts]:
         """The rows as `head` has them, but for the MD5."""
-        keys, sizes, times, etags = (column.to_pylist() for column in self.rows.columns)
+        keys, sizes, times, etags, classes = (column.to_pylist() for column in self.rows.columns)
         utc = (time.astimezone(UTC) for time in times)
-        return map(ObjectFacts, keys, sizes, utc, etags if self.versions is None else self.versions)
+        versions = etags if self.versions is None else self.versions
+        return map(ObjectFacts, keys, sizes, utc, versions, repeat(None), classes)
 
 
 def as_batch(objects: Sequence[ObjectFacts]) -> pa.RecordBatch:

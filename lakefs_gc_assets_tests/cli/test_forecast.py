@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,22 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.cli.forecast import describe
+from lakefs_gc_assets.cli.forecast import describe, encode
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion
+from lakefs_gc_assets.collector.forecast.forecast import (
+    ByFolder,
+    FolderHolding,
+    Forecast,
+    Freed,
+    Holding,
+    ListedClasses,
+    Portion,
+)
 from lakefs_gc_assets.collector.forecast.scenarios import Holder, Kind, Scenario
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository
@@ -193,6 +203,11 @@ def test_what_is_kept_longer_without_a_branch_is_told_as_less() -> None:
     dev = Holding(Holder(Kind.BRANCH, "dev", 1, now - 3 * DAY), Amount(5, 5), Amount(1, 1), deleted)
     found = Forecast("repo", "id", now, now, 4, 5, Amount(9, 9), (in_force,), (dev,), undecided=True)
     assert found.more_if_deleted(dev) == Amount(-1, -1024)
+    listed = ListedClasses("run", now, {"GLACIER": Amount(1, 2**30)})
+    priced = replace(found, listed=listed, prices=ReportSettings(price_per_gb_month=2**20))
+    assert "by the rules in force a run would free what costs 2.00 USD a month" in [*describe(priced)]
+    assert "storage classes, as run run listed them: GLACIER 1 objects, 1.0 GiB" in [*describe(priced)]
+    assert encode(priced)["storage_classes"] == {"run_id": "run", "listed": {"GLACIER": {"objects": 1, "bytes": 2**30}}}
     lines = [*describe(found)]
     assert any("-1.0 KiB" in line for line in lines)
     assert "collection.hidden_suspect_limit" in lines[-1]

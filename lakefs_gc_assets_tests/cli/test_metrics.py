@@ -45,7 +45,12 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
     assert printed(automated, tmp_path, monkeypatch).keys() == {"quarantine_objects", "quarantine_bytes"}
     swept = ended(automated.repository, began(automated.repository, DAY))
     dry = ended(
-        automated.repository, began(automated.repository, HOUR, sweep=False), dry_run=True, checkpoint=None, **TOOK
+        automated.repository,
+        began(automated.repository, HOUR, sweep=False),
+        dry_run=True,
+        checkpoint=None,
+        storage_classes={"listed": {"GLACIER": {"objects": 2, "bytes": 30}}},
+        **TOOK,
     )
 
     found = printed(automated, tmp_path, monkeypatch)
@@ -58,6 +63,9 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
     assert found["last_run_duration_seconds"] == {label: 34}, "no time between steps"
     assert found["last_run_step_wait_seconds"] == {f'{label},step="committed_df"': 30}
     assert "stored_objects" not in found
+    of_class = f'{label},kind="listed",class="GLACIER"'
+    assert found["last_run_class_objects"] == {of_class: 2}
+    assert found["last_run_class_bytes"] == {of_class: 30}
 
     automated.repository.store.put(run_folder.report(dry.run_id), b"damaged")
     found = printed(automated, tmp_path, monkeypatch)

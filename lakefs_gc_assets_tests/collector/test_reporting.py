@@ -1,18 +1,58 @@
 from dataclasses import replace
 
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STORE_DF
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept
 from lakefs_gc_assets.collector.records.report import describe
-from lakefs_gc_assets.collector.reporting import describe_compacted, describe_unasked
-from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES, COMMITTED_FIGURES, made_frame
+from lakefs_gc_assets.collector.reporting import by_class, describe_archived, describe_compacted, describe_unasked
+from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
+from lakefs_gc_assets_tests.collector.made_frames import (
+    CANDIDATE_FIGURES,
+    COMMITTED_FIGURES,
+    LISTED_FIGURES,
+    made_frame,
+)
 from lakefs_gc_assets_tests.simulation.asked import ASKED
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.faults import scene_before
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.scenes import Ended
+
+
+class TestStorageClasses:
+    @given(
+        st.lists(
+            st.dictionaries(st.sampled_from(["STANDARD", "GLACIER"]), st.tuples(st.integers(1, 9), st.integers(0, 99)))
+        ),
+        st.integers(0, 9),
+        st.integers(0, 99),
+    )
+    def test_add_up_to_everything(
+        self, classes: list[dict[str, tuple[int, int]]], unknown: int, unknown_bytes: int
+    ) -> None:
+        frame = made_frame(STORE_DF, 1, LISTED_FIGURES)
+        files = tuple(replace(frame.manifest.files[0], classes=each) for each in classes)
+        known = [amount for each in classes for amount in each.values()]
+        objects, size = sum(each[0] for each in known) + unknown, sum(each[1] for each in known) + unknown_bytes
+        found = by_class(replace(frame.manifest, files=files), Amount(objects, size))
+        if not known:
+            assert found == {}
+        else:
+            assert sum(amount["objects"] for amount in found.values()) == objects
+            assert (UNKNOWN_CLASS in found) == bool(unknown)
+            if unknown:
+                assert found[UNKNOWN_CLASS] == {"objects": unknown, "bytes": unknown_bytes}
+
+
+class TestArchivedObjects:
+    def test_that_quarantine_kept_are_told_with_the_way_out(self) -> None:
+        assert describe_archived(Amount()) == ()
+        (told,) = describe_archived(Amount(3, 2**30))
+        assert told.startswith("3 objects of garbage, 1.0 GiB, stay") and "sweep_mode: delete" in told
 
 
 class TestServersThatCompact:

@@ -59,13 +59,14 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.errors import AccessDenied, GuardTripped, OrderViolation, StorageError
+from lakefs_gc_assets.errors import AccessDenied, GuardTripped, ObjectArchived, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.objects import keys_below
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -81,10 +82,11 @@ from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.simulation import collecting
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
+from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import moment
 from lakefs_gc_assets_tests.simulation.collecting import Run, open_repository
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
-from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, OPTIMIZED, SWEEP
+from lakefs_gc_assets_tests.simulation.fault_kinds import DRY, MOVE, OPTIMIZED, SWEEP
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.spark.frame_rows import listed as listed_row
@@ -500,6 +502,24 @@ class TestWhatRunsTell:
         with told_by("clean") as (scene, _), mock.patch.object(passes, "judge_failures", lambda *arguments: verdict):
             scene.start(SWEEP, Faults())
             assert (scene.told.success, scene.told.counts["undeletable"]) == (False, 1)
+
+    def test_archived_garbage_that_quarantine_cannot_copy(self) -> None:
+        """Nothing fails, in the first run or in a later one, and nothing goes."""
+
+        def refuse(view: BucketView, source: str, target: str) -> None:
+            raise ObjectArchived(f"cannot copy {source!r}: it is in an archive tier")
+
+        with told_by("clean") as (scene, _), mock.patch.object(BucketView, "copy", refuse):
+            before = keys_below(scene.store, "data/")
+            assert scene.start(MOVE, Faults()) is Ended.WELL
+            found = scene.told
+            assert keys_below(scene.store, "data/") == before
+        assert (found.ending, found.success) == (Ending.KEPT_ARCHIVED, True)
+        assert found.counts["kept_archived"] == found.counts["candidates"] > 0 == found.counts["failed"]
+        assert found.object_bytes["kept_archived"] == found.object_bytes["candidates"]
+        (warning,) = [line for line in found.warnings if "archive tier" in line]
+        assert warning.startswith(f"{found.counts['candidates']:,} objects of garbage")
+        assert any(line.startswith("  archived ") for line in reports.describe(found))
 
     def test_an_optimized_run(self) -> None:
         with told_by("optimized") as (scene, told):

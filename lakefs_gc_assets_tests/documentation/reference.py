@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 from pydantic.fields import FieldInfo
@@ -88,6 +88,8 @@ def _type(field: FieldInfo) -> str:
     kind = field.annotation
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f"`{each}`" if each else "empty" for each in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return "number, or a number for each storage class; at least 0"
     if get_origin(kind) is list:
         return "list of texts"
     if get_origin(kind) is dict:

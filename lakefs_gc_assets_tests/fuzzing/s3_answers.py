@@ -20,6 +20,7 @@ from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text, mutated
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 
 _ROOT = "repo/"
+_CLASSES = ("STANDARD", "GLACIER", "")
 _WORDS = (
     b"true",
     b"false",
@@ -85,7 +86,7 @@ def _listing(rng: random.Random, keys: list[str]) -> bytes:
             + _tag("LastModified", "2026-01-01T00:00:00.000Z")
             + _tag("ETag", "&quot;d41d8cd98f00b204e9800998ecf8427e&quot;")
             + _tag("Size", str(len(key)))
-            + rng.choice(("", _tag("StorageClass", "STANDARD"), _tag("Owner", _tag("ID", "owner")))),
+            + rng.choice(("", *(_tag("StorageClass", name) for name in _CLASSES), _tag("Owner", _tag("ID", "owner")))),
         )
         for key in keys
     )
@@ -141,7 +142,8 @@ def _plainly(body: bytes) -> dict[str, Any]:
     rows = []
     for row in root.findall("Contents"):
         key = row.findtext("Key") or ""
-        rows.append((unquote_plus(key) if encoded else key, int(row.findtext("Size") or 0)))
+        name = unquote_plus(key) if encoded else key
+        rows.append((name, int(row.findtext("Size") or 0), row.findtext("StorageClass") or "STANDARD"))
     return {"rows": rows, "more": root.findtext("IsTruncated") == "true"}
 
 
@@ -149,21 +151,21 @@ def _listing_case(rng: random.Random) -> Case:
     """All rows of the answer in their order, or an error; never a part of them."""
     service, body = _service(), _damaged(rng, _listing(rng, _keys(rng)))
 
-    def read() -> list[tuple[str, int]]:
+    def read() -> list[tuple[str, int, str]]:
         service.answer = body
-        found: list[tuple[str, int]] = []
+        found: list[tuple[str, int, str]] = []
         for batch in service.store.list("data/"):
             batch.validate(full=True)
-            found += zip(batch["key"].to_pylist(), batch["size"].to_pylist(), strict=True)
+            found += zip(*(batch[name].to_pylist() for name in ("key", "size", "storage_class")), strict=True)
         return found
 
-    def right(found: list[tuple[str, int]]) -> None:
+    def right(found: list[tuple[str, int, str]]) -> None:
         plainly = _plainly(body)
         assert not plainly["more"], "there is more"
-        assert [(_ROOT + key, size) for key, size in found] == [
+        assert [(_ROOT + key, *more) for key, *more in found] == [
             row for row in plainly["rows"] if row[0] != "repo/data/"
         ]
-        keys = [key.encode() for key, _ in found]
+        keys = [key.encode() for key, *_ in found]
         assert keys == sorted(set(keys))
 
     return Case(len(body), lambda: outcome(read, right))
@@ -181,7 +183,7 @@ def _level_case(rng: random.Random) -> Case:
         plainly = _plainly(body)
         assert not plainly["more"], "there is more"
         rows = [row for row in plainly["rows"] if row[0] != "repo/data/"]
-        assert [(_ROOT + facts.key, facts.size) for facts in found.objects] == sorted(
+        assert [(_ROOT + facts.key, facts.size, facts.storage_class) for facts in found.objects] == sorted(
             rows, key=lambda row: row[0].encode()
         )
         assert all(prefix.endswith("/") and prefix.startswith("data/") for prefix in found.prefixes)

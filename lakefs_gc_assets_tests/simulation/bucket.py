@@ -281,6 +281,7 @@ def _batch(facts: Sequence[ObjectFacts]) -> pa.RecordBatch:
             pa.array([fact.size for fact in facts], pa.int64()),
             pa.array([fact.last_modified for fact in facts], LISTING_SCHEMA.field("last_modified").type),
             pa.array([fact.etag for fact in facts], pa.string()),
+            pa.array([fact.storage_class for fact in facts], pa.string()),
         ],
         schema=LISTING_SCHEMA,
     )

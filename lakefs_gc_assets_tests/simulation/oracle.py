@@ -388,7 +388,8 @@ class Oracle:
                 f"the report of run {run_id} says that other runs deleted {counts['deleted_by_another_run']} of its "
                 f"candidates, and they deleted {len(elsewhere)}"
             )
-        left = counts["failed"] + counts["kept_live"] + counts["deleted_by_another_run"]
+        kept = counts["kept_live"] + counts["kept_archived"]
+        left = counts["failed"] + kept + counts["deleted_by_another_run"]
         if not report["dry_run"] and not len(open_) <= left <= len(open_) + unknown:
             raise Violation(f"the report of run {run_id} accounts for {left} candidates left, of {len(open_)}")
         if (report["success"] or report["ended_well"]) and not report["dry_run"] and counts["failed"]:

@@ -33,6 +33,7 @@ def listed(address: str, **changed: Any) -> dict[str, Any]:
         "last_modified": datetime(2026, 10, 1, tzinfo=UTC),
         "size": 10,
         "etag": hashlib.md5(address.encode("utf-8", "surrogatepass")).hexdigest(),
+        "storage_class": None,
     }
     return {**usual, **changed}
 

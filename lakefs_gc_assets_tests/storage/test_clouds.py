@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.azure import store as azure
@@ -39,6 +39,23 @@ class Cloud:
         """A namespace of its own, or one named."""
         changed = self.server.settings().model_copy(update=settings)
         return open_store(changed, Namespace.parse(namespace or f"{self.root}/{uuid4().hex}"))
+
+    @property
+    def usual_class(self) -> str:
+        """The class of an object that nobody gave one."""
+        return "Hot" if self.module is azure else "STANDARD"
+
+    def archive(self, store: ObjectStore, key: str) -> str:
+        """Moves an object to the coldest class; returns its name."""
+        if isinstance(store, azure.AzureStore):
+            store._blob(store._full(key)).set_standard_blob_tier("Archive")
+            return "Archive"
+        assert isinstance(store, gcs.GCSStore)
+        # The emulator changes no class afterwards.
+        blob = store._bucket.blob(store._full(key))
+        blob.storage_class = "ARCHIVE"
+        blob.upload_from_string(b"content")
+        return "ARCHIVE"
 
 
 @pytest.fixture(params=["gcs", "azure"])
@@ -76,6 +93,25 @@ CALLS: list[Callable[[ObjectStore], object]] = [
 
 
 # Listing
+
+
+def test_each_object_is_listed_with_its_class_and_an_archived_one_cannot_be_read(cloud: Cloud) -> None:
+    store = cloud.store()
+    for key in ("data/hot", "data/old"):
+        store.put(key, b"content")
+    archived = cloud.archive(store, "data/old")
+
+    (batch,) = store.list("")
+    classes = dict(zip(batch["key"].to_pylist(), batch["storage_class"].to_pylist(), strict=True))
+    assert classes == {"data/hot": cloud.usual_class, "data/old": archived}
+    assert {facts.key: facts.storage_class for facts in store.list_level("data/").objects} == classes
+    if isinstance(store, azure.AzureStore):
+        with pytest.raises(ObjectArchived):
+            store.get("data/old")
+        with pytest.raises(ObjectArchived):
+            store.copy("data/old", "copy")
+    (deleted,) = store.delete(["data/old"])
+    assert deleted.result is DeleteResult.ACCEPTED
 
 
 @pytest.mark.parametrize("odd", ["a//b", "a/./b", "a/../b", "..", "//", "a/trailing/", "a/\x7f"])

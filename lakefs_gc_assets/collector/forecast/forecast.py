@@ -7,9 +7,10 @@ It takes no lock and deletes nothing, so it may run beside a collection.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Generic
 
 import numpy as np
@@ -24,6 +25,7 @@ from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Question
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
 from lakefs_gc_assets.collector.live.live_files import FOLDER
+from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -31,13 +33,16 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import AccessDenied, LakeFSError, LogLine, NotFound, NotSupported
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.settings import ReportSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 NAME = "retention_forecast"
 """Name of the asset, and of the frame's folder in the folder of a forecast."""
 LARGEST = 100
 """Folders of which a forecast says each one's figures; it adds up all others."""
+_RUNS_LOOKED_AT = 50
 _ALONE = "lakefs-gc forecast"
 
 FORECAST = pa.schema(
@@ -172,6 +177,15 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
+class ListedClasses:
+    """Objects by storage class, as the newest run listed them that looked at everything: a forecast lists nothing."""
+
+    run_id: str
+    ended_at: datetime
+    amounts: Mapping[str, Amount]
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Objects that every scenario would free.
 
@@ -186,6 +200,8 @@ class Forecast:
         undecided: True if deletions of branches and tags may free more than reported, because there are more entries to
             check than `collection.hidden_suspect_limit`.
         by_folder: objects by folder; None unless requested.
+        listed: classes that a run listed; None if no report names any.
+        prices: prices of storage.
     """
 
     repository: str
@@ -199,6 +215,8 @@ class Forecast:
     holdings: tuple[Holding, ...]
     undecided: bool = False
     by_folder: ByFolder | None = None
+    listed: ListedClasses | None = None
+    prices: ReportSettings = field(default_factory=ReportSettings)
 
     @property
     def in_force(self) -> Freed:
@@ -243,11 +261,23 @@ def make(
         StorageError: the store cannot be read, or written to.
     """
     with ask(repository, engine, note, ages, policies, depth) as asked:
-        forecast = _summed(asked)
+        forecast = replace(_summed(asked), listed=find_listed_classes(repository.store))
     if forecast.by_folder is not None:
         repository.store.put(folders_key(forecast.forecast_id), tables.encode(folders_table(forecast)))
     repository.store.put(forecast_key(forecast.forecast_id), tables.encode(table(forecast)))
     return forecast
+
+
+def find_listed_classes(store: ObjectStore) -> ListedClasses | None:
+    """Classes that the newest run listed, of those that listed everything; None if no newer one names any."""
+    for run_id in islice(run_folder.newest_runs(store), _RUNS_LOOKED_AT):
+        try:
+            found = report.read(store, run_id)
+        except CorruptFile:
+            continue
+        if found and found.base_run is None and (classes := found.storage_classes.get("listed")):
+            return ListedClasses(run_id, found.ended_at, {name: Amount(**each) for name, each in classes.items()})
+    return None
 
 
 @contextmanager

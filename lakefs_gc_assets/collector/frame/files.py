@@ -8,6 +8,7 @@ A run writes each frame once, and every later step reads what was stored.
 
 import hashlib
 import io
+import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import F, Frame
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
@@ -37,9 +39,10 @@ WRITTEN = pa.schema(
         pa.field("bytes", pa.int64(), nullable=False),
         pa.field("sha256", pa.string(), nullable=False),
         pa.field("object_bytes", pa.int64(), nullable=False),
+        pa.field("classes", pa.string(), nullable=False),
     ]
 )
-"""A task's report of each file it wrote; a FrameFile as a row."""
+"""A task's report of each file it wrote; a FrameFile as a row, its classes as JSON."""
 
 
 class FileWriter:
@@ -74,7 +77,9 @@ class FileWriter:
         key = f"{self._folder}slice_window={window}/part-{uuid.uuid4().hex}.parquet"
         self._store.put(key, data)
         self.written.append(
-            FrameFile(key, window, file.rows, len(data), hashlib.sha256(data).hexdigest(), file.object_bytes)
+            FrameFile(
+                key, window, file.rows, len(data), hashlib.sha256(data).hexdigest(), file.object_bytes, file.classes
+            )
         )
 
 
@@ -84,6 +89,7 @@ class _OpenFile:
         self._writer = pq.ParquetWriter(self._buffer, schema, compression="zstd")
         self.rows = 0
         self.object_bytes = 0
+        self.classes: dict[str, Amount] = {}
 
     @property
     def size(self) -> int:
@@ -94,6 +100,12 @@ class _OpenFile:
         self.rows += rows.num_rows
         if "size" in rows.column_names:
             self.object_bytes += pc.sum(rows.column("size")).as_py() or 0
+        if "storage_class" in rows.column_names:
+            groups = rows.group_by("storage_class", use_threads=False)
+            for row in groups.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
+                if (name := row["storage_class"]) is not None:
+                    before = self.classes.get(name, Amount())
+                    self.classes[name] = Amount(before.objects + row["size_count"], before.bytes + row["size_sum"])
 
     def finish(self) -> bytes:
         self._writer.close()
@@ -130,7 +142,12 @@ def write_task(
 
 
 def _row(file: FrameFile) -> dict[str, object]:
-    return {name: getattr(file, name) for name in WRITTEN.names}
+    return {**{name: getattr(file, name) for name in WRITTEN.names}, "classes": json.dumps(file.classes)}
+
+
+def frame_files(written: pa.Table) -> tuple[FrameFile, ...]:
+    """The files that tasks report (WRITTEN)."""
+    return tuple(FrameFile(**{**row, "classes": json.loads(row["classes"])}) for row in written.to_pylist())
 
 
 def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:
@@ -151,7 +168,7 @@ def read_file(
     """One file of a frame, its columns nullable; all of them, or some.
 
     Args:
-        added: columns that a file of an earlier version lacks, all of them: null there.
+        added: columns that a file of an earlier version may lack: null there.
     Raises:
         CorruptFile: it is missing, is not what was written, or has other columns than the schema.
     """
@@ -169,8 +186,7 @@ def read_file(
     if table.num_rows != file.rows:
         raise CorruptFile(file.key, "rows", f"{table.num_rows} rows, its manifest says {file.rows}")
     wanted = nullable(schema)
-    earlier = pa.schema([column for column in wanted if column.name not in added])
-    if stored not in (wanted, earlier):
+    if stored != pa.schema([column for column in wanted if column.name in there or column.name not in added]):
         raise CorruptFile(file.key, "columns", f"{_columns(stored)}; the frame has {_columns(schema)}")
     names = columns or wanted.names
     arrays = [table.column(name) if name in there else pa.nulls(file.rows, wanted.field(name).type) for name in names]

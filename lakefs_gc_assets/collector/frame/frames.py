@@ -80,6 +80,14 @@ LISTED_COLUMNS: Columns = (
     Column("last_modified", TIME, "When the store says it was written."),
     SIZE,
     Column("etag", pa.string(), "ETag without quotes; null where the store has none, or nothing was listed.", True),
+    Column(
+        "storage_class",
+        pa.string(),
+        "Storage class or access tier, as the store spells it; null where it has none, nothing was listed, or the "
+        "frame is of an earlier version.",
+        nullable=True,
+        added=True,
+    ),
 )
 
 CANDIDATE_COLUMNS: Columns = (
@@ -104,7 +112,8 @@ RECEIPT_COLUMNS: Columns = (
     Column(
         "outcome",
         pa.string(),
-        "dry_run, accepted by the store, quarantined, failed, kept_live at the recheck, or deleted_by_another_run.",
+        "dry_run, accepted by the store, quarantined, failed, kept_live at the recheck, kept_archived, or "
+        "deleted_by_another_run.",
         allowed=tuple(each.value for each in Outcome if each not in (Outcome.COPIED, Outcome.RESTORED, Outcome.PURGED)),
     ),
     Column("error", pa.string(), "What the store said of a failed deletion.", True),
@@ -335,6 +344,7 @@ class CandidateFigures:
         paths_asked: paths that the server was asked for, since a candidate may be staged there; each branch counts.
         paths_unasked: paths that were not asked for, since they are more than collection.hidden_suspect_limit:
             candidates that may be staged there stay.
+        unreadable: candidates in an archive tier whose content could not be compared with that of committed objects.
         missing: addresses that branch heads or staging hold in the listed slices, and that the listing lacks.
         expected: addresses that branch heads and staging hold in the listed slices: the listing must have all of them.
         missing_examples: a few of the missing ones.
@@ -354,6 +364,7 @@ class CandidateFigures:
     lost: Annotated[int, ADDRESSES] = 0
     lost_examples: tuple[str, ...] = ()
     paths_unasked: Annotated[int, "paths"] = 0
+    unreadable: Annotated[int, OBJECTS] = 0
     named_again: Annotated[int, ADDRESSES] = 0
     named_again_examples: tuple[str, ...] = ()
     sweep_guards: tuple[tuple[str, str, str], ...] = ()

@@ -9,7 +9,7 @@ the preparation of uncommitted data began, and that ended before commits were re
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +19,7 @@ from typing import Any, Generic
 from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import read_time, require_digest, with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -87,7 +88,12 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class FrameFile:
-    """One parquet file; `object_bytes` is the sum of the column `size` where the frame has one."""
+    """One parquet file.
+
+    Attributes:
+        object_bytes: sum of the column `size` where the frame has one.
+        classes: objects and bytes by storage class, as far as its rows name one.
+    """
 
     key: str
     slice_window: str
@@ -95,6 +101,7 @@ class FrameFile:
     bytes: int
     sha256: str
     object_bytes: int = 0
+    classes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,16 @@ class Manifest(Generic[F]):
     def object_bytes(self) -> int:
         """Bytes of all objects that the rows stand for."""
         return sum(file.object_bytes for file in self.files)
+
+    @property
+    def classes(self) -> dict[str, Amount]:
+        """Objects and bytes by storage class, as far as the rows name one."""
+        sums: dict[str, Amount] = {}
+        for file in self.files:
+            for name, (objects, total) in file.classes.items():
+                before = sums.get(name, Amount())
+                sums[name] = Amount(before.objects + objects, before.bytes + total)
+        return sums
 
     def rows_by_window(self) -> dict[str, int]:
         """Rows of each window that has any."""

@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import ObjectArchived
 from lakefs_gc_assets.storage import objects as digests
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
@@ -41,8 +42,9 @@ READ_BYTES = 4 * 1024**3
 
 Candidates take half of them at most: their MD5s are of no use while the committed objects' checksums are in doubt.
 """
-CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.field("etag")])
-"""Address and size of candidates, and the MD5 of the content where it is known."""
+_UNREADABLE = pa.field("unreadable", pa.bool_())
+CONTENTS = pa.schema([LISTED.field("address"), LISTED.field("size"), LISTED.field("etag"), _UNREADABLE])
+"""Address and size of candidates, the MD5 of the content where it is known, and whether it is in an archive tier."""
 
 _SAMPLE = 16
 _SAMPLED_BYTES = 1024 * 1024
@@ -62,10 +64,18 @@ _OBJECTS = pa.schema(
 )
 """Candidates, whose `checksum` is null, and committed objects with that of their entry, which looks like an MD5."""
 _WITH_MD5 = _OBJECTS.append(pa.field("md5", pa.string())).append(pa.field("looked_at", pa.bool_()))
+_DIGESTED = _WITH_MD5.append(_UNREADABLE)
 _TRUE_CHECKSUMS = pa.schema([HEAD_ENTRIES.field("key"), HEAD_ENTRIES.field("etag")])
 _SAMPLED = pa.schema([pa.field("key", pa.string()), pa.field("size", pa.int64()), pa.field("md5", pa.string())])
 _AMOUNTS = pa.schema([pa.field("bits", pa.int64()), pa.field("bytes", pa.int64())])
-_EXTREMES = pa.schema([pa.field("size", pa.int64()), pa.field("lowest", pa.string()), pa.field("highest", pa.string())])
+_EXTREMES = pa.schema(
+    [
+        pa.field("size", pa.int64()),
+        pa.field("lowest", pa.string()),
+        pa.field("highest", pa.string()),
+        pa.field("unreadable", pa.int64()),
+    ]
+)
 
 Extremes = Mapping[int, tuple[str, str]]
 """The lowest and the highest MD5 that is known of candidates of a size."""
@@ -79,10 +89,12 @@ class Known(Generic[R]):
         entries: entries (HEAD_ENTRIES), without ETag where the checksum would tell an entry from a candidate and is not
             known to be the MD5.
         candidates: those that have the size of an entry (CONTENTS); objects that are known to be gone are left out.
+        unreadable: how many of them are in an archive tier and could not be read.
     """
 
     entries: R
     candidates: R
+    unreadable: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +102,7 @@ class _Learned(Generic[R]):
     """Objects with the MD5s that the store told or that were computed from their content.
 
     Attributes:
-        objects: _WITH_MD5, without those that are gone.
+        objects: _DIGESTED, without those that are gone.
         trusted: whether the store told MD5s, and those of a sample are true.
         bytes_left: how many more bytes may be read.
     """
@@ -166,13 +178,15 @@ def known_contents(
     suspects = engine.map_batches(candidates, partial(_suspects, key, sizes), _OBJECTS)
     with _learn(step, suspects, sample, READ_BYTES // 2) as learned:
         contents = engine.map_batches(learned.objects, _contents, CONTENTS)
-        if extremes := _extremes(engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))):
+        of_tasks = engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))
+        unreadable = sum(of_tasks.column("unreadable").to_pylist())
+        if extremes := _extremes(of_tasks):
             # Where the store's ETags are no MD5s, its listing confirms no checksum.
             telling, bytes_left = listed if learned.trusted else None, READ_BYTES // 2 + learned.bytes_left
             with _without_doubtful_checksums(step, entries, extremes, telling, bytes_left) as judged:
-                yield Known(judged, contents)
+                yield Known(judged, contents, unreadable)
         else:
-            yield Known(entries, contents)
+            yield Known(entries, contents, unreadable)
 
 
 @contextmanager
@@ -212,7 +226,7 @@ def _learn(step: Step[R], objects: R, sample: Sample, bytes_left: int) -> Iterat
     with engine.cached(looked, at_most=sys.maxsize) as with_md5:
         trusted = _tells_the_truth(step, with_md5)
         largest, taken = _largest_to_read(step, with_md5, trusted, bytes_left)
-        digested = engine.map_batches(engine.spread(with_md5), partial(_digest, opener, trusted, largest), _WITH_MD5)
+        digested = engine.map_batches(engine.spread(with_md5), partial(_digest, opener, trusted, largest), _DIGESTED)
         with engine.cached(digested, at_most=sys.maxsize) as known:
             yield _Learned(known, trusted, bytes_left - taken)
 
@@ -357,32 +371,38 @@ def _count_unknown(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator
 def _digest(
     opener: OpensStore, trusted: bool, largest: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Adds the MD5 of the store, or one computed from the content; null where neither is known (_WITH_MD5)."""
+    """Adds the MD5 of the store, or one computed from the content; null where neither is known (_DIGESTED)."""
 
-    def digest(key: str, size: int, md5: str | None, looked_at: bool) -> str | None:
+    def digest(key: str, size: int, md5: str | None, looked_at: bool) -> tuple[str | None, bool]:
         if trusted and md5:
-            return md5
-        return digests.readable_digest(opener.open(), key) if looked_at and 0 < size <= largest else None
+            return md5, False
+        try:
+            return (digests.content_digest(opener.open(), key) if looked_at and 0 < size <= largest else None), False
+        except ObjectArchived:
+            return None, True
 
     with ThreadPoolExecutor(_READING_AT_ONCE) as pool:
         for batch in batches:
             columns = [batch.column(name).to_pylist() for name in ("key", "size", "md5", "looked_at")]
-            md5s = pa.array(list(pool.map(digest, *columns)), pa.string())
-            yield batch.set_column(_WITH_MD5.get_field_index("md5"), _WITH_MD5.field("md5"), md5s).select(
-                _WITH_MD5.names
-            )
+            known = list(pool.map(digest, *columns))
+            md5s = pa.array([md5 for md5, _ in known], pa.string())
+            with_md5 = batch.set_column(_WITH_MD5.get_field_index("md5"), _WITH_MD5.field("md5"), md5s)
+            unreadable = pa.array([each for _, each in known], pa.bool_())
+            yield with_md5.select(_WITH_MD5.names).append_column(_UNREADABLE, unreadable)
 
 
 def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The lowest and the highest MD5 of each size (_EXTREMES)."""
+    """The lowest and the highest MD5 of each size (_EXTREMES); a row without size counts unreadable objects."""
     extremes_by_size: dict[int, tuple[str, str]] = {}
+    unreadable = 0
     for batch in batches:
+        unreadable += pc.sum(batch.column("unreadable")).as_py() or 0
         for size, md5 in zip(batch.column("size").to_pylist(), batch.column("md5").to_pylist(), strict=True):
             if md5 is not None:
                 lowest, highest = extremes_by_size.get(size, (md5, md5))
                 extremes_by_size[size] = min(lowest, md5), max(highest, md5)
-    if extremes_by_size:
-        rows = [(size, *extremes) for size, extremes in extremes_by_size.items()]
+    if extremes_by_size or unreadable:
+        rows = [(None, None, None, unreadable), *((size, *each, 0) for size, each in extremes_by_size.items())]
         columns = zip(zip(*rows, strict=True), _EXTREMES, strict=True)
         yield pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=_EXTREMES)
 
@@ -390,7 +410,7 @@ def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 def _extremes(rows: pa.Table) -> Extremes:
     """The lowest and the highest MD5 of each size, over all tasks."""
     extremes_by_size: dict[int, tuple[str, str]] = {}
-    for row in rows.to_pylist():
+    for row in rows.filter(pc.is_valid(rows.column("size"))).to_pylist():
         lowest, highest = extremes_by_size.get(row["size"], (row["lowest"], row["highest"]))
         extremes_by_size[row["size"]] = min(lowest, row["lowest"]), max(highest, row["highest"])
     return extremes_by_size
@@ -407,7 +427,8 @@ def _true_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 def _contents(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Candidates with their MD5 where it is known (CONTENTS)."""
     for batch in batches:
-        yield pa.record_batch([batch.column("address"), batch.column("size"), batch.column("md5")], schema=CONTENTS)
+        columns = [batch.column(name) for name in ("address", "size", "md5", "unreadable")]
+        yield pa.record_batch(columns, schema=CONTENTS)
 
 
 def _without_etag(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -234,6 +234,7 @@ class Cleared(Generic[R]):
         asked: how many paths were asked for, each branch counted.
         unasked: how many were not asked for, since `collection.hidden_suspect_limit` does not allow more.
         live: every address that the paths which were asked for have.
+        unreadable: how many candidates are in an archive tier, so that their content could not be read.
     """
 
     candidates: R
@@ -241,6 +242,7 @@ class Cleared(Generic[R]):
     asked: int = 0
     unasked: int = 0
     live: frozenset[str] = frozenset()
+    unreadable: int = 0
 
 
 @dataclass(frozen=True)
@@ -288,6 +290,7 @@ def clear_hidden(
                 cleared.asked + by_other.asked,
                 cleared.unasked + by_other.unasked,
                 cleared.live | by_other.live,
+                max(cleared.unreadable, by_other.unreadable),
             )
         yield cleared
 
@@ -356,7 +359,7 @@ def _clear(
     engine = step.engine
     chosen = _choose(step, engine.same_content(known.entries, known.candidates), weights)
     if not chosen.places.num_rows and not chosen.left_out:
-        return Cleared(candidates)
+        return Cleared(candidates, unreadable=known.unreadable)
     answers = ask(repository.api, step.repository.namespace, chosen.places, heads)
     step.log(
         f"asked for {chosen.places.num_rows:,} paths that may have the content of a candidate, on each branch: "
@@ -369,13 +372,23 @@ def _clear(
         answered = engine.without_matching(engine.table(chosen.places), engine.table(answers.unaskable), PLACES.names)
         unknown = engine.without_matching(known.entries, answered, PLACES.names)
         contents = engine.without_exactly(known.candidates, live)
-        uncertain = engine.select(engine.same_content(contents, unknown), "address")
+        uncertain = engine.same_content(contents, unknown)
         reason = Kept.UNCERTAIN if chosen.left_out else Kept.UNASKABLE
-        kept[reason.value] = engine.count(uncertain)
-        cleared = engine.without_exactly(cleared, uncertain)
+        unreadable = engine.count(engine.where(uncertain, _is_unreadable)) if known.unreadable else 0
+        kept |= {Kept.UNREADABLE.value: unreadable, reason.value: engine.count(uncertain) - unreadable}
+        cleared = engine.without_exactly(cleared, engine.select(uncertain, "address"))
     return Cleared(
-        cleared, {why: count for why, count in kept.items() if count}, answers.asked, chosen.left_out, answers.live
+        cleared,
+        {why: count for why, count in kept.items() if count},
+        answers.asked,
+        chosen.left_out,
+        answers.live,
+        known.unreadable,
     )
+
+
+def _is_unreadable(rows: pa.RecordBatch) -> pa.BooleanArray:
+    return rows.column("unreadable")
 
 
 def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:

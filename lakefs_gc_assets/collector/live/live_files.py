@@ -284,6 +284,7 @@ class LiveFiles:
                 pc.coalesce(read.issued_at, written),
                 entries.sizes.take(places),
                 pa.nulls(len(keys), pa.string()),
+                pa.nulls(len(keys), pa.string()),
             ],
             schema=LISTED,
         )

@@ -39,7 +39,8 @@ def _sections(forecast: Forecast) -> Iterator[Element]:
     yield element(
         "p",
         f"{forecast.commits:,} commits hold {forecast.stored.objects:,} objects, {size(forecast.stored.bytes)}. "
-        f"By the rules in force a run would free {size(forecast.in_force.amount.bytes)} of that. Nothing was deleted.",
+        f"By the rules in force a run would free {size(forecast.in_force.amount.bytes)} of that{_priced(forecast)}. "
+        "Nothing was deleted.",
         class_="ending",
     )
     yield element(
@@ -51,6 +52,7 @@ def _sections(forecast: Forecast) -> Iterator[Element]:
     yield from _rules(forecast)
     yield from _holders(forecast)
     yield from _folders(forecast)
+    yield from _storage_classes(forecast)
     yield element("h2", "Next steps")
     yield element("p", "Write a policy, and see the bytes that it would free and the guards that would stop a sweep:")
     yield element("pre", "lakefs-gc forecast --policy FILE")
@@ -81,11 +83,12 @@ def _rules(forecast: Forecast) -> Iterator[Element]:
             f"{freed.amount.objects:,}",
             size(freed.amount.bytes),
             _signed(freed.amount.bytes - forecast.in_force.amount.bytes),
+            *([cost(forecast, freed.amount.bytes)] if forecast.prices.price_per_gb_month else []),
         )
         for freed in forecast.rules
     ]
-    heads = ("Retention", "Expired commits", "Objects freed", "Bytes freed", "Beside the rules in force")
-    yield table("What a run of flow committed would mark now", heads, rows, numbers=4)
+    heads = ("Retention", "Expired commits", "Objects freed", "Bytes freed", "Beside the rules in force", "Cost")
+    yield table("What a run of flow committed would mark now", heads[: len(rows[0])], rows, numbers=4)
     for freed in forecast.rules:
         for note in freed.scenario.notes:
             yield element("p", f"{freed.scenario.name}: {note}", class_="box")
@@ -128,6 +131,32 @@ def _holders(forecast: Forecast) -> Iterator[Element]:
             "More objects need a check than collection.hidden_suspect_limit allows: deletions may free more than that.",
             class_="box",
         )
+
+
+def cost(forecast: Forecast, count: int) -> str:
+    """The cost of bytes for a month, as if they were of the classes that a run listed; empty without prices."""
+    by_class = {name: amount.bytes for name, amount in forecast.listed.amounts.items()} if forecast.listed else {}
+    total = sum(by_class.values())
+    return markup.cost(forecast.prices, total or count, by_class, count / total if total else 1)
+
+
+def _priced(forecast: Forecast) -> str:
+    words = cost(forecast, forecast.in_force.amount.bytes)
+    return f", which cost {words}" if words else ""
+
+
+def _storage_classes(forecast: Forecast) -> Iterator[Element]:
+    listed = forecast.listed
+    if listed is None:
+        return
+    yield element("h2", "Storage classes")
+    rows = [(name, f"{amount.objects:,}", size(amount.bytes)) for name, amount in listed.amounts.items()]
+    title = f"Objects by storage class, as run {listed.run_id} listed them on {listed.ended_at:%F}"
+    yield table(title, ("Class", "Objects", "Bytes"), rows, numbers=2)
+    words = (
+        "A forecast lists nothing: costs take what rules would free to be of these classes, by their share of bytes."
+    )
+    yield element("p", words, class_="soft")
 
 
 def _folders(forecast: Forecast) -> Iterator[Element]:

@@ -6,10 +6,29 @@ shapes; a table beside each chart has the same figures.
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from xml.etree.ElementTree import Element, tostring
 
+from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.settings import ReportSettings
+
 Child = Element | str
+
+
+def cost(prices: ReportSettings, total: int, by_class: Mapping[str, int], share: float = 1) -> str:
+    """The cost of bytes for a month in words; empty where there are no prices.
+
+    Args:
+        by_class: bytes of all by storage class.
+        share: of all bytes, whose classes are taken for those of all.
+    """
+    if not prices.price_per_gb_month:
+        return ""
+    amount, unpriced = (each * share for each in prices.monthly_cost(total, by_class))
+    lacking = f" ({size(round(unpriced))} have no price for their storage class)" if unpriced else ""
+    # Cents matter for small costs only.
+    return f"{amount:,.{2 if amount < 1000 else 0}f} {prices.currency} a month{lacking}"
+
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1b1f;--soft:#5a5a66;--paper:#fff;--box:#f4f4f7;--line:#d5d5de;--bar:#4f43dd;

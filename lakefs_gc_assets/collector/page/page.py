@@ -22,7 +22,6 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
-_GB = 2**30
 _MONTHS = 36
 """Maximum months of the chart of garbage."""
 _KINDS = 40
@@ -156,6 +155,7 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
         ("Addresses that live commits hold", statistics.committed, None),
         ("Addresses that are staged or copied", statistics.uncommitted, None),
         ("Garbage: nothing references it", statistics.candidates, statistics.candidates_bytes),
+        ("Content unreadable, in an archive tier", statistics.unreadable or None, None),
         *((f"Unreferenced, kept: {why}", count, None) for why, count in sorted(report.kept.items())),
     ]
     if not report.dry_run:
@@ -164,10 +164,12 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
             ("Moved to quarantine", statistics.quarantined, statistics.quarantined_bytes),
             ("Deletions that failed", statistics.failed, None),
             ("Live again at the recheck, kept", statistics.kept_live, None),
+            ("In an archive tier, kept", statistics.kept_archived, statistics.kept_archived_bytes),
             ("Deleted by another run since the listing", statistics.deleted_by_another_run, None),
         ]
     rows = [(kind, f"{count:,}", _shown(total)) for kind, count, total in kinds if count is not None]
     yield table("Objects by kind", ("Kind", "Objects", "Bytes"), rows, numbers=2)
+    yield from _storage_classes(report, facts.prices)
     if facts.retention:
         yield table(
             "Commits by the reason why they stay",
@@ -175,6 +177,19 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
             [(why, f"{count:,}") for why, count in facts.retention.items()],
             numbers=1,
         )
+
+
+def _storage_classes(report: Report, prices: ReportSettings) -> Iterator[Element]:
+    kinds = [report.storage_classes.get(kind, {}) for kind in ("listed", "candidates")]
+    rows = []
+    for name in sorted({*kinds[0], *kinds[1]}):
+        amounts = [Amount(**kind.get(name, {})) for kind in kinds]
+        costs = [markup.cost(prices, amount.bytes, {name: amount.bytes}) for amount in amounts]
+        shown = [", ".join(filter(None, (size(each.bytes), words))) for each, words in zip(amounts, costs, strict=True)]
+        rows.append((name, f"{amounts[0].objects:,}", shown[0], f"{amounts[1].objects:,}", shown[1]))
+    if rows:
+        heads = ("Class", "Looked at", "Bytes", "Garbage", "Bytes of garbage")
+        yield table("Objects by storage class", heads, rows, numbers=4)
 
 
 def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
@@ -194,12 +209,14 @@ def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
 
 
 def _worth(facts: RunFacts, count: int) -> str:
-    price = facts.prices.price_per_gb_month
-    if not price:
+    """Bytes of garbage, or of some of it, and their cost: what class each of some is of is not known."""
+    if not facts.prices.price_per_gb_month:
         return f"{size(count)} (set report.price_per_gb_month to see their cost)"
-    cost = count / _GB * price
-    # Cents matter for small costs only.
-    return f"{size(count)}, which cost {cost:,.{2 if cost < 1000 else 0}f} {facts.prices.currency} a month"
+    garbage = facts.report.object_bytes.get("candidates", 0)
+    classes = facts.report.storage_classes.get("candidates", {})
+    by_class = {name: amount["bytes"] for name, amount in classes.items()}
+    share = count / garbage if garbage else 0
+    return f"{size(count)}, which cost {markup.cost(facts.prices, garbage, by_class, share)}"
 
 
 def _garbage(facts: RunFacts) -> Iterator[Element]:

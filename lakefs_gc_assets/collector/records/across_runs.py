@@ -6,7 +6,7 @@ are is decided by run ids and not by a clock. The record of a later restoration 
 more runs. A record that cannot be read may concern any run that was opened before. The next run that begins replaces it
 with one that concerns all of them. So it stops these runs for good, and no run after them.
 
-An object cannot be deleted for a lock, a missing permission or an archive tier, which no repetition overcomes. The
+An object cannot be deleted for a lock or a missing permission, which no repetition overcomes. The
 first run that fails at such an object does not succeed, so that somebody looks. The object is put on a list beside the
 lock. Later runs try to delete it again, and succeed also where they fail at objects on the list alone.
 """
@@ -114,8 +114,6 @@ _LASTING = re.compile(
     r"|AuthorizationFailure|AuthorizationPermissionMismatch|BlobImmutableDueToPolicy|LeaseIdMissing"  # Azure
     r"|Operation not permitted|Permission denied)\b"  # a local folder
 )
-_ARCHIVED = re.compile(r"\b(InvalidObjectState|ObjectNotInActiveTierError|BlobArchived|BlobBeingRehydrated)\b")
-"""Codes for an object in an archive tier of S3 or Azure, of which quarantine can make no copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +186,13 @@ class Verdict:
         objects = "1 object" if len(self.failing) == 1 else f"{len(self.failing):,} objects"
         return (
             f"{objects} cannot be deleted, such as {oldest.address} since {oldest.since:%F} ({oldest.error}): lift its "
-            f"lock, grant the permission or bring it back from its archive tier; each sweep tries again{more}"
+            f"lock or grant the permission; each sweep tries again{more}"
         )
 
 
 def is_lasting(error: str | None) -> bool:
-    """True if a failure lasts until somebody acts, by its error's code.
-
-    Somebody lifts a lock, grants a permission or brings an object back from an archive tier.
-    """
-    return error is not None and (_LASTING.search(error) is not None or _is_archived(error))
-
-
-def _is_archived(error: str) -> bool:
-    return _ARCHIVED.search(error) is not None
+    """True if a failure lasts until somebody lifts a lock or grants a permission, by its error's code."""
+    return error is not None and _LASTING.search(error) is not None
 
 
 def judge_undeletable(
@@ -210,7 +201,6 @@ def judge_undeletable(
     """Decides what the failures of a sweep mean that came to its end.
 
     Objects join the list only where the same sweep deleted something: otherwise its credentials may be at fault.
-    Archived objects join it always.
 
     Args:
         known: the list as it was.
@@ -219,9 +209,7 @@ def judge_undeletable(
     """
     entries = {entry.address: entry for entry in known if entry.address not in settled}
     lasting = {address: error for address, error in failures.rows if error is not None and is_lasting(error)}
-    new = [address for address in lasting if address not in entries]
-    if not failures.gone:
-        new = [address for address in new if _is_archived(lasting[address])]
+    new = [address for address in lasting if address not in entries] if failures.gone else []
     new = new[: max(0, UNDELETABLE_LIMIT - len(entries))]
     joining = frozenset(new)
     for address, error in lasting.items():

@@ -80,6 +80,9 @@ class Kept(StrEnum):
     OTHER_WINDOW = "outside of the run's windows"
     HIDDEN_STAGED = "staged with the content of a committed object"
     UNCERTAIN = "may be staged with the content of a committed object: more to ask than collection.hidden_suspect_limit"
+    UNREADABLE = (
+        "may be staged with the content of a committed object: its own cannot be read, since it is in an archive tier"
+    )
     UNASKABLE = "may be staged with the content of a committed object, at a path that is no text"
 
 
@@ -89,13 +92,15 @@ class Outcome(StrEnum):
     `COPIED` says that there is a copy in quarantine, `QUARANTINED` that the object was deleted after that. `RESTORED`
     is a later receipt of the same address and attempt, after one of GONE or `COPIED`. `PURGED` is a later receipt too:
     the copy was deleted, for good. `DELETED_BY_ANOTHER_RUN` says that another run deleted or moved the object since
-    this one listed it. It stands in `deleted_report` alone: the receipt is the other run's.
+    this one listed it. It stands in `deleted_report` alone: the receipt is the other run's. `KEPT_ARCHIVED` says that
+    the object is in an archive tier, and quarantine cannot copy it before it is brought back.
     """
 
     DRY_RUN = "dry_run"
     ACCEPTED = "accepted"
     FAILED = "failed"
     KEPT_LIVE = "kept_live"
+    KEPT_ARCHIVED = "kept_archived"
     COPIED = "copied"
     QUARANTINED = "quarantined"
     RESTORED = "restored"

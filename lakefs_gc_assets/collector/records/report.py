@@ -18,7 +18,8 @@ from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
-_ADDED = ("waited_seconds", "ended_well", "worked_seconds")
+_ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes")
+_USUAL_CLASS = "STANDARD"
 
 
 class Ending(StrEnum):
@@ -34,10 +35,11 @@ class Ending(StrEnum):
     PARTLY_QUARANTINED = "some could not be moved to quarantine"
     NONE_QUARANTINED = "none could be moved to quarantine"
     DELETED_AND_QUARANTINED = "some deleted, the others moved to quarantine"
+    KEPT_ARCHIVED = "none moved to quarantine: what is garbage is in an archive tier"
     FAILED = "failed"
 
 
-_MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED, Ending.NONE_QUARANTINED)
+_MOVED = (Ending.QUARANTINED, Ending.PARTLY_QUARANTINED, Ending.NONE_QUARANTINED, Ending.KEPT_ARCHIVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,8 @@ class Report:
         counts: figures of the run by name, but for bytes, and commits by the reason why they stay. Those that it does
             not know are absent, and all where the run failed.
         object_bytes: figures of the run in bytes, by the name that the objects have in `counts`.
+        storage_classes: objects and bytes by storage class or access tier, of what was listed and of the candidates;
+            empty where the store names none, and in reports of earlier versions.
         kept: unreferenced objects that stay, by reason.
         commit_source: how the run learned of commits, such as a refs dump; empty where it failed.
         server_run_ids: ids that the server gave to the uncommitted data that it prepared.
@@ -133,6 +137,7 @@ class Report:
     last_read_slice: str = ""
     counts: dict[str, int] = field(default_factory=dict)
     object_bytes: dict[str, int] = field(default_factory=dict)
+    storage_classes: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
     commit_source: str = ""
     server_run_ids: tuple[str, ...] = ()
@@ -216,7 +221,7 @@ def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> En
     )
     if not deleted and not moved:
         if not failures:
-            return Ending.KEPT_LIVE
+            return Ending.KEPT_ARCHIVED if outcomes.get(Outcome.KEPT_ARCHIVED) else Ending.KEPT_LIVE
         return Ending.NONE_QUARANTINED if quarantine else Ending.NONE_DELETED
     if failures:
         return Ending.PARTLY_DELETED if deleted else Ending.PARTLY_QUARANTINED
@@ -277,6 +282,7 @@ def describe(report: Report) -> list[str]:
         *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
         f"  listed      {statistics.listed:>12,} objects, {size(statistics.listed_bytes or 0)}, "
         f"{statistics.slices_listed:,} slices, cutoff {report.cutoff:%F %T}Z",
+        *_describe_classes(report.storage_classes.get("listed", {})),
         f"  uncommitted {statistics.uncommitted:>12,} addresses",
         f"  committed   {statistics.commits:>12,} commits, by the {report.commit_source}, "
         f"{statistics.ranges_read:,} ranges read"
@@ -284,6 +290,8 @@ def describe(report: Report) -> list[str]:
         *_describe_unnamed(statistics.unnamed_ranges or 0),
         *_describe_provisional(statistics.provisional_ranges or 0, statistics.compacted_bases or 0),
         f"  candidates  {statistics.candidates:>12,} objects, {size(statistics.candidates_bytes or 0)}",
+        *_describe_classes(report.storage_classes.get("candidates", {})),
+        *_describe_unreadable(statistics.unreadable or 0),
         *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(report.kept.items())),
     ]
     if report.moved:
@@ -295,6 +303,9 @@ def describe(report: Report) -> list[str]:
         lines.append(
             f"  not gone    {statistics.failed:>12,} failed, {statistics.kept_live:,} kept as live at the recheck"
         )
+    if archived := statistics.kept_archived:
+        archived_size = size(statistics.kept_archived_bytes or 0)
+        lines.append(f"  archived    {archived:>12,} objects, {archived_size}: kept, quarantine cannot copy them")
     if elsewhere := statistics.deleted_by_another_run:
         lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
     if statistics.seconds is not None:
@@ -309,6 +320,22 @@ def describe(report: Report) -> list[str]:
 def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
     """Settings that a launch changed, in one line."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in loosened.items())
+
+
+def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Objects and bytes by storage class, where any class but the usual one is among them."""
+    if classes.keys() <= {_USUAL_CLASS}:
+        return []
+    return [
+        f"    {name:9} {amount['objects']:>12,} objects, {size(amount['bytes'])}" for name, amount in classes.items()
+    ]
+
+
+def _describe_unreadable(objects: int) -> list[str]:
+    """Says of how many objects the content is not known; reports of older versions do not know."""
+    if not objects:
+        return []
+    return [f"  unreadable  {objects:>12,} objects in an archive tier, whose content could not be compared"]
 
 
 def _explain(why: str) -> str:

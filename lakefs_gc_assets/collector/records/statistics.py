@@ -73,6 +73,8 @@ class RunStatistics:
         expired_objects: objects that the run looked at since they expired after the run that it builds on.
         live: objects that the run looked at and that something references: neither kept nor garbage.
         kept: unreferenced objects that stay; `kept` of the report counts them by reason.
+        unreadable: unreferenced objects in an archive tier whose content could not be compared with that of committed
+            ones; `kept` of the report counts those that stay for it.
         candidates, candidates_bytes: garbage, which nothing references and which is old enough to go.
         late_arrivals: garbage that came into a slice after an earlier run had sealed it.
         deleted, deleted_bytes: garbage that the run deleted, so that its bytes are free; none of it is in quarantine.
@@ -80,6 +82,7 @@ class RunStatistics:
         failed: garbage that the run could not delete.
         undeletable: garbage that neither this run nor earlier ones could delete.
         kept_live: candidates that were live at the recheck right before the deletion, and stay.
+        kept_archived, kept_archived_bytes: candidates in an archive tier, which quarantine cannot copy, and which stay.
         deleted_by_another_run: candidates that another run deleted after this one had listed them.
         seconds: time in the steps of the run, waits included. Time between steps does not count, such as that until a
             person approves a sweep.
@@ -106,6 +109,7 @@ class RunStatistics:
     expired_objects: Objects = None
     live: Objects = None
     kept: Objects = None
+    unreadable: Objects = None
     candidates: Objects = None
     candidates_bytes: Bytes = None
     late_arrivals: Objects = None
@@ -116,6 +120,8 @@ class RunStatistics:
     failed: Objects = None
     undeletable: Objects = None
     kept_live: Objects = None
+    kept_archived: Objects = None
+    kept_archived_bytes: Bytes = None
     deleted_by_another_run: Objects = None
     seconds: Seconds = None
     seconds_waited: Seconds = None

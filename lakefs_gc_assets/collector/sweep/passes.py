@@ -11,7 +11,8 @@ A sweep into quarantine has the store copy each candidate to `_lakefs/retention/
 outside of `data/`, so that no listing finds it, and only then deletes it. A receipt `copied` is stored when the copies
 of a batch are verified, before the first object of the batch is deleted; a receipt `quarantined` says that the object
 is no longer at its address. A sweep that is killed in between repeats the batch; a copy that exists is not made again.
-The copy of an object that cannot be deleted is removed.
+The copy of an object that cannot be deleted is removed. An archived object cannot be copied, and is kept: that is no
+failure.
 """
 
 import uuid
@@ -46,7 +47,7 @@ from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository import Clock, require_copies
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
-from lakefs_gc_assets.errors import CollectionError, ObjectNotFound, OrderViolation, StorageError
+from lakefs_gc_assets.errors import CollectionError, ObjectArchived, ObjectNotFound, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, OpensStore
@@ -164,10 +165,11 @@ class Quarantine(Sweep):
             errors = list(pool.map(lambda address: self._copied(store, address), addresses))
         now = self.clock.now()
         failed = [error is not None for error in errors]
+        reasons = [error for error in errors if error is not None]
         refused = receipts.table(
             batch.filter(pa.array(failed)),
-            [Outcome.FAILED] * sum(failed),
-            [error for error in errors if error is not None],
+            [Outcome.KEPT_ARCHIVED if isinstance(error, ObjectArchived) else Outcome.FAILED for error in reasons],
+            [f"there is no copy in quarantine: {error}" for error in reasons],
             now,
             self.attempt,
         )
@@ -202,7 +204,7 @@ class Quarantine(Sweep):
         except StorageError:
             return False
 
-    def _copied(self, store: CopiesObjects, address: str) -> str | None:
+    def _copied(self, store: CopiesObjects, address: str) -> StorageError | None:
         """Makes sure that there is a copy; returns why there is none. Without one nothing is deleted."""
         copy = key(self.run_id, address)
         try:
@@ -212,7 +214,7 @@ class Quarantine(Sweep):
                 # A sweep that was killed after it had deleted leaves the copy.
                 store.head(copy)
         except StorageError as error:
-            return f"there is no copy in quarantine: {error}"
+            return error
         return None
 
 

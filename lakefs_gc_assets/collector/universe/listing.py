@@ -181,6 +181,7 @@ def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
             batch.column("last_modified"),
             batch.column("size"),
             batch.column("etag"),
+            batch.column("storage_class"),
         ],
         schema=LISTED,
     )

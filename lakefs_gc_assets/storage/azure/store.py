@@ -308,6 +308,7 @@ def _listing_page(body: bytes, prefix: str) -> tuple[Page, str]:
         pa.array([int(row["Content-Length"]) for row in properties], pa.int64()),
         times.cast(LISTING_SCHEMA.field("last_modified").type),
         pa.array([row.get("Etag", "").strip('"') or None for row in properties], pa.string()),
+        pa.array([row.get("AccessTier") or None for row in properties], pa.string()),
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
     prefixes = tuple(_name(element) for element in page.iterfind("Blobs/BlobPrefix"))

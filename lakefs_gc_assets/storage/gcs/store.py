@@ -198,7 +198,7 @@ BATCH = 100
 """Keys in one batch request, the service's limit."""
 PAGE = 1000
 """Objects on one page of a listing, the service's limit."""
-_FIELDS = "name,size,updated,generation,md5Hash"
+_FIELDS = "name,size,updated,generation,md5Hash,storageClass"
 _API = "/storage/v1"
 
 
@@ -387,6 +387,7 @@ def _page(answer: Mapping[str, Any]) -> Page:
         pa.array([int(item["size"]) for item in items], pa.int64()),
         pa.array([datetime.fromisoformat(item["updated"]) for item in items], LISTING_SCHEMA.field(2).type),
         pa.array([_md5(item.get("md5Hash")) for item in items], pa.string()),
+        pa.array([item.get("storageClass") for item in items], pa.string()),
     ]
     versions = tuple(str(int(item["generation"])) for item in items)
     return Page(pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA), tuple(map(str, prefixes)), versions)

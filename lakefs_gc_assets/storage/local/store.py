@@ -296,7 +296,7 @@ _log = logging.getLogger(__name__)
 
 
 def batches(root: bytes, prefix: bytes, hidden: bytes) -> Iterator[pa.RecordBatch]:
-    """Every file below root + prefix but not below root + hidden, in batches of LISTING_SCHEMA without ETags."""
+    """Every file below root + prefix but not below root + hidden, as LISTING_SCHEMA without ETags and classes."""
     try:
         yield from _batches(root, prefix, hidden)
     except OSError as error:
@@ -403,6 +403,7 @@ def _batch(keys: list[bytes], sizes: list[int], nanoseconds: list[int]) -> pa.Re
         names,
         pa.array(np.array(sizes, np.int64)),
         pa.array(np.array(nanoseconds, np.int64) // 1000).cast(LISTING_SCHEMA.field("last_modified").type),
+        pa.nulls(len(keys), pa.string()),
         pa.nulls(len(keys), pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)

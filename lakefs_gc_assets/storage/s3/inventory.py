@@ -30,7 +30,10 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}Z/")
 _NEEDED = {"Key": "key", "Size": "size", "LastModifiedDate": "last_modified_date", "ETag": "e_tag"}
+_CLASS = "StorageClass"
+_OPTIONAL = {_CLASS: "storage_class"}
 _VERSIONS = {"IsLatest": "is_latest", "IsDeleteMarker": "is_delete_marker"}
+_PARQUET_NAMES = _NEEDED | _OPTIONAL | _VERSIONS
 _PARQUET_COLUMN = re.compile(r"\b(?:required|optional)\s+\w+\s+(\w+)")
 _BLOCK_BYTES = 16 << 20
 
@@ -83,9 +86,9 @@ class Inventory:
 
     def _raw(self, file: InventoryFile) -> Iterator[pa.RecordBatch]:
         content = _checked(self.opener.open().get(file.key), file.md5, f"file {file.key}", self.manifest)
-        wanted = [name for name in (*_NEEDED, *_VERSIONS) if name in self.columns]
+        wanted = [name for name in (*_NEEDED, *_OPTIONAL, *_VERSIONS) if name in self.columns]
         if self.parquet:
-            names = {name: (_NEEDED | _VERSIONS)[name] for name in wanted}
+            names = {name: _PARQUET_NAMES[name] for name in wanted}
             for batch in pq.ParquetFile(io.BytesIO(content)).iter_batches(columns=list(names.values())):
                 yield pa.RecordBatch.from_arrays([batch.column(names[name]) for name in wanted], names=wanted)
             return
@@ -155,7 +158,7 @@ def _newest(opener: StoreOpener, folder: str) -> str:
 
 def _columns(file_format: str, schema: str) -> tuple[str, ...]:
     if file_format == "Parquet":
-        known = {parquet: name for name, parquet in (_NEEDED | _VERSIONS).items()}
+        known = {parquet: name for name, parquet in _PARQUET_NAMES.items()}
         return tuple(known.get(column, column) for column in _PARQUET_COLUMN.findall(schema))
     return tuple(column.strip() for column in schema.split(","))
 
@@ -192,6 +195,9 @@ def _listed(batch: pa.RecordBatch, root: str) -> pa.RecordBatch:
             batch.column("Size").cast(pa.int64()),
             _times(batch.column("LastModifiedDate")),
             pc.utf8_trim(batch.column("ETag").cast(pa.string()), '"'),
+            batch.column(_CLASS).cast(pa.string())
+            if _CLASS in batch.schema.names
+            else pa.nulls(len(keys), pa.string()),
         ],
         schema=LISTING_SCHEMA,
     )

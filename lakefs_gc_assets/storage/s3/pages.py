@@ -26,7 +26,11 @@ EVENT = "before-parse.*.ListObjectsV2"
 """Handlers with a wildcard here are called before boto3's own one, which parses the whole page to look for an error."""
 PAGE = "Page"
 """Key of the page in the answer of boto3's client."""
-_COLUMNS = ("Key", "Size", "LastModified", "ETag")
+_NEEDED = ("Key", "Size", "LastModified", "ETag")
+_CLASS = "StorageClass"
+_COLUMNS = (*_NEEDED, _CLASS)
+_STANDARD = "STANDARD"
+"""Class of an object whose row names none: some services leave it out where it is the usual one."""
 _TEXT = r"[^<&\x00-\x1f\x7f]*+"
 _NAME = "[A-Za-z][A-Za-z0-9]*+"
 _ODD = ("<!", "\ufffe", "\uffff")
@@ -117,24 +121,28 @@ def _fast(body: bytes) -> tuple[Element, _Rows] | None:
     this is what a parser of XML would read.
     """
     text = body.decode()
-    begin = text.find("<Contents>")
-    first = text[begin : text.find("</Contents>", begin)]
-    places = {name: first.find(f"<{name}>") for name in _COLUMNS}
+    a_class = text.find(f"<{_CLASS}>")
+    # The first row that names a class: others may lack it.
+    begin = text.find("<Contents>") if a_class < 0 else text.rfind("<Contents>", 0, a_class)
+    sample = text[begin : text.find("</Contents>", begin)]
+    names = _NEEDED if a_class < 0 else _COLUMNS
+    places = {name: sample.find(f"<{name}>") for name in names}
     if begin < 0 or min(places.values()) < 0 or text.rfind("<?") > 0 or any(odd in text for odd in _ODD):
         return None
-    row = _row(tuple(sorted(_COLUMNS, key=places.__getitem__)))
+    row = _row(tuple(sorted(names, key=places.__getitem__)))
     parts, width = row.split(text), row.groups + 1
     if len(parts) == 1 or any(parts[width:-1:width]):
         return None
     root = cloud.parse_xml(f"{parts[0]}<R/>{parts[-1]}".encode())
     if len(_all(root, "R")) != 1 or _all(root, "Contents"):
         return None
-    return root, [parts[row.groupindex[name] :: width] for name in _COLUMNS]
+    rows = [parts[row.groupindex[name] :: width] for name in names]
+    return root, rows if names is _COLUMNS else [*rows, [None] * len(rows[0])]
 
 
 @lru_cache
 def _row(order: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches one object whose needed elements come in this order, with any others between them."""
+    """Matches one object whose elements of these names come in this order, with any others between them."""
     needed = "|".join((*_COLUMNS, "Contents"))
     parts = []
     for number, name in enumerate(order):
@@ -144,7 +152,8 @@ def _row(order: tuple[str, ...]) -> re.Pattern[str]:
 
 def _element(name: str) -> str:
     quote, text = ('(?:&quot;|")?', _TEXT.replace("&", '&"')) if name == "ETag" else ("", _TEXT)
-    return f"<{name}>{quote}(?P<{name}>{text}){quote}</{name}>"
+    element = f"<{name}>{quote}(?P<{name}>{text}){quote}</{name}>"
+    return f"(?:{element})?+" if name == _CLASS else element
 
 
 def _others(needed: str, group: str) -> str:
@@ -159,7 +168,7 @@ def _slow(root: Element) -> _Rows:
 
 
 def _batch(rows: _Rows, encoded: bool) -> pa.RecordBatch:
-    keys, sizes, times, etags = rows
+    keys, sizes, times, etags, classes = rows
     if not (_are_texts(keys) and _are_texts(sizes) and _are_texts(times)):
         raise ValueError("it lists an object without key, size or time")
     columns = [
@@ -167,6 +176,7 @@ def _batch(rows: _Rows, encoded: bool) -> pa.RecordBatch:
         pa.array(sizes, pa.string()).cast(pa.int64()),
         _times(times),
         pc.utf8_trim(pa.array(etags, pa.string()), '"'),
+        pa.array([each or _STANDARD for each in classes], pa.string()),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
     if batch.num_rows and pc.min(batch["size"]).as_py() < 0:

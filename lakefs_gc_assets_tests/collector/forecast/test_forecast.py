@@ -1,5 +1,6 @@
 """What folders hold, against a count with plain sets, however objects, ranges and tasks are dealt out."""
 
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,12 @@ from lakefs_gc_assets.collector.forecast import forecast, marking
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder
 from lakefs_gc_assets.collector.forecast.marking import HELD, HELD_IN, PLACED
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.collector.forecast.test_marking import row
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 
+__all__ = ["opened"]
 WIDTH = 16
 HOLDERS = range(62, 67)
 """In both words of a set of bits."""
@@ -99,3 +104,18 @@ def test_one_row_of_an_object_is_the_first() -> None:
     ]
     assert sorted(each["address"] for each in found if each["first"]) == ["a", "b"]
     assert marking.unite(rows.select(HELD.names)).num_rows == 2
+
+
+def test_classes_are_those_of_the_newest_run_that_listed_everything(opened: OpenRepository) -> None:
+    def made(ago: timedelta, name: str, **changes: Any) -> str:
+        classes = {"listed": {name: {"objects": 1, "bytes": 2}}} if name else {}
+        return ended(opened, began(opened, ago), storage_classes=classes, **changes).run_id
+
+    assert forecast.find_listed_classes(opened.store) is None
+    made(4 * DAY, "OLDER")
+    wanted = made(3 * DAY, "GLACIER")
+    made(2 * DAY, "PART", base_run="another")
+    made(DAY, "")
+    opened.store.put(run_folder.report(made(HOUR, "DAMAGED")), b"damaged")
+    found = forecast.find_listed_classes(opened.store)
+    assert found is not None and (found.run_id, found.amounts) == (wanted, {"GLACIER": Amount(1, 2)})

@@ -1,6 +1,7 @@
 import hashlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -33,14 +34,15 @@ STRINGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 WINDOWS = st.sampled_from(["legacy", "2026-10", "2026-11", "other"])
 ROWS = st.lists(
     st.builds(
-        lambda address, slice_, window, size, etag: listed(
-            address, slice=slice_, slice_window=window, size=size, etag=etag
+        lambda address, slice_, window, size, etag, storage_class: listed(
+            address, slice=slice_, slice_window=window, size=size, etag=etag, storage_class=storage_class
         ),
         STRINGS,
         st.none() | STRINGS,
         WINDOWS,
         st.integers(0, 2**40),
         st.none() | STRINGS,
+        st.none() | st.sampled_from(["STANDARD", "GLACIER", ""]),
     ),
     max_size=30,
 )
@@ -85,6 +87,13 @@ def test_rows_are_read_as_they_were_written(folder_store: ObjectStore, rows: lis
     for file in stored:
         inside = [row for row in rows if row["slice_window"] == file.slice_window]
         assert (file.rows, file.object_bytes) == (len(inside), sum(int(str(row["size"])) for row in inside))
+        assert Counter({name: amount[0] for name, amount in file.classes.items()}) == Counter(
+            row["storage_class"] for row in inside if row["storage_class"] is not None
+        )
+        assert all(
+            amount[1] == sum(int(str(row["size"])) for row in inside if row["storage_class"] == name)
+            for name, amount in file.classes.items()
+        )
         assert file.key.startswith(f"{FOLDER}slice_window={file.slice_window}/part-")
         assert file.bytes == folder_store.head(file.key).size
 
@@ -152,7 +161,7 @@ def test_a_task_tells_of_each_file_it_wrote(store: ObjectStore) -> None:
 
     told = pa.Table.from_batches(list(write(tasks())), schema=files.WRITTEN)
 
-    stored = [FrameFile(**row) for row in told.to_pylist()]
+    stored = list(files.frame_files(told))
     assert sorted_rows(read(store, stored, LIVE)) == sorted_rows(rows)
 
 
@@ -233,12 +242,22 @@ def test_a_column_that_files_of_earlier_versions_lack_is_null_there(store: Objec
         files.read_file(store, file, wanted)
 
 
-def test_of_several_such_columns_a_file_has_all_or_none(store: ObjectStore) -> None:
-    file = put_table(store, "committed_df", EARLIER.append_column("why", pa.array(["a", "b"])))
-    wanted = LIVE.append(pa.field("why", pa.string())).append(pa.field("since", pa.string()))
+def test_a_listing_from_before_classes_were_listed_is_read(store: ObjectStore) -> None:
+    table = pa.Table.from_pylist([{**listed("data/a"), "why": "w"}], LISTED.append(pa.field("why", pa.string())))
+    file = put_table(store, "candidates", table.drop_columns(["storage_class"]))
 
+    found = files.read_file(store, file, table.schema, added=("storage_class", "why"))
+    assert found.to_pylist() == table.to_pylist()
+
+
+def test_of_several_such_columns_a_file_may_have_some(store: ObjectStore) -> None:
+    file = put_table(store, "committed_df", EARLIER.append_column("why", pa.array(["a", "b"])))
+    wanted = LIVE.append(pa.field("since", pa.string())).append(pa.field("why", pa.string()))
+
+    found = files.read_file(store, file, wanted, ("why", "since"), ("why", "since"))
+    assert found.to_pylist() == [{"why": "a", "since": None}, {"why": "b", "since": None}]
     with pytest.raises(CorruptFile, match="columns"):
-        files.read_file(store, file, wanted, added=("why", "since"))
+        files.read_file(store, file, wanted, added=("since",)[:0])
 
 
 def test_no_parquet_is_noticed(store: ObjectStore) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, StoredFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
@@ -82,7 +83,21 @@ def test_sums_are_those_of_the_files() -> None:
 
     assert (manifest.rows, manifest.file_bytes, manifest.object_bytes) == (7, 70, 700)
     assert manifest.rows_by_window() == {"2026-10": 5, "2026-11": 2}
-    assert (made().rows, made().rows_by_window()) == (0, {})
+    assert (made().rows, made().rows_by_window(), made().classes) == (0, {}, {})
+
+
+def test_classes_are_summed_and_a_manifest_from_before_names_none() -> None:
+    with_classes = made(
+        FrameFile("a", "2026-10", 3, 10, "x", 100, {"STANDARD": [1, 40], "GLACIER": [2, 60]}),
+        FrameFile("b", "2026-11", 1, 20, "y", 200, {"STANDARD": [1, 200]}),
+    )
+    again = Manifest.from_json(with_classes.to_json(), "key", STORE_DF)
+    assert again.classes == {"STANDARD": Amount(2, 240), "GLACIER": Amount(2, 60)}
+    content = json.loads(with_classes.to_json())
+    for file in content["files"]:
+        del file["classes"]
+    before = Manifest.from_json(with_digest(content), "key", STORE_DF)
+    assert (before.classes, before.rows) == ({}, 4)
 
 
 def test_a_frame_exists_once_its_manifest_does(store: ObjectStore) -> None:

@@ -3,10 +3,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Barrier
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import ChangeBatches
@@ -327,8 +329,28 @@ def test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for
     left, found = world.clear()
 
     assert (left, world.api.asked) == ({garbage}, [("main", "p")])
-    assert found.kept == {Kept.HIDDEN_STAGED.value: 1}
+    assert (found.kept, found.unreadable) == ({Kept.HIDDEN_STAGED.value: 1}, 2)
     assert sorted(world.store.read) == [garbage, staged]
+
+
+@pytest.mark.usefixtures("all_looked_at")
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["archived", "same", "other"]), min_size=1, max_size=6))
+def test_what_stays_since_it_cannot_be_read_is_counted_by_itself(tmp_path_factory: Any, kinds: list[str]) -> None:
+    """Nothing may be asked for. An object that can be read stays where it has the content of a committed one."""
+    world = World(EncryptingStore(tmp_path_factory.mktemp("world")), limit=0, engine=CutUp())
+    world.commit("p", b"content")
+    keys = [
+        world.candidate(f"{kind}{number}", b"another" if kind == "other" else b"content", encrypted=True)
+        for number, kind in enumerate(kinds)
+    ]
+    world.store.archived = {key for key, kind in zip(keys, kinds, strict=True) if kind == "archived"}
+
+    left, found = world.clear()
+
+    kept = {Kept.UNREADABLE.value: kinds.count("archived"), Kept.UNCERTAIN.value: kinds.count("same")}
+    assert found.kept == {why: count for why, count in kept.items() if count}
+    assert (found.unreadable, len(left)) == (kinds.count("archived"), kinds.count("other"))
 
 
 @pytest.mark.usefixtures("all_looked_at")

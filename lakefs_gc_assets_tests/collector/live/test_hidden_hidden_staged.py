@@ -214,7 +214,7 @@ def test_large_objects_are_no_reason_to_believe_etags(
     looking = Sample(None, 1.0, "seed")
     with known_contents(step, candidates, entries, SCHEMA, looking, None) as known:
         assert engine.collect(known.candidates).to_pylist() == [
-            {"address": head.copy, "size": size, "etag": digest if expected else None}
+            {"address": head.copy, "size": size, "etag": digest if expected else None, "unreadable": False}
         ]
 
 

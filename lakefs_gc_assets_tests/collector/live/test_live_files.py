@@ -189,6 +189,7 @@ class TestEntriesThatMayGo:
                 "last_modified": issued,
                 "size": 3,
                 "etag": None,
+                "storage_class": None,
             },
             {
                 "address": "data/somebody/elses",
@@ -199,6 +200,7 @@ class TestEntriesThatMayGo:
                 "last_modified": datetime(2023, 11, 14, 22, 13, 21, tzinfo=UTC),
                 "size": 5,
                 "etag": None,
+                "storage_class": None,
             },
         ]
         assert files(store).held(record).column("certain").to_pylist() == [True, True, False]

@@ -1,14 +1,24 @@
 """The page of a forecast: what it says and draws, however large and however named."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
 import pytest
 
-from lakefs_gc_assets.collector.forecast.forecast import ByFolder, FolderHolding, Forecast, Freed, Holding, Portion
+from lakefs_gc_assets.collector.forecast.forecast import (
+    ByFolder,
+    FolderHolding,
+    Forecast,
+    Freed,
+    Holding,
+    ListedClasses,
+    Portion,
+)
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -39,6 +49,17 @@ def made(name: str = "dev", holders: int = 2, folders: int = 2, in_force: int = 
     others = FolderHolding(None, Amount(7, 5 * GIB), tuple([portion] * (holders + 1)))
     by_folder = ByFolder(2, told, others, 5)
     return Forecast("repo", "id", NOW, NOW, 9, 9, Amount(99, 99 * GIB), tuple(rules), tuple(holdings), True, by_folder)
+
+
+def test_what_rules_would_free_costs_what_the_listed_classes_do() -> None:
+    assert "Storage classes" not in text(made()) and " a month" not in text(made())
+    priced = replace(made(), prices=ReportSettings(price_per_gb_month={"STANDARD": 2, "GLACIER": 1}))
+    assert "of that, which cost 0.00 USD a month (3.0 GiB have no price for their storage class)." in text(priced)
+    amounts = {"GLACIER": Amount(1, 30 * GIB), "STANDARD": Amount(9, 10 * GIB)}
+    told = text(replace(priced, listed=ListedClasses("run", NOW, amounts)))
+    assert "of that, which cost 3.75 USD a month. Nothing" in told
+    assert "30 days | 5 | 5 | 5.0 GiB | 2.0 GiB | 6.25 USD a month" in told
+    assert "GLACIER | 1 | 30.0 GiB | STANDARD | 9 | 10.0 GiB" in told and "as run run listed them" in told
 
 
 def text(found: Forecast) -> str:

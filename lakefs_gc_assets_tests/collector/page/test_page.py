@@ -70,12 +70,45 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     assert "restore" not in told
 
 
+def test_storage_classes_are_shown_where_the_store_names_any(repository: OpenRepository) -> None:
+    listed = {"GLACIER": {"objects": 4, "bytes": 2**30}, "STANDARD": {"objects": 6, "bytes": 2**20}}
+    classes = {"listed": listed, "candidates": {"GLACIER": {"objects": 3, "bytes": 2**29}}}
+    told = text(make(repository, stored_run(repository, storage_classes=classes).run_id))
+
+    assert "Class | Looked at | Bytes | Garbage | Bytes of garbage" in told
+    assert "GLACIER | 4 | 1.0 GiB | 3 | 512.0 MiB | STANDARD | 6 | 1.0 MiB | 0 | 0 B" in told
+    assert "Looked at | Bytes" not in text(make(repository, stored_run(repository).run_id))
+
+
 def test_garbage_costs_what_the_settings_say(repository: OpenRepository) -> None:
     found = stored_run(repository)
     priced = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=0.023, currency="EUR")))
 
     assert "A sweep would free 3.0 GiB, which cost 0.07 EUR a month." in priced
     assert " a month" not in text(make(repository, found.run_id))
+
+
+def test_garbage_costs_what_its_classes_do(repository: OpenRepository) -> None:
+    garbage = {"GLACIER": {"objects": 1, "bytes": 2**30}, "STANDARD": {"objects": 1, "bytes": 2**30}}
+    unknown = {"unknown": {"objects": 1, "bytes": 2**30}}
+    prices: dict[str, float] = {"STANDARD": 2, "GLACIER": 1}
+    found = stored_run(repository, storage_classes={"candidates": garbage | unknown})
+    told = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices)))
+    free = "A sweep would free 3.0 GiB, which cost"
+    assert f"{free} 3.00 USD a month (1.0 GiB have no price for their storage class)." in told
+    assert "STANDARD | 0 | 0 B, 0.00 USD a month | 1 | 1.0 GiB, 2.00 USD a month" in told
+    told = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices | {"unknown": 0.5})))
+    assert f"{free} 3.50 USD a month." in told
+
+    swept: dict[str, Any] = {
+        "dry_run": False,
+        "ending": Ending.PARTLY_DELETED,
+        "storage_classes": {"candidates": garbage},
+    }
+    sizes = BYTES | {"candidates": 2**31, "deleted": 2**30}
+    found = stored_run(repository, object_bytes=sizes, plan={"sweep": True}, **swept)
+    told = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices)))
+    assert "The run freed 1.0 GiB, which cost 1.50 USD a month." in told
 
 
 def test_a_sweep_says_how_it_is_undone(repository: OpenRepository) -> None:

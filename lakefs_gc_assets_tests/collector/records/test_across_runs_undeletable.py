@@ -24,7 +24,6 @@ from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_sto
 
 __all__ = ["bucket", "local_store", "opened", "s3_server", "s3_store", "store"]
 
-ARCHIVED = "there is no copy in quarantine: cannot copy 'k': it is in an archive tier (403 InvalidObjectState)"
 DENIED, BUSY = "AccessDenied: Access Denied", "SlowDown: Please reduce your request rate."
 BEFORE = NOW - timedelta(days=7)
 LOCKED = Undeletable("data/x/locked", DENIED, BEFORE)
@@ -51,9 +50,6 @@ class TestLastingErrors:
             "412 LeaseIdMissing: There is currently a lease on the blob",
             "Operation not permitted",
             "Permission denied",
-            ARCHIVED,
-            ARCHIVED.replace("403 InvalidObjectState", "403 ObjectNotInActiveTierError"),
-            ARCHIVED.replace("403 InvalidObjectState", "409 BlobArchived"),
             "there is no copy in quarantine: cannot copy 'k' in s3://b at e: access denied (AccessDenied Denied); x",
         ],
     )
@@ -87,22 +83,6 @@ class TestVerdicts:
         found = judge_undeletable((), failures(LOCKED.address), (), NOW)
         noted = (replace(LOCKED, since=NOW),)
         assert found == Verdict(noted, noted, 1, False, 1)
-
-    def test_archived_objects_are_noted_though_nothing_was_moved(self) -> None:
-        """Garbage that is archived is often all that there is, and no credentials would help."""
-        found = judge_undeletable((), failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
-        noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
-        assert found == Verdict(noted, noted, 1, False, 1)
-        again = judge_undeletable(noted, failures("data/x/old", error=ARCHIVED, gone=0), (), NOW)
-        assert again == Verdict(noted, noted, 0, True, 1)
-
-    def test_archived_objects_do_not_bring_others_onto_the_list(self) -> None:
-        rows = (("data/x/old", ARCHIVED), (LOCKED.address, DENIED))
-        found = judge_undeletable((), Failures(rows, 2, 0), (), NOW)
-        noted = (Undeletable("data/x/old", ARCHIVED, NOW),)
-        assert found == Verdict(noted, noted, 1, False, 2)
-        again = judge_undeletable(noted, Failures(rows, 2, 0), (), NOW)
-        assert (again.failing, again.success) == (noted, False)
 
     def test_what_was_known_before_is_no_failure_of_the_run(self) -> None:
         found = judge_undeletable((LOCKED,), failures(LOCKED.address, gone=0), (), NOW)
@@ -167,7 +147,7 @@ class TestVerdicts:
         told = judge_undeletable((LOCKED,), failures(LOCKED.address), (), NOW).warning
         assert told == (
             "1 object cannot be deleted, such as data/x/locked since 2026-11-14 (AccessDenied: Access Denied): lift "
-            "its lock, grant the permission or bring it back from its archive tier; each sweep tries again"
+            "its lock or grant the permission; each sweep tries again"
         )
         assert "2 objects cannot" in str(
             judge_undeletable((LOCKED,), failures(LOCKED.address, "data/a"), (), NOW).warning

@@ -43,7 +43,7 @@ def test_the_texts_that_frames_hold_stay_as_they_are() -> None:
     }
     (column,) = (each for each in CANDIDATES_DF.columns if each.name == "why")
     assert column.allowed == tuple(Why)
-    assert CANDIDATES_DF.added == ("why",)
+    assert CANDIDATES_DF.added == ("storage_class", "why")
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_kinds_of_etags(etag: str, plain: bool, multipart: bool) -> None:
 
 
 def test_reasons_are_told_apart() -> None:
-    assert len({reason.value for reason in Kept}) == len(Kept) == 7
+    assert len({reason.value for reason in Kept}) == len(Kept) == 8

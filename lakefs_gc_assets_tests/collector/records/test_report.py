@@ -37,11 +37,13 @@ REPORT = Report(
     last_read_slice="g4uk6erfnfus73frbnqg",
     counts={"listed": 3, "deleted": 1},
     object_bytes={"deleted": 10},
+    storage_classes={"listed": {"GLACIER": {"objects": 3, "bytes": 40}}, "candidates": {}},
     kept={"too young": 1},
     commit_source="refs dump",
     server_run_ids=("a", "b"),
     warnings=("guard",),
 )
+AMOUNTS = st.integers(0, 1 << 62)
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2106, 1, 1), timezones=st.just(UTC))
 
 
@@ -58,6 +60,10 @@ def changed(**changes: Any) -> bytes:
         windows=st.lists(st.text()).map(tuple),
         warnings=st.lists(st.text()).map(tuple),
         counts=st.dictionaries(st.text(), st.integers(0, 1 << 62)),
+        storage_classes=st.dictionaries(
+            st.sampled_from(["listed", "candidates"]),
+            st.dictionaries(st.text(), st.fixed_dictionaries({"objects": AMOUNTS, "bytes": AMOUNTS})),
+        ),
         format_version=st.just(reports.FORMAT_VERSION),
     )
 )
@@ -76,6 +82,7 @@ def test_is_read_as_it_was_written(report: Report) -> None:
         (Ending.DELETED_AND_QUARANTINED, {"deleted": 1, "quarantined": 2}, "2 moved to quarantine, 1 deleted"),
         (Ending.NONE_DELETED, {"deleted": 0, "quarantined": 0}, "0 deleted"),
         (Ending.NONE_QUARANTINED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
+        (Ending.KEPT_ARCHIVED, {"deleted": 0, "quarantined": 0}, "0 moved to quarantine"),
         (Ending.KEPT_LIVE, {"deleted": 0, "quarantined": 0}, "0 deleted"),
     ],
 )
@@ -124,6 +131,8 @@ def test_says_what_a_run_did() -> None:
         {"counts": {"listed": "3"}},
         {"counts": {"listed": 3.5}},
         {"kept": None},
+        {"storage_classes": {"listed": {"GLACIER": [1, 2]}}},
+        {"storage_classes": {"listed": {"GLACIER": {"objects": "1", "bytes": 2}}}},
         {"cutoff": "2026-11-20T11:00:00"},
         {"ended_at": 1795000000},
         {"previous_run": 7},
@@ -152,6 +161,36 @@ def test_a_report_that_was_changed_is_refused(change: dict[str, Any]) -> None:
 )
 def test_reports_of_earlier_versions_are_read(ending: str) -> None:
     assert Report.from_json(changed(ending=ending), "report.json").ending.value == ending
+
+
+def test_a_report_from_before_classes_were_listed_names_none() -> None:
+    content = json.loads(REPORT.to_json())
+    del content["storage_classes"], content["sha256"]
+    assert Report.from_json(records_json.with_digest(content), "report.json") == replace(REPORT, storage_classes={})
+
+
+@pytest.mark.parametrize(
+    ("listed", "shown"),
+    [
+        ({}, []),
+        ({"STANDARD": 3}, []),
+        ({"GLACIER": 1, "STANDARD": 2}, ["GLACIER 1 objects, 10 B", "STANDARD 2 objects, 20 B"]),
+        ({"Hot": 3}, ["Hot 3 objects, 30 B"]),
+    ],
+)
+def test_classes_are_shown_where_one_is_not_the_usual(listed: dict[str, int], shown: list[str]) -> None:
+    classes = {name: {"objects": count, "bytes": 10 * count} for name, count in listed.items()}
+    counts = dict.fromkeys(["slices_listed", "uncommitted", "committed", "commits", "ranges_read"], 0)
+    counts |= dict.fromkeys(["listed", "candidates"], sum(listed.values()))
+    found = replace(
+        REPORT,
+        dry_run=True,
+        counts=counts,
+        object_bytes={"listed": 30, "candidates": 30},
+        storage_classes={"listed": classes, "candidates": classes},
+    )
+    lines = [" ".join(line.split()) for line in reports.describe(found) if line.startswith("    ")]
+    assert lines == shown * 2
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
@@ -210,6 +249,9 @@ class TestHowARunEnds:
             ({QUARANTINED: 2, KEPT_LIVE: 1}, Ending.QUARANTINED, Ending.QUARANTINED),
             ({QUARANTINED: 2, FAILED: 1}, Ending.PARTLY_QUARANTINED, Ending.PARTLY_QUARANTINED),
             ({KEPT_LIVE: 3}, Ending.KEPT_LIVE, Ending.KEPT_LIVE),
+            ({KEPT_LIVE: 3, Outcome.KEPT_ARCHIVED: 1}, Ending.KEPT_ARCHIVED, Ending.KEPT_ARCHIVED),
+            ({QUARANTINED: 1, Outcome.KEPT_ARCHIVED: 1}, Ending.QUARANTINED, Ending.QUARANTINED),
+            ({FAILED: 1, Outcome.KEPT_ARCHIVED: 1}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
             ({FAILED: 3}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
             ({FAILED: 2, KEPT_LIVE: 1}, Ending.NONE_DELETED, Ending.NONE_QUARANTINED),
             # A sweep that was resumed in the other mode; what happened counts, not the mode.

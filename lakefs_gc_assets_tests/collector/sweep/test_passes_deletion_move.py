@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.collector.universe import listing as parts
-from lakefs_gc_assets.errors import ConfigurationError, LockLost, StorageError
+from lakefs_gc_assets.errors import ConfigurationError, LockLost, ObjectArchived, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
@@ -214,6 +214,25 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
         (KEYS[2], "copied", "attempt"),
         (KEYS[2], "quarantined", "attempt"),
     ]
+
+
+def test_an_archived_object_is_kept_without_a_failure_until_it_is_brought_back(moving: Moving) -> None:
+    class Archiving(BreakingStore):
+        def copy(self, source: str, target: str) -> None:
+            if source == KEYS[1]:
+                raise ObjectArchived(f"cannot copy {source!r}: it is in an archive tier")
+            super().copy(source, target)
+
+    for _ in range(2):
+        rows = moving.quarantine(Archiving(moving.store)).to_pylist()
+        kept = [(row["address"], row["error"]) for row in rows if row["outcome"] == "kept_archived"]
+        ((address, error),) = kept
+        assert address == KEYS[1] and "no copy in quarantine: cannot copy" in error
+        assert not [row for row in rows if row["outcome"] == "failed"]
+        assert moving.there() == {KEYS[1]: ALL[KEYS[1]]}
+    assert moving.moved() == {key: ALL[key] for key in (KEYS[0], KEYS[2])}
+    moving.quarantine(moving.store)
+    assert (moving.there(), moving.moved()) == ({}, ALL)
 
 
 def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:

@@ -97,6 +97,8 @@ def test_an_inventory_finds_what_a_listing_does_and_deletes_it_once(runs: PlainR
     garbage = truth_classes("small")["unreferenced"] - {"data/stray-1/s0"}
     assert set(runs.addresses(first.run_id, "candidates")) == garbage
     assert first.counts["deleted"] == len(garbage)
+    of_class = {kind: amounts["STANDARD"]["objects"] for kind, amounts in first.storage_classes.items()}
+    assert of_class == {kind: first.counts[kind] for kind in ("listed", "candidates")}
 
     runs.clock.moment += HOUR
     again = collected(runs)

@@ -187,6 +187,7 @@ class TestRows:
                 "last_modified": CUTOFF,
                 "size": 1,
                 "etag": None,
+                "storage_class": None,
             }
         ]
 
@@ -197,10 +198,17 @@ class TestRows:
                 ("size", pa.int64()),
                 ("last_modified", LISTED.field("last_modified").type),
                 ("etag", pa.string()),
+                ("storage_class", pa.string()),
             ]
         )
         batch = pa.RecordBatch.from_pydict(
-            {"key": ["data/x", None], "size": [1, 2], "last_modified": [CUTOFF] * 2, "etag": [None, None]},
+            {
+                "key": ["data/x", None],
+                "size": [1, 2],
+                "last_modified": [CUTOFF] * 2,
+                "etag": [None] * 2,
+                "storage_class": [None] * 2,
+            },
             schema=schema,
         )
 

@@ -51,7 +51,7 @@ class Names(LocalStore):
         for start in range(at, end, self._batch):
             names = self._names[start : min(end, start + self._batch)]
             self.listed[call] += len(names)
-            rows = [names, [1] * len(names), [BORN] * len(names), [None] * len(names)]
+            rows = [names, [1] * len(names), [BORN] * len(names), [None] * len(names), [None] * len(names)]
             arrays = [pa.array(row, field.type) for row, field in zip(rows, LISTING_SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=LISTING_SCHEMA)
 
@@ -149,7 +149,8 @@ def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
 
     class Unordered:
         def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
-            rows = [names, pa.array([1] * 3), pa.array([BORN] * 3, LISTING_SCHEMA.types[2]), pa.nulls(3, pa.string())]
+            nothing = pa.nulls(3, pa.string())
+            rows = [names, pa.array([1] * 3), pa.array([BORN] * 3, LISTING_SCHEMA.types[2]), nothing, nothing]
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(0, 2)
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(2)
 

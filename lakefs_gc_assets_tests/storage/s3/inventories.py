@@ -18,11 +18,22 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 CREATED = datetime(2026, 11, 21, 1, 0, tzinfo=UTC)
-COLUMNS = ["Bucket", "Key", "VersionId", "IsLatest", "IsDeleteMarker", "Size", "LastModifiedDate", "ETag"]
+COLUMNS = [
+    "Bucket",
+    "Key",
+    "VersionId",
+    "IsLatest",
+    "IsDeleteMarker",
+    "Size",
+    "LastModifiedDate",
+    "ETag",
+    "StorageClass",
+]
 SCHEMA = (
     "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); "
     "optional binary version_id (UTF8); optional boolean is_latest; optional boolean is_delete_marker; "
-    "optional int64 size; optional int64 last_modified_date (TIMESTAMP_MILLIS); optional binary e_tag (UTF8); }"
+    "optional int64 size; optional int64 last_modified_date (TIMESTAMP_MILLIS); optional binary e_tag (UTF8); "
+    "optional binary storage_class (UTF8); }"
 )
 
 
@@ -36,6 +47,7 @@ class Version:
     etag: str = "d41d8cd98f00b204e9800998ecf8427e"
     latest: bool = True
     marker: bool = False
+    storage_class: str = "STANDARD"
 
 
 def csv_file(versions: Sequence[Version]) -> bytes:
@@ -53,6 +65,7 @@ def csv_file(versions: Sequence[Version]) -> bytes:
                 version.last_modified.strftime("%Y-%m-%dT%H:%M:%S.")
                 + f"{version.last_modified.microsecond // 1000:03}Z",
                 "" if version.marker else version.etag,
+                "" if version.marker else version.storage_class,
             ]
         )
     return gzip.compress(text.getvalue().encode())
@@ -69,6 +82,7 @@ def parquet_file(versions: Sequence[Version]) -> bytes:
             "size": pa.array([None if version.marker else version.size for version in versions], pa.int64()),
             "last_modified_date": pa.array([version.last_modified for version in versions], pa.timestamp("ms", "UTC")),
             "e_tag": [None if version.marker else version.etag for version in versions],
+            "storage_class": [None if version.marker else version.storage_class for version in versions],
         }
     )
     buffer = io.BytesIO()

@@ -67,6 +67,7 @@ VERSIONS = st.builds(
     size=st.integers(0, 2**45),
     last_modified=st.integers(-4, 100).map(lambda hours: CREATED - timedelta(hours=hours, milliseconds=7)),
     etag=st.sampled_from(["d41d8cd98f00b204e9800998ecf8427e", "d41d8cd98f00b204e9800998ecf8427e-12"]),
+    storage_class=st.sampled_from(["STANDARD", "GLACIER", "INTELLIGENT_TIERING"]),
     latest=st.booleans(),
     marker=st.booleans(),
 )
@@ -93,6 +94,7 @@ def test_it_is_the_listing_of_the_namespace(
             "size": version.size,
             "last_modified": version.last_modified,
             "etag": version.etag,
+            "storage_class": version.storage_class,
         }
         for version in listed
         if version.key.startswith("repository/")
@@ -128,12 +130,15 @@ def test_a_report_of_current_versions_only_has_no_flags(reports: Reports, file_f
     else:
         buffer = io.BytesIO()
         pq.write_table(pq.read_table(io.BytesIO(file)).drop_columns(["is_latest", "is_delete_marker"]), buffer)
-        schema, content = SCHEMA.replace("is_latest", "x").replace("is_delete_marker", "y"), buffer.getvalue()
+        schema, content = (
+            SCHEMA.replace("is_latest", "x").replace("is_delete_marker", "y").replace("storage_class", "z"),
+            buffer.getvalue(),
+        )
     key = f"{reports.folder}data/plain"
     reports.store.put(key, content)
     listed = {"key": key, "size": len(content), "MD5checksum": hashlib.md5(content).hexdigest()}
     inventory = reports.open(reports.write(file_format, [], fileSchema=schema, files=[listed]))
-    assert keys(inventory) == ["data/a"]
+    assert [(row["key"], row["storage_class"]) for row in rows(inventory)] == [("data/a", None)]
 
 
 def test_the_marker_of_the_namespace_is_not_below_it(reports: Reports) -> None:
@@ -190,11 +195,11 @@ def test_a_missing_file_is_an_error(reports: Reports) -> None:
     [
         b"no gzip",
         gzip.compress(b'"source","a"\n'),
-        gzip.compress(b'"source","repository/a","v","true","false","many","2026-01-01T00:00:00.000Z","e"\n'),
-        gzip.compress(b'"source","repository/a","v","true","false","1","yesterday","e"\n'),
-        gzip.compress(b'"source","repository/a","v","perhaps","false","1","2026-01-01T00:00:00.000Z","e"\n'),
-        gzip.compress(b'"source","repository/a","v","true","false","","2026-01-01T00:00:00.000Z","e"\n'),
-        gzip.compress(b'"source","repository/%ff","v","true","false","1","2026-01-01T00:00:00.000Z","e"\n'),
+        gzip.compress(b'"source","repository/a","v","true","false","many","2026-01-01T00:00:00.000Z","e","STANDARD"\n'),
+        gzip.compress(b'"source","repository/a","v","true","false","1","yesterday","e","STANDARD"\n'),
+        gzip.compress(b'"source","repository/a","v","perhaps","false","1","2026-01-01T00:00:00.000Z","e","STANDARD"\n'),
+        gzip.compress(b'"source","repository/a","v","true","false","","2026-01-01T00:00:00.000Z","e","STANDARD"\n'),
+        gzip.compress(b'"source","repository/%ff","v","true","false","1","2026-01-01T00:00:00.000Z","e","STANDARD"\n'),
         csv_file([Version("repository/a")])[:-12],
     ],
     ids=["no gzip", "few fields", "size", "time", "latest", "no size", "name", "cut off"],

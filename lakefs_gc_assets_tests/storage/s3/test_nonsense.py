@@ -4,9 +4,12 @@ from datetime import UTC, datetime
 from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteResult
+from lakefs_gc_assets.storage.s3 import pages
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 
 OBJECT = "<Contents><Key>repo/data/x</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
@@ -72,7 +75,7 @@ def test_a_service_that_passes_over_the_delimiter_is_not_believed(service: Servi
 
 ROWS = [
     "<Contents><Key>repo/data/a%2Cb</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-    "<ETag>&quot;e&quot;</ETag><Size>1</Size><StorageClass>STANDARD</StorageClass></Contents>",
+    "<ETag>&quot;e&quot;</ETag><Size>1</Size><StorageClass>GLACIER</StorageClass></Contents>",
     '<Contents><Key>repo/data/b</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"e"</ETag>'
     "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><Size>1</Size><Owner><ID>i</ID></Owner></Contents>",
     "<Contents><ETag>e</ETag><Size>1</Size><Key>repo/data/c</Key><LastModified>2026-01-01T01:00:00+01:00</LastModified>"
@@ -90,10 +93,48 @@ def test_objects_are_listed_however_services_write_them(service: Service, rows: 
     (batch,) = service.store.list("data/")
     names = ["data/a,b", "data/b", "data/c", "data/d"]
     first = ROWS.index(rows[0])
+    # Some services leave the class out where it is the usual one.
+    assert batch["storage_class"].to_pylist() == ["GLACIER" if row == ROWS[0] else "STANDARD" for row in rows]
     assert batch["key"].to_pylist() == names[first : first + len(rows)]
     assert {(row["size"], row["etag"], row["last_modified"]) for row in batch.to_pylist()} == {
         (1, "e", datetime(2026, 1, 1, tzinfo=UTC))
     }
+
+
+_CLASS = "<StorageClass>{}</StorageClass>"
+_PARTS = [
+    "<Key>repo/data/{}</Key>",
+    "<LastModified>2026-01-01T00:00:00.000Z</LastModified>",
+    "<ETag>&quot;e&quot;</ETag>",
+    "<Size>1</Size>",
+    "<Owner><ID>i</ID></Owner>",
+]
+
+
+@given(
+    st.permutations([*_PARTS, _CLASS]),
+    st.lists(st.sampled_from([None, "", "STANDARD", "GLACIER", "STANDARD_IA"]), min_size=1, max_size=6),
+)
+def test_a_class_is_read_wherever_it_stands_and_the_page_is_matched_fast(
+    order: list[str], classes: list[str | None]
+) -> None:
+    rows = [
+        "".join(part for part in order if part != _CLASS or name is not None)
+        .replace("{}</Key>", f"{number}</Key>")
+        .replace("{}", name or "")
+        for number, name in enumerate(classes)
+    ]
+    contents = "".join(f"<Contents>{row}</Contents>" for row in rows)
+    body = f"<ListBucketResult>{LAST}{contents}</ListBucketResult>".encode()
+    found = pages.parsed(body).rows
+    assert pages._fast(body) is not None
+    assert found["storage_class"].to_pylist() == [name or "STANDARD" for name in classes]
+    assert found["key"].to_pylist() == [f"repo/data/{number}" for number in range(len(classes))]
+
+
+def test_an_object_of_two_classes_makes_no_sense(service: Service) -> None:
+    twice = OBJECT.replace("</Contents>", _CLASS.format("GLACIER") * 2 + "</Contents>")
+    require_refused(service, f"<ListBucketResult>{LAST}{twice}</ListBucketResult>", "more than once what StorageClass")
 
 
 @pytest.mark.parametrize("key", ["repo/data/%ff", "repo/data/%C3"])

@@ -517,6 +517,15 @@ def test_an_archived_object_can_be_deleted_and_neither_read_nor_copied(
             attempt()
         assert "permission" not in str(raised.value)
 
+    store.put("new", b"new")
+    classes = {
+        key: name
+        for batch in store.list("")
+        for key, name in zip(batch["key"].to_pylist(), batch["storage_class"].to_pylist(), strict=True)
+    }
+    assert classes == {"old": storage_class, "new": "STANDARD"}
+    assert {facts.key: facts.storage_class for facts in store.list_level("").objects} == classes
+    store.delete(["new"])
     assert (keys(store), store.head("old").size) == (["old"], 3)
     (deleted,) = store.delete(["old"])
     assert deleted.result is DeleteResult.ACCEPTED
