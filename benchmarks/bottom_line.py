@@ -5,6 +5,7 @@ with 50 million entries; 1,000 branches from it, with 5 million staged objects.
 """
 
 import os
+from pathlib import Path
 
 from benchmarks import vast
 from benchmarks.marks import Measure, at_most, figure
@@ -30,10 +31,7 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
         raise RunFailed(f"the forecast said {forecast.told[0]!r}; commits hold {size.committed:,} objects")
     title = f"{size.objects:,} objects and {size.entries:,} committed entries"
     show(f"bottom line: {title}, clean with sweep", made)
-    deleted = [number for number, gone in enumerate((folder / DELETED).read_bytes()) if gone]
-    live = sum(not vast.is_garbage(number) for number in deleted)
-    if live or len(deleted) != size.garbage:
-        raise RunFailed(f"deleted {len(deleted):,} objects, {live:,} of them live; {size.garbage:,} were garbage")
+    require_exact(folder, size)
     cores = os.cpu_count() or 1
     return [
         figure("bottom line: forecast", forecast.seconds, "s"),
@@ -46,3 +44,11 @@ def bottom_line(show: Show, size: Vast = SIZE) -> list[Measure]:
             if phase.name in _BY_SPARK
         ),
     ]
+
+
+def require_exact(folder: Path, size: Vast) -> None:
+    """Raises RunFailed if a sweep, whose server has ended, deleted anything but the garbage, or left some of it."""
+    deleted = [number for number, gone in enumerate((folder / DELETED).read_bytes()) if gone]
+    live = sum(not vast.is_garbage(number) for number in deleted)
+    if live or len(deleted) != size.garbage:
+        raise RunFailed(f"deleted {len(deleted):,} objects, {live:,} of them live; {size.garbage:,} were garbage")

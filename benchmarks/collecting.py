@@ -69,7 +69,9 @@ def main() -> None:
     parser.add_argument("--forecast", action="store_true", help="make a forecast in place of a run")
     parser.add_argument("--engine", help="compare addresses as one of `other_engines`")
     asked = parser.parse_args()
-    loaded = _counting(load(asked.configuration))
+    loaded = load(asked.configuration)
+    spark: SparkSettings = loaded.configuration.spark
+    loaded = _counting(loaded, in_session_of_spark(spark) if asked.engine else spark)
     spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
     from lakefs_gc_assets.cli.run import collect
@@ -114,11 +116,22 @@ def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     return [*describe(found)]
 
 
-def _counting(loaded: Loaded) -> Loaded:
-    spark: SparkSettings = loaded.configuration.spark
+def _counting(loaded: Loaded, spark: SparkSettings) -> Loaded:
     config = {"spark.python.daemon.module": "benchmarks.worker_daemon", **spark.config}
     counted = loaded.configuration.model_copy(update={"spark": spark.model_copy(update={"config": config})})
     return Loaded(counted, loaded.secret_variables)
+
+
+def in_session_of_spark(spark: SparkSettings) -> SparkSettings:
+    """The settings of a session made for Spark's own joins: it compiles queries, and its Java compiles a second time.
+
+    All else is as in the product, the heap as well.
+    """
+    if spark.many_objects:
+        return spark
+    heap = " ".join((*spark_session.SMALL_HEAP, spark_session.ONE_ARENA))
+    config = {"spark.driver.defaultJavaOptions": heap, **spark.config}
+    return spark.model_copy(update={"many_objects": True, "config": config})
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks import changes, event_log, other_engines, prices, repositories, tables
-from benchmarks.bottom_line import bottom_line
+from benchmarks import changes, event_log, other_engines, prices, repositories, tables, vast
+from benchmarks.bottom_line import SIZE, bottom_line, require_exact
 from benchmarks.counting import Counts
 from benchmarks.marks import Measure, at_most, figure
 from benchmarks.prices import least, least_of_clean
 from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
 from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
+from benchmarks.vast import Vast
 
 _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
@@ -27,6 +28,8 @@ _LINEAR, _LINEAR_MEMORY = 1.25, 1.3
 
 _TURNS = 3
 """So many runs of each way of comparing addresses."""
+SMALL_BOTTOM_LINE = Vast(SIZE.branches // 25)
+"""A twenty-fifth of the bottom line, for suites that make many runs."""
 
 _CHANGE = {"store calls": 1.1, "bytes read": 1.1, "API calls": 1.1, "seconds": 1.2, "seconds of processor": 1.2}
 """So many times as much may a few changes cost in a repository that is four times as large."""
@@ -208,25 +211,48 @@ def forecast(show: Show, shape: Shape = LARGE) -> list[Measure]:
 
 
 def libraries(show: Show) -> list[Measure]:
-    """Clean runs with sweep whose tasks compare addresses by our own blocks, by Spark and by libraries, in turns."""
+    """Clean runs with sweep by the product's engine, by Spark's own DataFrames, and by libraries, in turns."""
     measures = []
-    for shape in (SMALL, LARGE):
-        folder = repositories.made(shape)
-        engines = [(), *(("--engine", name) for name in other_engines.names())]
-        runs: dict[tuple[str, ...], list[Run]] = {engine: [] for engine in engines}
-        for engine in engines * _TURNS:
-            # What was deleted is there again for the next one.
-            with served("benchmarks.serving", str(repositories.made(shape))) as settings:
-                made = run(settings, "--sweep", *engine)
-            _require(made, shape, folder)
-            runs[engine].append(made)
-        for engine, turns in runs.items():
-            name = f"{shape.name}: {engine[1] if engine else 'our own blocks'}"
-            show(f"{name}, one of {len(turns)}", turns[-1])
+    for size in (SMALL, LARGE, SMALL_BOTTOM_LINE):
+        names = [None, *(name for name, way in other_engines.ways().items() if runs_way(size, way))]
+        runs: dict[str | None, list[Run]] = {name: [] for name in names}
+        for name in names * _TURNS:
+            runs[name].append(clean_run_of(size, name))
+        for name, turns in runs.items():
+            title = f"{_name_of(size)}: {name or 'our own blocks'}"
+            show(f"{title}, one of {len(turns)}", turns[-1])
             costs = [(made.seconds, made.cpu_seconds, made.peak_bytes / _GIGABYTE) for made in turns]
             for what, each in zip(("s", "processor s", "GB"), zip(*costs, strict=True), strict=True):
-                measures.append(figure(name, statistics.median(each), what))
+                measures.append(figure(title, statistics.median(each), what))
     return measures
+
+
+def runs_way(size: Shape | Vast, way: other_engines.Way) -> bool:
+    """True if runs of this size can be made this way: Spark's own readers have no connector for a bucket."""
+    return not (way.parquet and isinstance(size, Vast))
+
+
+def clean_run_of(size: Shape | Vast, name: str | None) -> Run:
+    """One clean run with sweep, in a way of `other_engines` or by the product's engine.
+
+    Raises RunFailed where it finds or deletes anything but the garbage. What it deletes is there again for the next.
+    """
+    engine = () if name is None else ("--engine", name)
+    if isinstance(size, Vast):
+        folder = vast.made(size, repositories.ROOT)
+        with served("benchmarks.vast_server", str(folder), str(size.branches)) as settings:
+            made = run(settings, "--sweep", *engine)
+        require_exact(folder, size)
+    else:
+        folder = repositories.made(size)
+        with served("benchmarks.serving", str(folder)) as settings:
+            made = run(settings, "--sweep", *engine)
+        _require(made, size, folder)
+    return made
+
+
+def _name_of(size: Shape | Vast) -> str:
+    return size.name if isinstance(size, Shape) else f"{size.objects:,} objects of the bottom line"
 
 
 def warm_up() -> None:

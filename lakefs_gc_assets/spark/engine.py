@@ -75,15 +75,14 @@ _ADDRESS = pa.schema([pa.field("address", pa.string())])
 _NUMBER = pa.schema([pa.field("number", pa.int64())])
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound="SparkEngine")
 
 
-def in_driver_where_held(
-    operation: Callable[Concatenate["SparkEngine", P], T],
-) -> Callable[Concatenate["SparkEngine", P], T]:
+def in_driver_where_held(operation: Callable[Concatenate[E, P], T]) -> Callable[Concatenate[E, P], T]:
     """The operation, which the engine of the driver makes where the driver holds the rows of all operands."""
 
     @wraps(operation)
-    def chosen(engine: "SparkEngine", /, *arguments: P.args, **named: P.kwargs) -> T:
+    def chosen(engine: E, /, *arguments: P.args, **named: P.kwargs) -> T:
         operands = [rows for each in (*arguments, *named.values()) for rows in _operands(each)]
         if not operands or not all(isinstance(rows, DriverRows) for rows in operands):
             return operation(engine, *arguments, **named)

@@ -42,7 +42,7 @@ _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(s
 _MEMORY = re.compile(r"[1-9]\d*[kmgtKMGT]?")
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Most of what the JVM of a small run does it does a few times: the second compiler took a third of all its time."""
-_SMALL_HEAP = (
+SMALL_HEAP = (
     "-XX:+UseSerialGC",
     "-Xms64m",
     "-XX:MinHeapFreeRatio=20",
@@ -54,7 +54,7 @@ _SMALL_HEAP = (
 By default it begins with a 64th of the machine's memory, whatever the settings say, and is collected as a whole as soon
 as 21 MB of classes are loaded, which is before the first job.
 """
-_ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
+ONE_ARENA = "-Dio.netty.allocator.numDirectArenas=1"
 """Memory that blocks are copied to and from Python in: each thread but the first would keep its own, 100 MB in all."""
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Spark compiles each query of its own to Java, which takes longer than the few rows that are left to it."""
@@ -124,7 +124,7 @@ def properties(settings: SparkSettings) -> dict[str, str]:
     }
     if settings.master.startswith("local"):
         if not settings.many_objects:
-            options += [_QUICK_COMPILER, *_SMALL_HEAP, _ONE_ARENA]
+            options += [_QUICK_COMPILER, *SMALL_HEAP, ONE_ARENA]
             spark_properties |= _INTERPRETED
         spark_properties |= _ON_THIS_MACHINE
         spark_properties[_DAEMON] = _OUR_DAEMON
