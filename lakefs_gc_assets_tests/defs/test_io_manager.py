@@ -93,7 +93,7 @@ def test_names_that_others_chose_are_no_markdown(s3_server: S3Server, bucket: st
     *_, line = text(metadata(stored(s3_server, bucket, rows, STORE_DF, LISTED_FIGURES)), "preview").splitlines()
 
     assert "| data/!\\[x\\](https://elsewhere.example/x.png) |" in line
-    assert line.endswith("| \\<img src=https://elsewhere.example> |")
+    assert "| \\<img src=https://elsewhere.example> |" in line
 
 
 def test_an_empty_frame_is_shown_as_such(s3_server: S3Server, bucket: str) -> None:
