@@ -117,6 +117,10 @@ class OrderViolation(CollectionError):
     """A step was asked for out of order: its run, its attempt or its frames are not such that it may be made."""
 
 
+class RunEnded(OrderViolation):
+    """The run has ended well already: there is nothing to do."""
+
+
 class EngineFault(CollectionError):
     """Spark gave tasks other rows than it promises: what was made of them must not be used."""
 

@@ -65,8 +65,8 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         node = graph.get(key)
         assert (node.partitions_def, node.is_executable, node.group_name) == (None, False, "garbage_collection")
     forecast = graph.get(dg.AssetKey(FORECAST))
-    assert (forecast.partitions_def, forecast.is_executable, forecast.pools) == (None, True, set())
-    # "Materialize all" of a group's lineage makes all of it: a run makes no forecast.
+    # "Materialize all" makes all that is drawn and can be: a run makes no forecast.
+    assert (forecast.partitions_def, forecast.is_executable) == (None, False)
     assert forecast.group_name == "retention"
     for key in map(dg.AssetKey, STEPS):
         node = graph.get(key)

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import CollectionError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -104,6 +104,9 @@ class StepRequest:
         begins: the requested flow if this is the first step of an attempt; None for later steps.
         continues: True if this process ran an earlier step of the run, which kept the lock for this one.
         goes_on: True if this process runs a later step of the run, for which the lock is kept.
+        from_start: True if this process runs the first step too. A run that ended well is then not made again; without
+            its first step, it is, by the frames that it has.
+        name: the name under which the run is opened, if any.
     """
 
     run_id: str
@@ -112,6 +115,8 @@ class StepRequest:
     begins: Flow | None = None
     continues: bool = False
     goes_on: bool = False
+    from_start: bool = False
+    name: str | None = None
 
 
 @contextmanager
@@ -119,13 +124,15 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
     """Makes one step of a run under the repository's lock.
 
     Raises whatever ends the step. Before that it stores the report of the failed run, if there is a plan, and
-    releases the lock, as far as the store can be reached.
+    releases the lock, as far as the store can be reached. RunEnded is raised before the lock is taken.
     """
     repository: OpenRepository | None = None
     plan: Plan | None = None
     lock: Lock | None = None
     try:
         repository = host.open()
+        if request.from_start or request.begins is not None:
+            report.require_not_ended(repository.store, request.run_id, request.windows)
         owner = request.owner
         if request.begins is None:
             plan = plans.read(repository.store, request.run_id)
@@ -139,7 +146,9 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         if request.begins is not None:
             if replaced := across_runs.replace_unreadable_restoration(repository.store, repository.clock.now()):
                 host.warn(replaced)
-            plan = planning.begin(repository, request.run_id, request.windows, owner, lock, request.begins)
+            plan = planning.begin(
+                repository, request.run_id, request.windows, owner, lock, request.begins, request.name
+            )
         assert plan is not None
         with renewed(lock, repository, host.warn):
             yield Step(host.log, host.warn, repository, host.engine(repository), plan, lock)
@@ -153,7 +162,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         if lock is not None:
             with suppress(CollectionError):
                 lock.release()
-        elif request.continues:
+        elif request.continues and not isinstance(error, RunEnded):
             end_between_steps(request.run_id, host, host.explain(error))
         raise
 

@@ -10,24 +10,27 @@ import dagster as dg
 
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT, FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.make_step import StepRequest, step
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.page import garbage
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching, pages
-from lakefs_gc_assets.defs.failures import explained, summary, was_interrupted
-from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
+from lakefs_gc_assets.defs.history import Historian, forget_unused
 from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import LogLine
+from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -38,7 +41,7 @@ _FRAME = dg.PythonObjectDagsterType(StoredFrame)
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
     """Lists what is stored."""
-    with run_step(context, collector, begins=requested_flow(context.run)) as current:
+    with run_step(context, collector, begins=True) as current:
         return run.list_stored(current)
 
 
@@ -69,8 +72,8 @@ def candidates(
         # An ephemeral instance ends with its process, so nobody would see the charts.
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
-            garbage = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
-            context.add_output_metadata(pages.garbage_charts(marked, garbage, current.plan.slice_window, now))
+            counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
+            context.add_output_metadata(pages.garbage_charts(marked, counts, current.plan.slice_window, now))
         return marked
 
 
@@ -122,7 +125,12 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         dagster_type=_FRAME,
     )
     def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
-        stored = compute(context, collector=names.resource(context.resources, "collector"), **frames)
+        collector: Collector = names.resource(context.resources, "collector")
+        try:
+            stored = compute(context, collector=collector, **frames)
+        except RunEnded as ended:
+            context.log.info(str(ended))
+            stored = _made_before(context, collector, names)
         _note_cells(context, stored.manifest)
         return stored
 
@@ -130,36 +138,45 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 
 
 @contextmanager
-def run_step(
-    context: dg.AssetExecutionContext, collector: Collector, begins: Flow | None = None
-) -> Iterator[Step[Rows]]:
+def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bool = False) -> Iterator[Step[Rows]]:
     """Runs one step of the run that the context's partitions name.
 
     Args:
-        begins: the requested flow, for the first step only.
+        begins: True for the first step, which opens a run if nobody opened one of that name.
     Raises:
+        RunEnded: the run has ended well already, and its first step is among the steps that were launched.
         dagster.Failure: with a message of one line; the failed run's report is stored before.
     """
     historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
     try:
-        run_id, windows = selected(context.partition_keys)
+        key, windows = selected(context.partition_keys)
+        flow = requested_flow(context.run) if begins else None
+        run_id = _open_named(context, collector, key, windows) if begins else collector.require_run(key, windows)
         at = STEPS.index(context.asset_key.path[-1])
         request = StepRequest(
             run_id,
             windows,
             owner=context.run.root_run_id or context.run.run_id,
-            begins=begins,
+            begins=flow,
             continues=any(assets_to_make(context.run, STEPS[:at])),
             goes_on=any(assets_to_make(context.run, STEPS[at + 1 :])),
+            from_start=any(assets_to_make(context.run, STEPS[:1])),
+            name=None if key == run_id else key,
         )
         permit = launching.read(context.instance, collector.name, run_id)
-        if begins is not None:
-            launching.require_flow(permit, begins)
+        if permit is None and request.name is not None:
+            permit = launching.BY_MATERIALIZING
+        if flow is not None:
+            launching.require_flow(permit, flow)
         with step(request, SparkHost(collector, permit, context.log.info, context.log.warning)) as current:
             if not request.continues:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
+    except RunEnded:
+        raise
     except BaseException as error:
+        if isinstance(error, OrderViolation):
+            forget_unused(context.instance, collector, context.partition_keys, context.run)
         historian.failed(collector.last_opened(), run_id, collector.clock.now(), summary(error))
         if run_id is not None and not was_interrupted(error):
             pages.keep_failed(collector, run_id, context.log.warning)
@@ -167,6 +184,53 @@ def run_step(
         if failure is None:
             raise
         raise failure from error
+
+
+def _open_named(context: dg.AssetExecutionContext, collector: Collector, key: str, windows: tuple[str, ...]) -> str:
+    """The id of the run to begin: the one that a key means, or a new one for a name that means none yet.
+
+    Nobody chooses the new id, so whoever launched the run cannot approve it without having seen it.
+
+    Raises OrderViolation for a key that cannot be a name.
+    """
+    run_id = collector.run_of(key, windows) if layout.is_xid(key) else None
+    if run_id is None:
+        plans.require_name(key)
+        collector.open()  # A process may have opened the repository long ago.
+        run_id = collector.run_of(key, windows)
+    if run_id is None:
+        run_id = layout.issue_run_id(collector.clock.now())
+        context.log.info(f"opens run {run_id} under the name {key}, over {len(windows)} windows: {', '.join(windows)}")
+    return run_id
+
+
+def _made_before(context: dg.AssetExecutionContext, collector: Collector, names: Names) -> StoredFrame[Any]:
+    """The stored frame of an asset of a run that has ended well, with the metadata that its making added.
+
+    Raises dagster.Failure if it is no longer stored: the run's key is removed, so that its cells do not stay failed.
+    """
+    historian = Historian.from_context(context, names)
+    with readable():
+        key, windows = selected(context.partition_keys)
+        run_id = collector.require_run(key, windows)
+        repository = collector.open()
+        historian.did_nothing(run_id)
+        try:
+            stored = StoredFrame.from_run(
+                repository.store, repository.opener, run_id, FRAMES[context.asset_key.path[-1]]
+            )
+        except OrderViolation:
+            names.partitions.forget(context.instance, key)
+            raise
+        if stored.frame is CANDIDATES_DF:
+            plan, now = plans.read(repository.store, run_id), collector.clock.now()
+            counts = garbage.find_counts(repository.store, stored.manifest)
+            counts = counts or pages.count_garbage(collector, repository, stored, now)
+            context.add_output_metadata(pages.garbage_charts(stored, counts, plan.slice_window, now))
+        elif stored.frame is DELETED_REPORT and (report := reports.read(repository.store, run_id)) is not None:
+            page = pages.shown(repository, run_id, collector.store.endpoint_url)
+            context.add_output_metadata({**report_figures(report), **page})
+    return stored
 
 
 def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> Names:

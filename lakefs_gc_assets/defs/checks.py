@@ -42,9 +42,9 @@ from lakefs_gc_assets.collector.reporting import (
     find_young_candidates,
 )
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.defs.failures import between_steps, end_run, summary
+from lakefs_gc_assets.defs.failures import between_steps, end_run, readable, summary
 from lakefs_gc_assets.defs.history import Historian
-from lakefs_gc_assets.defs.partitions import Names, assets_to_make, last_run_id, run_id_of
+from lakefs_gc_assets.defs.partitions import Names, assets_to_make, last_run_id, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
@@ -192,7 +192,10 @@ class Checked:
 def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
     """The run that the Dagster run belongs to, else the one that made the asset last. Raises dagster.Failure."""
     collector: Collector = names.resource(context.resources, "collector")
-    run_id = run_id_of(context.run) or last_run_id(context.instance, names.asset(asset))
+    run_id = last_run_id(context.instance, names.asset(asset))
+    if cells := names.partitions.covered(context.instance, context.run):
+        with readable():
+            run_id = collector.require_run(*selected(cells))
     if run_id is None:
         raise dg.Failure(description=f"nothing has made {asset} yet: make a run first", allow_retries=False)
     return Checked(collector, run_id, asset, ends_run=any(assets_to_make(context.run, STEPS)))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
 from lakefs_gc_assets.collector.forecast import forecast
@@ -20,8 +19,9 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bars, plain, stored_page
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
+from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError
 from lakefs_gc_assets.spark.faults import from_spark
@@ -91,41 +91,43 @@ def forecast_now(
     return opened.namespace.uri, result
 
 
-def define(names: Names) -> dg.AssetsDefinition:
-    """The asset of one repository."""
+def define(names: Names) -> dg.AssetSpec:
+    """The asset of one repository, which the job forecast reports.
 
-    @dg.asset(
+    Nothing materializes it by itself: "Materialize all" in the lineage of all assets would make a forecast with a run.
+    """
+    return dg.AssetSpec(
         key=names.asset(NAME),
         description=f"Bytes that other retention rules would free in {names.repository}: exactly those that a run of "
         "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
         "freed without it. It deletes nothing, takes no lock, and may be made beside a run.",
-        # A separate group, so that "Materialize all" in the lineage of a run's group does not make a forecast as well.
         group_name=names.qualified("retention"),
         kinds={"pyspark", "parquet"},
+    )
+
+
+def forecast_job(names: Names) -> dg.JobDefinition:
+    """The job that makes a forecast and reports it as a materialization of the asset."""
+
+    @dg.op(
+        name=names.qualified(NAME),
+        description="Makes a forecast, and its page.",
         required_resource_keys={names.qualified("collector")},
     )
-    def retention_forecast(context: dg.AssetExecutionContext, config: ForecastConfig) -> dg.MaterializeResult[None]:
+    def retention_forecast(context: dg.OpExecutionContext, config: ForecastConfig) -> None:
         collector: Collector = names.resource(context.resources, "collector")
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
             policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}
             namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
         shown = stored_page(namespace + forecast.page_key(result.forecast_id), collector.store.endpoint_url)
-        return dg.MaterializeResult(metadata={**described(result), "page": shown})
+        context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata={**described(result), "page": shown}))
 
-    return retention_forecast
-
-
-def forecast_job(names: Names) -> UnresolvedAssetJobDefinition:
-    """The job that makes the asset."""
-    return dg.define_asset_job(
-        name=names.qualified(JOB),
-        selection=[names.asset(NAME)],
-        description=f"Shows the bytes that other retention rules would free in {names.repository}, and the bytes of "
-        "each branch and tag. Deletes nothing.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
+    description = (
+        f"Shows the bytes that other retention rules would free in {names.repository}, and the bytes of each branch "
+        "and tag. Deletes nothing."
     )
+    return one_op_job(names, JOB, retention_forecast, description)
 
 
 def described(result: Forecast) -> dict[str, Any]:

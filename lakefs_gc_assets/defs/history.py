@@ -4,7 +4,7 @@
 if it failed or was refused. A cell of the five assets describes a window of a run; an event here describes a whole run.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,9 +23,12 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.records.statistics import BYTES, OBJECTS, SECONDS, Figure, RunStatistics, declarations
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.pages import figure_definitions, plain
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, run_id_of
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, Names, run_key_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -38,6 +41,7 @@ ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
 OLDEST_GARBAGE = "oldest_garbage_days"
+NOTHING_TO_DO = "nothing to do"
 EVENT_NAMES: Mapping[str, str] = {
     "candidates": "found_objects",
     "candidates_bytes": "found_bytes",
@@ -140,18 +144,27 @@ class Historian:
 
         def note() -> None:
             approved = settings.approve_run == plan.run_id or plans.read_approval(store, plan.run_id) is not None
-            tags = {RUN_TAG: plan.run_id, MODE_TAG: mode_of(plan, approved, settings)}
+            tags = {
+                REPOSITORY_TAG: self.names.repository,
+                RUN_TAG: plan.run_id,
+                MODE_TAG: mode_of(plan, approved, settings),
+            }
             # A launch can have any tags, and a re-execution has those of the run that it repeats.
             tags |= {tag: "under way" for tag in (ENDING_TAG, FREED_TAG) if tag in self.run.tags}
             self.instance.add_run_tags(self.run.run_id, tags)
 
         self._try(note)
 
+    def did_nothing(self, run_id: str) -> None:
+        """Tags a Dagster run over a run that had ended well before."""
+        self._try(lambda: self.instance.add_run_tags(self.run.run_id, {RUN_TAG: run_id, MODE_TAG: NOTHING_TO_DO}))
+
     def ended(self, store: ObjectStore, report: Report) -> None:
-        """Records a finished run. A successful sweep also removes overtaken runs from the partitions."""
+        """Records a finished run. One that succeeded also removes overtaken runs from the partitions."""
         self._try(lambda: self._note(report, store))
-        if not report.dry_run and report.is_complete:
-            self._try(lambda: forget_overtaken(self.instance, self.names, report.run_id))
+        if report.is_complete:
+            self._try(lambda: forget_overtaken(self.instance, self.names, store, report))
+        if report.is_complete and not report.dry_run:
             self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
 
     def failed(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
@@ -241,7 +254,7 @@ class Historian:
         """Age in days of the oldest garbage, from the event of the asset `candidates` of this run; None if unknown."""
         latest = self.instance.get_latest_materialization_event(self.names.asset("candidates"))
         event = latest.asset_materialization if latest else None
-        if event is None or not (event.partition or "").startswith(f"{run_id}|"):
+        if event is None or "run_id" not in event.metadata or event.metadata["run_id"].value != run_id:
             return None
         value = event.metadata.get(OLDEST_GARBAGE)
         return float(str(value.value)) if value else None
@@ -289,30 +302,76 @@ def run_metadata(report: Report) -> dict[str, Any]:
     }
 
 
-def forget_overtaken(instance: dg.DagsterInstance, names: Names, swept: str) -> list[str]:
-    """Removes failed runs that a sweep has overtaken from the partitions; returns their ids.
+def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectStore, ended: Report) -> list[str]:
+    """Removes the keys of failed runs that a newer run has overtaken from the partitions; returns these keys.
 
-    Such a run cannot be finished any more: its mark is older than that sweep. Its cells would be shown as failed for
-    ever. Its plan and report stay in the store, and it stays in the history. Running, waiting and finished runs stay.
+    A run that succeeded overtakes older dry runs that failed, and launches that failed before they had a plan. A sweep
+    overtakes older sweeps too, which cannot be finished any more: their mark is older than that sweep. Their cells
+    would be shown as failed for ever. Plans and reports stay in the store, and all runs stay in the history.
 
     Args:
-        swept: id of the run that swept.
+        ended: the report of the newer run, which has ended well.
     """
-    partitions = names.partitions
-    name = partitions.run_ids.name or ""
-    older = {run_id for run_id in instance.get_dynamic_partitions(name) if run_id > swept}
-    waiting = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)) if older else []
-    older -= {run_id for run in waiting if (run_id := run_id_of(run)) is not None}
-    overtaken = sorted(run_id for run_id in older & _failed(instance, names, older))
-    for run_id in overtaken:
-        instance.delete_dynamic_partition(name, run_id)
+    failed = _failed(instance, names, _not_waiting(instance, names))
+    overtaken = sorted(key for key in failed if _is_overtaken(store, ended, key))
+    for key in overtaken:
+        names.partitions.forget(instance, key)
     return overtaken
 
 
-def _failed(instance: dg.DagsterInstance, names: Names, run_ids: set[str]) -> set[str]:
-    """The runs with a cell that is shown as failed."""
+def _is_overtaken(store: ObjectStore, ended: Report, key: str) -> bool:
+    """True if a newer run overtakes every run that a key of the dimension run_id means, if any."""
+    try:
+        runs = [key] if layout.is_xid(key) else plans.runs_named(store, key)
+        return all(_overtakes(store, ended, run) for run in runs)
+    except CorruptFile:
+        return False
+
+
+def _overtakes(store: ObjectStore, ended: Report, older: str) -> bool:
+    if older <= ended.run_id:
+        return False
+    if not ended.dry_run or not run_folder.has_plan(store, older):
+        return True
+    return not plans.read(store, older).sweep and plans.read_approval(store, older) is None
+
+
+def forget_unused(
+    instance: dg.DagsterInstance, collector: Collector, cells: Sequence[str], refused: dg.DagsterRun
+) -> None:
+    """Removes keys of the dimension run_id that a launch could not use: Dagster would show their cells as failed.
+
+    A key stays if it means a run, if a run was opened with that id, or if another Dagster run waits for its cells.
+    """
+    names = Names(collector.name)
+    keys = {cell.keys_by_dimension["run_id"] for cell in cells if isinstance(cell, dg.MultiPartitionKey)}
+    with suppress(CollectionError):
+        for key in _not_waiting(instance, names, but_for=refused) & keys:
+            if not _means_run(instance, collector, key):
+                names.partitions.forget(instance, key)
+
+
+def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> bool:
+    """True if a run has a key, or was opened with it and waits for its launch. Raises CollectionError."""
+    if not layout.is_xid(key) and not plans.is_name(key):
+        return False
+    store = collector.last_opened() or collector.open().store
+    if not layout.is_xid(key):
+        return bool(plans.runs_named(store, key))
+    return launching.read(instance, collector.name, key) is not None or run_folder.has_plan(store, key)
+
+
+def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.DagsterRun | None = None) -> set[str]:
+    """The keys of the dimension run_id that no Dagster run covers that is under way or waits, except one."""
+    keys = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
+    waiting = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)) if keys else []
+    return keys - {run_key_of(run) for run in waiting if but_for is None or run.run_id != but_for.run_id}
+
+
+def _failed(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
+    """The keys with a cell that is shown as failed."""
     windows = instance.get_dynamic_partitions(names.partitions.windows.name or "")
-    cells = {f"{run_id}|{window}": run_id for run_id in run_ids for window in windows}
+    cells = {f"{key}|{window}": key for key in keys for window in windows}
     failed = set()
     for step in STEPS if cells else ():
         statuses = instance.get_status_by_partition(names.asset(step), list(cells), names.partitions.definition) or {}

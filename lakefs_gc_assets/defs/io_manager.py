@@ -12,10 +12,12 @@ from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.statistics import declarations
-from lakefs_gc_assets.defs.failures import between_steps
+from lakefs_gc_assets.defs.failures import between_steps, readable
+from lakefs_gc_assets.defs.history import forget_unused
 from lakefs_gc_assets.defs.pages import column_lineage, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, selected
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import OrderViolation
 
 PREVIEW_ROWS = 20
 
@@ -36,13 +38,18 @@ class FrameIOManager(dg.IOManager):
 
         Raises dagster.Failure if it was not made or its manifest cannot be read.
         """
-        run_id, _ = selected(context.asset_partition_keys)
-        frame = context.asset_key.path[-1]
-        step = context.step_context
+        frame, cells, step = context.asset_key.path[-1], context.asset_partition_keys, context.step_context
         first = next(assets_to_make(step.dagster_run, STEPS))
-        with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
-            repository = self.collector.open()
-            return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])
+        try:
+            with readable():
+                run_id = self.collector.require_run(*selected(cells))
+            with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
+                repository = self.collector.open()
+                return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])
+        except dg.Failure as failure:
+            if isinstance(failure.__cause__, OrderViolation):
+                forget_unused(step.instance, self.collector, cells, step.dagster_run)
+            raise
 
 
 def frame_io_manager(names: Names) -> dg.IOManagerDefinition:

@@ -165,6 +165,10 @@ class Permit:
         return {LOOSENED_TAG: describe_loosened(self.loosened)} if self.loosened else {}
 
 
+BY_MATERIALIZING = Permit("materializing")
+"""The permit of a run under a name: what the job open_run permits if nobody asks it for more."""
+
+
 def write(instance: dg.DagsterInstance, repository: str, run_id: str, permit: Permit) -> None:
     """Stores a permit for a run, in place of an earlier one.
 
@@ -212,7 +216,7 @@ def settle(
     """
     if permit is not None and permit.automatic:
         return settings, {}
-    permit = permit or Permit("materializing")
+    permit = permit or BY_MATERIALIZING
     require_relaxable(permit.relaxed, policy)
     if permit.sweep and policy.sweep != "any":
         raise ConfigurationError(f"a launch may not delete at once: {how_to_sweep(policy)}")

@@ -15,6 +15,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
@@ -22,7 +23,7 @@ from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.automation import EndedRunSensor
 from lakefs_gc_assets.defs.history import HISTORY, Historian
-from lakefs_gc_assets.defs.partitions import Names, run_id_of
+from lakefs_gc_assets.defs.partitions import Names, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
 from lakefs_gc_assets.lakefs import layout
@@ -108,7 +109,7 @@ def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
             yield dg.SkipReason("a run of something else")
             return
         historian = Historian(context.instance, names, run, context.log.warning)
-        historian.failed(None, run_id_of(run), clock.now(), context.dagster_event.message or "failed")
+        historian.failed(None, run_key_of(run), clock.now(), context.dagster_event.message or "failed")
 
     return EndedRunSensor(
         name=names.qualified("note_failures"),
@@ -199,8 +200,8 @@ def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:
         for event in context.get_step_failure_events()
         if event.step_failure_data.user_failure_data
     ]
-    run_id = run_id_of(run)
-    about = f" of run {run_id}" if run_id and layout.is_xid(run_id) else ""
+    key = run_key_of(run)
+    about = f" of run {key}" if key and (layout.is_xid(key) or plans.is_name(key)) else ""
     why = "; ".join(filter(None, reasons)) or context.failure_event.message or "failed"
     return f"{_of(names)} {run.job_name}{about} failed: {why}"
 
@@ -208,11 +209,12 @@ def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:
 def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
     """What a run did, by its report; None if this Dagster run made no report."""
     run = context.dagster_run
-    run_id, record = run_id_of(run), context.instance.get_run_record_by_id(run.run_id)
-    if run_id is None or not layout.is_xid(run_id) or record is None or record.start_time is None:
-        return None
+    record = context.instance.get_run_record_by_id(run.run_id)
     collector: Collector = names.resource(context.resources, "collector")
     store = collector.open_to_read().store
+    run_id = _run_of(context.instance, names, run, collector)
+    if run_id is None or record is None or record.start_time is None:
+        return None
     try:
         report = reports.read(store, run_id)
     except CorruptFile as error:
@@ -220,6 +222,20 @@ def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
     if report is None or report.ended_at.timestamp() < record.start_time:
         return None  # The launch names a run whose report an earlier Dagster run made.
     return f"{_of(names)} {_in_words(report)}"
+
+
+def _run_of(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, collector: Collector) -> str | None:
+    """The id of the run that a Dagster run collected; None if it covers no partition, or its partitions are gone."""
+    key = run_key_of(run)
+    if key is None or layout.is_xid(key):
+        return key
+    if not plans.is_name(key):
+        return None
+    try:
+        cells = names.partitions.covered(instance, run)
+    except dg.DagsterError:
+        return None
+    return collector.run_of(*selected(cells))
 
 
 def _in_words(report: Report) -> str:

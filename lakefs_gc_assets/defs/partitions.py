@@ -2,6 +2,8 @@
 
 Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is one window of one
 run; one Dagster run covers all windows of one run id.
+
+A key of the dimension run_id is the id of a run that was opened, or any name under which somebody materializes a run.
 """
 
 import re
@@ -11,6 +13,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import OrderViolation
@@ -52,7 +55,11 @@ class RunPartitions:
 
         Windows keep the order in which they were first added, and a Dagster run covers a stretch of them. Anybody can
         add partitions of any name in the UI. Those that are no windows are removed: every run across them would fail.
+        So are keys that are no id and no name of a run, whose cells could only fail.
         """
+        for key in instance.get_dynamic_partitions(self.run_ids.name or ""):
+            if not layout.is_xid(key) and not plans.is_name(key):
+                self.forget(instance, key)
         name = self.windows.name or ""
         existing = instance.get_dynamic_partitions(name)
         for foreign in (window for window in existing if not layout.is_window(window)):
@@ -64,6 +71,18 @@ class RunPartitions:
         ordered = tuple(instance.get_dynamic_partitions(name))
         places = [ordered.index(window) for window in windows]
         return ordered[min(places) : max(places) + 1]
+
+    def forget(self, instance: dg.DagsterInstance, key: str) -> None:
+        """Removes a key of the dimension run_id, so that the UI shows its cells no more."""
+        instance.delete_dynamic_partition(self.run_ids.name or "", key)
+
+    def covered(self, instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[dg.MultiPartitionKey]:
+        """The cells of a Dagster run, by its tags, for steps that Dagster tells none, such as checks."""
+        keys = [run.tags[_PARTITION_TAG]] if _PARTITION_TAG in run.tags else []
+        if RANGE_START_TAG in run.tags:
+            covered = dg.PartitionKeyRange(run.tags[RANGE_START_TAG], run.tags[RANGE_END_TAG])
+            keys = [*self.definition.get_partition_keys_in_range(covered, dynamic_partitions_store=instance)]
+        return [self.definition.get_partition_key_from_str(key) for key in keys]
 
     def tags(self, run_id: str, windows: Sequence[str], flow: str) -> dict[str, str]:
         """Tags that make one Dagster run cover the windows from the first to the last."""
@@ -93,17 +112,18 @@ def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return run_ids.pop(), tuple(dict.fromkeys(cell["slice"] for cell in cells))
 
 
-def run_id_of(run: dg.DagsterRun) -> str | None:
-    """The run id of a Dagster run; None if it covers no partition."""
+def run_key_of(run: dg.DagsterRun) -> str | None:
+    """The key of the dimension run_id that a Dagster run covers, an id or a name; None if it covers no partition."""
     cell = run.tags.get(RANGE_START_TAG) or run.tags.get(_PARTITION_TAG)
     return cell.partition("|")[0] if cell else None
 
 
 def last_run_id(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
-    """The id of the run that made an asset last; None if none did."""
+    """The id of the run that made an asset last, from the metadata of its frame; None if none did."""
     event = instance.get_latest_materialization_event(asset)
     materialization = event.asset_materialization if event else None
-    return materialization.partition.partition("|")[0] if materialization and materialization.partition else None
+    value = materialization.metadata.get("run_id") if materialization else None
+    return str(value.value) if value else None
 
 
 def requested_flow(run: dg.DagsterRun) -> Flow:

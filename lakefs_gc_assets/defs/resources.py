@@ -3,7 +3,7 @@
 `settings.py` describes every field; the UI shows the same words.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,16 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository, require_writable
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import Names
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Repository
@@ -170,6 +173,34 @@ class Collector:
         """The store as this process opened it last, without asking the server; None if it never did."""
         opener = _opened.get((self.name, self.repository))
         return opener.open() if opener else None
+
+    def run_of(self, key: str, windows: Collection[str]) -> str | None:
+        """The id of the run that a key of the dimension run_id means over some windows; None for a name without one.
+
+        A name means the run that was opened under it over these windows, else one over more that has ended well.
+
+        Raises CollectionError: the store cannot be read, or does not say it.
+        """
+        if layout.is_xid(key):
+            return key
+        store = self.last_opened() or self.open().store
+        if (run_id := plans.find_named(store, key, windows)) is not None:
+            return run_id
+        for other in sorted(plans.runs_named(store, key)):
+            stored = reports.read(store, other)
+            if stored is not None and stored.is_complete and {*windows} <= {*stored.windows}:
+                return other
+        return None
+
+    def require_run(self, key: str, windows: Collection[str]) -> str:
+        """As `run_of`. Raises OrderViolation for a name without a run."""
+        run_id = self.run_of(key, windows)
+        if run_id is None:
+            raise OrderViolation(
+                f"no run over the windows {', '.join(windows)} is called {key}: a run begins with store_df, so "
+                "materialize all five assets together"
+            )
+        return run_id
 
     def engine(self, settings: CollectionSettings | None = None) -> SparkEngine:
         """The engine of runs: four tasks per core unless settings say otherwise.

@@ -106,7 +106,7 @@ def test_an_ended_run_is_not_begun_again(runs: PlainRuns) -> None:
 
     result = runs.make(opened)
 
-    assert "open a new run instead" in result.failures["store_df"]
+    assert "there is nothing to do" in result.failures["store_df"]
     assert result.done == []
     assert runs.report(opened.run_id) == before
     assert runs.lock_holder() is None

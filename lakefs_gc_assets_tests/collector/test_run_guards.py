@@ -321,7 +321,7 @@ class TestOrder:
     def test_a_run_that_ended_well_is_not_begun_again(self) -> None:
         with world_of("clean") as scene:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
-            refused(scene, only(scene, SWEEP, *STEPS), "open a new run instead")
+            refused(scene, only(scene, SWEEP, *STEPS), "there is nothing to do")
 
     def test_clocks_that_disagree_end_it(self) -> None:
         with world_of("clean") as scene:

@@ -1,6 +1,7 @@
 import json
 import re
 from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,14 +10,19 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
+from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.frames import STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.lock import KEY, Lock
-from lakefs_gc_assets.collector.records import plan
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import Launch
+from lakefs_gc_assets.defs import jobs, running
 from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG
+from lakefs_gc_assets.defs.jobs import OpenedRun
+from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -151,7 +157,7 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
     runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
     failed = runs.make(opened)
     assert list(failures(failed)) == ["uncommitted_df"], failures(failed)
-    attempt = plan.read(runs.repository.store, opened.run_id).attempt
+    attempt = plans.read(runs.repository.store, opened.run_id).attempt
     runs.require_failed(opened.run_id, "no")
     assert runs.report(opened.run_id).counts == {}
     runs.server.fault = lambda method, target: None
@@ -160,7 +166,7 @@ def test_a_failed_run_goes_on_where_it_failed(runs: GraphRuns) -> None:
 
     assert again.success, failures(again)
     assert made(again) == ["uncommitted_df", "committed_df", "candidates", "deleted_report"]
-    assert plan.read(runs.repository.store, opened.run_id).attempt == attempt
+    assert plans.read(runs.repository.store, opened.run_id).attempt == attempt
     assert runs.report(opened.run_id).success
     assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
     assert runs.lock_holder() is None
@@ -208,3 +214,138 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
     runs.server.fault = lambda method, target: None
     runs.require_failed(opened.run_id, "away for maintenance")
     assert runs.server.deleted == set()
+
+
+def named(runs: GraphRuns, key: str, windows: Sequence[str] | None = None) -> OpenedRun:
+    """What the UI launches if somebody adds a run_id of their own and chooses windows."""
+    windows = tuple(windows or runs.open().windows)
+    partitions = RunPartitions(runs.server.repository)
+    runs.instance.add_dynamic_partitions(partitions.run_ids.name or "", [key])
+    return OpenedRun(key, windows, partitions.tags(key, windows, "clean"))
+
+
+def keys(runs: GraphRuns) -> list[str]:
+    return [*runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")]
+
+
+def test_a_name_opens_a_run_and_its_next_steps_find_it(runs: GraphRuns) -> None:
+    monday = named(runs, "Monday")
+
+    first = runs.make(monday, assets=["store_df"])
+    second = runs.make(monday, assets=["uncommitted_df"])
+
+    assert (first.success, second.success) == (True, True), (failures(first), failures(second))
+    store = runs.repository.store
+    run_id = plans.find_named(store, "Monday", monday.windows)
+    assert run_id is not None
+    plan = plans.read(store, run_id)
+    assert (plan.name, plan.owner, plan.opened, plan.sweep) == ("Monday", first.run_id, True, True)
+    assert manifests.read(store, run_id, UNCOMMITTED_DF).span.run_id == run_id
+    tags = [run.tags["lakefs/run_id"] for run in runs.instance.get_runs()]
+    assert tags == [run_id, run_id]
+
+
+def test_a_name_has_a_run_for_each_choice_of_windows(runs: GraphRuns) -> None:
+    whole = named(runs, "Monday")
+    part = named(runs, "Monday", whole.windows[-1:])
+
+    assert runs.make(whole, assets=["store_df"]).success
+    assert runs.make(part, assets=["store_df"]).success
+
+    store = runs.repository.store
+    found = [plans.find_named(store, "Monday", each.windows) for each in (whole, part)]
+    assert sorted(plans.runs_named(store, "Monday")) == sorted(filter(None, found))
+    assert [plans.read(store, run_id or "").windows for run_id in found] == [whole.windows, part.windows]
+
+
+def test_a_second_launch_of_a_name_does_not_take_its_run(runs: GraphRuns) -> None:
+    monday = named(runs, "Monday")
+    first = runs.make(monday, assets=["store_df"])
+
+    second = runs.make(monday)
+
+    assert f"already collected by Dagster run {first.run_id}" in failures(second)["store_df"]
+    assert keys(runs)[-1] == "Monday"
+
+
+@pytest.mark.parametrize(
+    ("key", "assets", "told"),
+    [
+        ("../../x", ("store_df",), "cannot name a run"),
+        ("a...b", ("store_df",), "cannot name a run"),
+        ("x" * 65, ("store_df",), "cannot name a run"),
+        ("Monday", ("candidates",), "a run begins with store_df"),
+        ("0" * 20, ("store_df",), "which is to come"),
+        ("g4uk6erfnfus73frbnqg", ("uncommitted_df",), "materialize it first"),
+    ],
+)
+def test_a_key_that_cannot_be_used_does_not_stay(runs: GraphRuns, key: str, assets: tuple[str, ...], told: str) -> None:
+    before = runs.open()
+
+    result = runs.make(named(runs, key, before.windows), assets=assets)
+
+    assert told in " ".join(failures(result).values())
+    assert keys(runs) == [before.run_id]
+    assert runs.lock_holder() is None
+
+
+def test_a_run_that_was_opened_keeps_its_key_for_its_launch(runs: GraphRuns) -> None:
+    opened = jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), permit=Permit("open_run"))
+
+    early = runs.make(opened, assets=["uncommitted_df"])
+    both = runs.make(named(runs, "Monday", opened.windows), tags={RANGE_START_TAG: opened.tags[RANGE_START_TAG]})
+
+    assert not early.success
+    assert "covers 2 run ids" in failures(both)["store_df"]
+    assert keys(runs) == [opened.run_id]
+
+
+@pytest.mark.slow
+def test_a_finished_run_that_is_materialized_again_has_nothing_to_do(runs: GraphRuns) -> None:
+    monday = named(runs, "Monday")
+    assert runs.make(monday).success
+    run_id = plans.find_named(runs.repository.store, "Monday", monday.windows) or ""
+    deleted, before = set(runs.server.deleted), plans.read(runs.repository.store, run_id)
+    report = runs.report(run_id)
+    runs.lines.clear()
+
+    again = runs.make(monday)
+    part = runs.make(
+        replace(monday, tags=RunPartitions(runs.server.repository).tags("Monday", monday.windows[:1], "clean"))
+    )
+
+    assert made(again) == made(part) == list(STEPS)
+    assert any("there is nothing to do. For a new run, add a new run_id" in line for line in runs.lines)
+    assert (plans.read(runs.repository.store, run_id), runs.report(run_id)) == (before, report)
+    assert runs.server.deleted == deleted != set()
+    newest = runs.instance.get_runs(limit=1)[0]
+    assert (newest.tags["lakefs/run_id"], newest.tags["lakefs/mode"]) == (run_id, "nothing to do")
+    event = runs.instance.get_latest_materialization_event(dg.AssetKey("deleted_report"))
+    assert event is not None and event.asset_materialization is not None
+    assert event.asset_materialization.metadata["ending"].value == report.ending.value
+    assert runs.lock_holder() is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", [False, True])
+def test_a_failed_run_is_overtaken_by_a_dry_run_unless_it_was_to_sweep(runs: GraphRuns, sweep: bool) -> None:
+    opened = runs.open()
+    runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
+    assert not runs.make(opened, sweep=sweep).success
+    never_begun = named(runs, "Monday")
+    held = Lock.acquire(
+        runs.repository.store, run_id="x", owner="x", now=runs.clock.now(), expiry=timedelta(minutes=10)
+    )
+    assert "LockHeld" in failures(runs.make(never_begun))["store_df"]
+    held.release()
+    assert "Monday" in keys(runs), "it can be launched again"
+    runs.server.fault = lambda method, target: None
+
+    runs.clock.sleep(1)
+    newer = runs.open()
+    assert runs.make(newer, sweep=False).success
+
+    assert [key for key in keys(runs) if key in (opened.run_id, "Monday", newer.run_id)] == [
+        *([opened.run_id] if sweep else []),
+        newer.run_id,
+    ]

@@ -48,8 +48,9 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         with locked(running.opened(loaded, SystemClock()).open(), "run", "somebody", print):
             result = made(**asked)
         assert result.success
-        (event,) = result.asset_materializations_for_node("retention_forecast")
-        shown = event.metadata
+        event = home.get_latest_materialization_event(dg.AssetKey("retention_forecast"))
+        assert event is not None and event.asset_materialization is not None
+        shown = event.asset_materialization.metadata
         rules = {record.data["retention"]: record.data["bytes_freed"] for record in _records(shown["rules"])}
         assert rules == {"rules in force": 0, "0 days": 8, "10 days": 3, "unlimited": 0, "short": 8}
         assert (shown["held_objects"].value, shown["freed_bytes_by_rules_in_force"].value) == (3, 0)

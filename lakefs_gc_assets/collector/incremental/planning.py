@@ -286,7 +286,13 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
 
 
 def begin(
-    repository: OpenRepository, run_id: str, windows: tuple[str, ...], owner: str, lock: Lock, flow: Flow = Flow.CLEAN
+    repository: OpenRepository,
+    run_id: str,
+    windows: tuple[str, ...],
+    owner: str,
+    lock: Lock,
+    flow: Flow = Flow.CLEAN,
+    name: str | None = None,
 ) -> Plan:
     """Makes the plan of a new attempt and stores it.
 
@@ -295,9 +301,11 @@ def begin(
         lock: held, just written: its time in the store is the store's clock.
         flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why. So it
             does of a run by retention rules that lists everything although it was to build on another one.
+        name: the name under which the run is opened, if any.
     Raises:
-        OrderViolation: the id is none of ours or of a time to come, the run has ended well already, or another Dagster
-            run began it.
+        RunEnded: the run has ended well already.
+        OrderViolation: the id is none of ours or of a time to come, another Dagster run began the run, or the name
+            means another one.
         ConfigurationError: the store cannot do what the sweep mode asks for, or the inventory is of another bucket.
         StorageError: there is no inventory where the settings name one, or it is damaged.
         GuardTripped: the clocks disagree.
@@ -312,12 +320,12 @@ def begin(
         )
     if repository.settings.quarantines:
         require_copies(repository.store)
-    earlier = reports.read(repository.store, run_id)
-    if earlier is not None and earlier.is_complete:
-        raise OrderViolation(f"run {run_id} ended at {earlier.ended_at:%F %T}Z: open a new run instead")
+    reports.require_not_ended(repository.store, run_id, windows)
     planned = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
-    planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced)
+    planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced, name=name)
     plans.write_first(repository.store, planned)
+    if name is not None:
+        plans.write_name(repository.store, planned)
     return planned
 
 

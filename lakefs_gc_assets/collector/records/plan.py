@@ -4,6 +4,8 @@ Runs of every kind go through the same five steps; they differ in their plan alo
 may stand beside the plan: the candidates are to be deleted after all.
 """
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -13,8 +15,13 @@ from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
+from lakefs_gc_assets.storage.objects import keys_below
 
 FORMAT_VERSION = 3
+NAME_FORMAT_VERSION = 1
+MAX_NAME = 64
+_NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9 ._:@+-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
+"""Dagster splits cells at `|`, ranges at `...`, and lists of them at commas and brackets."""
 
 
 class Flow(StrEnum):
@@ -85,6 +92,7 @@ class Plan:
         loosened: settings that a launch changed for this run, `sweep` among them where it asked for that.
         opened: whether the run was opened, so that nobody chose its id; plans of earlier versions do not say.
         no_lock: why the run began without a lock that holds; None where it had one.
+        name: the name under which somebody opened the run, see `RunName`; None where it has only its id.
     """
 
     flow: Flow
@@ -111,6 +119,7 @@ class Plan:
     loosened: dict[str, bool | int | float] = field(default_factory=dict)
     opened: bool = True
     no_lock: str | None = None
+    name: str | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -130,7 +139,7 @@ class Plan:
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        return records_json.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock"))
+        return records_json.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock", "name"))
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:
@@ -164,6 +173,78 @@ def write_first(store: ObjectStore, plan: Plan) -> None:
             "run. Re-execute that run, or open a new one with the job open_run"
         )
     store.put(key, plan.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class RunName:
+    """Record that a name, which somebody chose, means a run over some windows.
+
+    A name has a run for each selection of windows. The run has an id that nobody chose.
+    """
+
+    name: str
+    windows: tuple[str, ...]
+    run_id: str
+    format_version: int = NAME_FORMAT_VERSION
+
+
+def is_name(name: str) -> bool:
+    """True if a run can be opened under this name."""
+    return _NAME.fullmatch(name) is not None and ".." not in name
+
+
+def require_name(name: str) -> None:
+    """Raises OrderViolation if a run cannot be opened under this name."""
+    if not is_name(name):
+        raise OrderViolation(
+            f"{name!r} cannot name a run: take up to {MAX_NAME} letters, digits, spaces and any of . _ : @ + -, with a "
+            "letter or digit at both ends and no two dots in a row"
+        )
+
+
+def write_name(store: ObjectStore, plan: Plan) -> None:
+    """Records the name of a run whose plan is stored. Raises OrderViolation if the name means another run already."""
+    assert plan.name is not None
+    key = run_folder.name(plan.name, plan.windows)
+    data = records_json.encode(RunName(plan.name, plan.windows, plan.run_id))
+    try:
+        store.put_if_absent(key, data)
+        return
+    except AlreadyExists:
+        found = find_named(store, plan.name, plan.windows)
+    except NotOffered:
+        found = find_named(store, plan.name, plan.windows)
+        if found is None:
+            store.put(key, data)
+            return
+    if found != plan.run_id:
+        raise OrderViolation(f"{plan.name} was opened as run {found} at the same time: materialize it again")
+
+
+def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str | None:
+    """The id of the run that a name means over some windows, in any order; None if nobody opened one.
+
+    Raises CorruptFile unless the run's own plan has that name and these windows.
+    """
+    key = run_folder.name(name, windows)
+    record = _read_name(store, key)
+    if record is None:
+        return None
+    plan = _stored(store, record.run_id)
+    if plan is None or plan.name != name or {*plan.windows} != {*windows}:
+        raise CorruptFile(key, "name", f"run {record.run_id} is not called {name}, or covers other windows")
+    return record.run_id
+
+
+def runs_named(store: ObjectStore, name: str) -> list[str]:
+    """The ids of all runs that were opened under a name, over any windows. Raises CorruptFile."""
+    keys = keys_below(store, run_folder.names(name))
+    return [record.run_id for key in keys if (record := _read_name(store, key)) is not None]
+
+
+def _read_name(store: ObjectStore, key: str) -> RunName | None:
+    data = get_if_there(store, key)
+    return None if data is None else records_json.decode(RunName, NAME_FORMAT_VERSION, data, key)
 
 
 def _stored(store: ObjectStore, run_id: str) -> Plan | None:

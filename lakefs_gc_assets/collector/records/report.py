@@ -5,7 +5,7 @@ a finished run to a person.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -14,10 +14,11 @@ from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
+_FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
 _ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes")
 _USUAL_CLASS = "STANDARD"
 
@@ -268,6 +269,21 @@ def read(store: ObjectStore, run_id: str) -> Report | None:
     if report.run_id != run_id:
         raise CorruptFile(key, "report", f"it is the report of run {report.run_id}")
     return report
+
+
+def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str]) -> None:
+    """Raises RunEnded if a run has ended well already, or OrderViolation if it did so without some of the windows."""
+    stored = read(store, run_id)
+    if stored is None or not stored.is_complete:
+        return
+    if missed := sorted({*windows} - {*stored.windows}):
+        raise OrderViolation(
+            f"run {run_id} ended at {stored.ended_at:%F %T}Z, and did not cover {', '.join(missed)}: {_FOR_A_NEW_RUN}"
+        )
+    raise RunEnded(
+        f"run {run_id} ended at {stored.ended_at:%F %T}Z ({stored.ending.value}): there is nothing to do. "
+        f"{_FOR_A_NEW_RUN.capitalize()}"
+    )
 
 
 def describe(report: Report) -> list[str]:

@@ -4,8 +4,10 @@ Keys are relative to the storage namespace. The root is the one lakeFS uses for 
 the server's own files of a preparation are siblings; only folders that hold our plan are ours.
 """
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
@@ -66,6 +68,20 @@ def manifest(run_id: str, name: str) -> str:
 def receipts(run_id: str) -> str:
     """Folder of the receipts, with a trailing slash."""
     return f"{folder(run_id)}receipts/"
+
+
+def names(run_name: str) -> str:
+    """Folder of the files that say which runs a name means, one for each selection of windows."""
+    return f"{ROOT}names/{_digest(run_name)}/"
+
+
+def name(run_name: str, windows: Collection[str]) -> str:
+    """Key of the file that says which run a name means over some windows, in any order."""
+    return f"{names(run_name)}{_digest(*sorted(windows))}.json"
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.blake2b(json.dumps(texts).encode(), digest_size=20).hexdigest()
 
 
 def folders(store: ObjectStore) -> list[str]:

@@ -131,7 +131,7 @@ class TestASecondTime:
         first = begin(opened)
         ended = replace(report.failed(first, opened.clock.now(), ""), success=True, ending=Ending.DELETED, error=None)
         report.write(opened.store, ended)
-        with pytest.raises(OrderViolation, match="open a new run instead"):
+        with pytest.raises(OrderViolation, match="there is nothing to do"):
             begin(opened)
         assert plan.read(opened.store, RUN) == first
 

@@ -109,8 +109,8 @@ def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
         Plan.from_json(changed(**change), "plan.json")
 
 
-ADDED = ("opened", "no_lock")
-"""What plans of earlier versions do not say: they were opened, and had a lock."""
+ADDED = ("opened", "no_lock", "name")
+"""What plans of earlier versions do not say: they were opened, and had a lock and no name."""
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -197,3 +197,47 @@ class TestStored:
 
 def test_skew() -> None:
     assert PLAN.skew == timedelta(hours=1)
+
+
+WINDOWS = ("legacy", "2026-10", "2026-11")
+
+
+@pytest.mark.parametrize("name", ["Monday", "2026-11-26 04:30", "a", "a.b@c:d+e-f_9", "x" * 64])
+def test_a_name_may_have(name: str) -> None:
+    plans.require_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", " a", "a ", "x" * 65, "a|b", "a,b", "[a", "a...b", "../a", "a/b", "a\nb", "a\n", "\u00e4", "a\x00"]
+)
+def test_a_name_may_not_have(name: str) -> None:
+    with pytest.raises(OrderViolation, match="cannot name a run"):
+        plans.require_name(name)
+
+
+def named(name: str, windows: tuple[str, ...] = WINDOWS, run_id: str = PLAN.run_id) -> Plan:
+    return replace(PLAN, name=name, windows=windows, run_id=run_id)
+
+
+def test_a_name_means_one_run_over_the_same_windows(store: ObjectStore) -> None:
+    first, other = named("Monday"), named("Monday", run_id="g4uk6erfnfus73frbnq0")
+    plans.write_first(store, first)
+    plans.write_name(store, first)
+    plans.write_name(store, first)
+    plans.write_first(store, other)
+    with pytest.raises(OrderViolation, match=f"Monday was opened as run {PLAN.run_id} at the same time"):
+        plans.write_name(store, other)
+    assert plans.find_named(store, "Monday", WINDOWS[::-1]) == PLAN.run_id
+    assert plans.find_named(store, "Monday", WINDOWS[:1]) is None
+    assert plans.find_named(store, "monday", WINDOWS) is None
+    assert (plans.runs_named(store, "Monday"), plans.runs_named(store, "monday")) == ([PLAN.run_id], [])
+
+
+@pytest.mark.parametrize("changed", [{"name": "Tuesday"}, {"name": None}, {"windows": ("legacy",)}])
+def test_a_name_whose_run_says_something_else_is_refused(store: ObjectStore, changed: dict[str, Any]) -> None:
+    plan = named("Monday")
+    plans.write_first(store, plan)
+    plans.write_name(store, plan)
+    store.put(run_folder.plan(plan.run_id), replace(plan, **changed).to_json())
+    with pytest.raises(CorruptFile, match="is not called Monday, or covers other windows"):
+        plans.find_named(store, "Monday", WINDOWS)

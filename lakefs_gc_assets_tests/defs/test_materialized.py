@@ -1,0 +1,119 @@
+"""The button Materialize, as the UI sends it: any new run_id opens a run, a finished one has nothing to do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded.demo import still_stored
+from lakefs_gc_assets.embedded.sample import make_sample_repository
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
+from lakefs_gc_assets_tests.defs.test_attacked_over_graphql import Attacker, collected_next, refusal
+from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
+
+STEPS = ("store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report")
+_NODES = """query { assetNodes { assetKey { path } isMaterializable isExecutable partitionKeys
+  partitionStats { numPartitions numMaterialized numFailed } } }"""
+_BACKFILL = """mutation($backfill: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $backfill) {
+  __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+_BACKFILLED = """query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill {
+  status error { message } runs { runId status tags { key value } } } } }"""
+_DONE = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED")
+
+
+class Lineage:
+    """The graph of all assets, and its button."""
+
+    def __init__(self, dev: DagsterDev) -> None:
+        self.dev = dev
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        return {node["assetKey"]["path"][-1]: node for node in self.dev.ask(_NODES)["assetNodes"]}
+
+    def materialize(self, key: str, windows: Sequence[str], *more: str, assets: Sequence[str] = STEPS) -> list[Run]:
+        """Chooses cells of some run ids and materializes them; returns the Dagster runs when all have ended."""
+        cells = [f"{each}|{window}" for each in (key, *more) for window in windows]
+        parameters = {"assetSelection": [{"path": [name]} for name in assets], "partitionNames": cells}
+        launched = self.dev.ask(_BACKFILL, backfill=parameters)["launchPartitionBackfill"]
+        assert launched["__typename"] == "LaunchBackfillSuccess", launched
+
+        def look() -> dict[str, Any] | None:
+            found: dict[str, Any] = self.dev.ask(_BACKFILLED, id=launched["backfillId"])["partitionBackfillOrError"]
+            return found if found["status"] in _DONE else None
+
+        done = self.dev.wait_for(f"end of the backfill of {key}", look, 900)
+        return [
+            Run(run["runId"], "", run["status"], {tag["key"]: tag["value"] for tag in run["tags"]})
+            for run in done["runs"]
+        ]
+
+    def require_green(self, *keys: str) -> None:
+        """Raises AssertionError where a cell is shown as failed, or other run ids are shown."""
+        nodes = self.nodes()
+        for name in STEPS:
+            assert nodes[name]["partitionStats"]["numFailed"] == 0, (name, nodes[name]["partitionStats"])
+            assert {cell.partition("|")[0] for cell in nodes[name]["partitionKeys"]} == {*keys}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    with EmbeddedServer(tmp_path / "lakefs") as server:
+        sample = make_sample_repository(server, objects=60)
+        # The file lets what starts by itself delete; it says nothing of launches.
+        file = written(server, sample.repository, tmp_path, launch={})
+        secrets = {SECRET_VARIABLE: server.secret_access_key}
+        with dagster_dev(
+            home, ["-w", "workspace.yaml"], PROJECT, {CONFIGURATION_VARIABLE: str(file), **secrets}
+        ) as dev:
+            lineage, ui = Lineage(dev), Attacker(dev, sample.repository)
+            assert {name for name, node in lineage.nodes().items() if node["isMaterializable"]} == {*STEPS}
+            dev.launch("open_run")
+            opened = run_id_of(collected_next(dev, set()))
+            cells = lineage.nodes()["store_df"]["partitionKeys"]
+            windows = [cell.partition("|")[2] for cell in cells if cell.startswith(opened)]
+            assert len(windows) >= 2
+
+            # Keys and choices that cannot be used.
+            ui.adds(ui.runs, "no ... name", "late")
+            (refused,) = lineage.materialize("no ... name", windows)
+            assert "cannot name a run" in dev.failures(refused.run_id)
+            (late,) = lineage.materialize("late", windows, assets=["candidates"])
+            assert "a run begins with store_df" in dev.failures(late.run_id)
+            lineage.require_green(opened)
+
+            # A new name, twice.
+            ui.adds(ui.runs, "First try")
+            (first,) = lineage.materialize("First try", windows)
+            (again,) = lineage.materialize("First try", windows)
+            assert (first.status, again.status) == ("SUCCESS", "SUCCESS"), dev.failures(first.run_id)
+            run_id = first.tags["lakefs/run_id"]
+            assert first.tags["lakefs/mode"] == "dry run"
+            assert (again.tags["lakefs/run_id"], again.tags["lakefs/mode"]) == (run_id, "nothing to do")
+            (old,) = lineage.materialize(opened, windows)
+            assert (old.status, old.tags["lakefs/mode"]) == ("SUCCESS", "nothing to do")
+            lineage.require_green(opened, "First try")
+
+            # A choice of two names is two Dagster runs, which collect one after the other.
+            ui.adds(ui.runs, "one", "two")
+            parts = lineage.materialize("one", windows[:2], "two")
+            assert [run.status for run in parts] == ["SUCCESS", "SUCCESS"]
+            assert len({run.tags["lakefs/run_id"] for run in parts}) == 2
+            lineage.require_green(opened, "First try", "one", "two")
+
+            # What a name found is approved by the id that nobody chose, not by the name.
+            assert "is no run id" in refusal(dev, ui.approves("First try"))
+        assert len(still_stored(server, sample)) == len(sample.garbage)
+        store = running.opened(load(file), SystemClock()).open().store
+        plan, stored = plans.read(store, run_id), report.read(store, run_id)
+        assert (plan.name, plan.sweep, plan.opened) == ("First try", False, True)
+        assert stored is not None and stored.success and stored.dry_run
