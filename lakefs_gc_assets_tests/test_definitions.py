@@ -56,9 +56,11 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "candidates.nothing_deleted_is_live",
         "candidates.older_than_cutoff",
         "candidates.shape",
+        "collection_history.newest_run_succeeded",
         "committed_df.shape",
         "deleted_report.shape",
         "store_df.shape",
+        "sweeps.swept_in_time",
         "uncommitted_df.shape",
     ]
     for key in map(dg.AssetKey, WHOLE_RUNS):
@@ -86,8 +88,12 @@ def test_no_check_is_partitioned_and_all_block_but_one(definitions: dg.Definitio
     graph = definitions.resolve_asset_graph()
     specs = [graph.get_check_spec(key) for key in graph.asset_check_keys]
 
-    assert len(specs) == 9
-    assert {spec.name for spec in specs if not spec.blocking} == {"nothing_deleted_is_live"}
+    assert len(specs) == 11
+    assert {spec.name for spec in specs if not spec.blocking} == {
+        "nothing_deleted_is_live",
+        "newest_run_succeeded",
+        "swept_in_time",
+    }
     assert all((spec.description or "").endswith(".") for spec in specs)
     assert all(spec.partitions_def is None for spec in specs), "a run over several windows would leave it grey"
 
@@ -150,7 +156,7 @@ def test_several_repositories_share_nothing() -> None:
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
     assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS, FORECAST))
-    assert len(graph.asset_check_keys) == 2 * 9
+    assert len(graph.asset_check_keys) == 2 * 11
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
         assert {node.group_name for node in own} == {

@@ -23,7 +23,7 @@ Sample = tuple[str, Mapping[str, str], float]
 """A measurement: name without prefix, labels, value."""
 
 HELP = {
-    "last_run_timestamp_seconds": "End of the newest run with a report.",
+    "last_run_timestamp_seconds": "End of the newest run with a report, but for interrupted dry runs.",
     "last_run_success": "1 if it finished, every deletion was accepted, and no earlier run lost an object; else 0.",
     "last_run_duration_seconds": "Duration of its steps, waits included; no time between steps.",
     "last_run_step_duration_seconds": "Working time of each of its steps.",
@@ -65,8 +65,8 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     store = repository.store
     run_ids = islice(run_folder.newest_runs(store), _MAX_RUNS)
     reports = [run_report for run_id in run_ids if (run_report := _read_report(store, run_id)) is not None]
-    if reports:
-        newest = reports[0]
+    newest = next((run_report for run_report in reports if not run_report.was_broken_off), None)
+    if newest is not None:
         yield "last_run_timestamp_seconds", {}, newest.ended_at.timestamp()
         yield "last_run_success", {}, float(newest.success)
     ended = next((run_report for run_report in reports if run_report.ending is not Ending.FAILED), None)

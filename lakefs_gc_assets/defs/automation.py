@@ -3,6 +3,7 @@
 All schedules are off until turned on: clean runs, dry runs, removal of old runs and of quarantined objects.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import cast
@@ -21,6 +22,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import jobs, launching, maintenance
+from lakefs_gc_assets.defs.history import SWEEPS, SWEPT_IN_TIME, judge_sweeps, report_check
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, RANGE_START_TAG, REPOSITORY_TAG, Names
@@ -29,6 +31,8 @@ from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 5
 """Seconds between two ticks of launch_opened_runs."""
+_WATCH_SECONDS = 600
+"""Seconds between two ticks of watch_sweeps."""
 
 
 class EndedRunSensor(dg.RunStatusSensorDefinition):
@@ -186,6 +190,29 @@ def follow_deleted_report(
         return dg.SensorResult(run_requests=[request], cursor=report.run_id)
 
     return ReportSensor(names.asset(STEPS[-1]), sensor)
+
+
+def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
+    """Reports that a sweep is overdue, or no longer is, to the check of the asset `sweeps`.
+
+    Its cursor is the last verdict that it reported.
+    """
+
+    @dg.sensor(
+        name=names.qualified("watch_sweeps"),
+        minimum_interval_seconds=_WATCH_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Fails the check {SWEPT_IN_TIME} of the asset {SWEEPS} when {names.repository} has had no sweep "
+        "for automation.sweep_within_days. It starts nothing.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        verdict = judge_sweeps(context.instance, names, sweep_within, time.time())
+        cursor = f"{verdict.passed} {verdict.why}"
+        if context.cursor != cursor:
+            report_check(context.instance, names, SWEEPS, SWEPT_IN_TIME, verdict)
+        return dg.SensorResult(skip_reason=verdict.why, cursor=cursor)
+
+    return sensor
 
 
 def _hours_in_words(hours: float) -> str:

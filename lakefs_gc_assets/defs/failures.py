@@ -9,6 +9,7 @@ from dagster._core.execution.plan.objects import UserFailureData
 
 from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import make_step
+from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
@@ -39,7 +40,7 @@ def kind_of(failure: UserFailureData) -> type[CollectionError]:
 def summary(error: BaseException) -> str:
     """The text of an error for a report."""
     if was_interrupted(error):
-        return "interrupted"
+        return INTERRUPTED
     failure = explained(error)
     return (failure.description if failure else str(error).strip()) or type(error).__name__
 

@@ -4,10 +4,11 @@
 if it failed or was refused. A cell of the five assets describes a window of a run; an event here describes a whole run.
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -41,7 +42,8 @@ ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
 OLDEST_GARBAGE = "oldest_garbage_days"
-NOTHING_TO_DO = "nothing to do"
+NEWEST_RUN_SUCCEEDED, SWEPT_IN_TIME = "newest_run_succeeded", "swept_in_time"
+NOTHING_TO_DO, DRY_RUN = "nothing to do", "dry run"
 EVENT_NAMES: Mapping[str, str] = {
     "candidates": "found_objects",
     "candidates_bytes": "found_bytes",
@@ -112,10 +114,91 @@ def figures_of_events() -> dict[str, Figure]:
     return {EVENT_NAMES[name]: declared[name] for name in EVENT_NAMES} | dict(EVENT_FIGURES)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a check of the history, and the reason."""
+
+    passed: bool
+    why: str
+
+
+def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksDefinition]:
+    """The checks of the history: runs report them when they end, a sensor when a sweep is overdue.
+
+    Args:
+        sweep_within: as for `define`.
+    """
+
+    def check(asset: str, name: str, description: str, judge: Callable[[dg.DagsterInstance], Verdict]) -> Any:
+        @dg.asset_check(asset=names.asset(asset), name=name, description=description)
+        def judged(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+            verdict = judge(context.instance)
+            return dg.AssetCheckResult(passed=verdict.passed, description=verdict.why)
+
+        return judged
+
+    days = sweep_within / timedelta(days=1)
+    limit = (
+        f"The last sweep is not older than automation.sweep_within_days, {days:g} days." if days else "No limit is set."
+    )
+    return [
+        check(
+            HISTORY,
+            NEWEST_RUN_SUCCEEDED,
+            "The newest run came to a good end. A dry run that somebody interrupted counts as one.",
+            lambda instance: judge_newest(_newest(instance, names.asset(HISTORY))),
+        ),
+        check(SWEEPS, SWEPT_IN_TIME, limit, lambda instance: judge_sweeps(instance, names, sweep_within, time.time())),
+    ]
+
+
+def judge_newest(shown: Mapping[str, Any]) -> Verdict:
+    """The verdict about the newest run, from the metadata of its event; empty if no run has ended."""
+    if not shown:
+        return Verdict(True, "no run has ended yet")
+    run = f"run {shown['run_id']}" if "run_id" in shown else "a run without an id"
+    if shown.get("success"):
+        return Verdict(True, f"{run}: {shown['ending']}")
+    error = shown.get("error", "")
+    broken_off = shown.get("mode") == DRY_RUN and error == reports.INTERRUPTED
+    return Verdict(broken_off, f"{run}: {', '.join(filter(None, (shown['ending'], error)))}")
+
+
+def judge_sweeps(instance: dg.DagsterInstance, names: Names, sweep_within: timedelta, now: float) -> Verdict:
+    """The verdict about the last sweep; before the first sweep, the time counts from the first run.
+
+    Args:
+        sweep_within: as for `define`.
+        now: seconds since 1970.
+    """
+    swept = instance.fetch_materializations(names.asset(SWEEPS), limit=1).records
+    first = instance.fetch_materializations(names.asset(HISTORY), limit=1, ascending=True).records
+    if not sweep_within or not (swept or first):
+        return Verdict(True, "no sweep is due")
+    since = datetime.fromtimestamp((swept or first)[0].timestamp, UTC)
+    what = "the last sweep was recorded" if swept else "there was no sweep yet, and the first run was recorded"
+    return Verdict(now - since.timestamp() <= sweep_within.total_seconds(), f"{what} at {since:%F %T}Z")
+
+
+def report_check(instance: dg.DagsterInstance, names: Names, asset: str, name: str, verdict: Verdict) -> None:
+    """Records a verdict in Dagster without a run."""
+    evaluation = dg.AssetCheckEvaluation(
+        asset_key=names.asset(asset), check_name=name, passed=verdict.passed, description=verdict.why, metadata={}
+    )
+    instance.report_runless_asset_event(evaluation)
+
+
+def _newest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:
+    """The metadata of the newest event of an asset; empty if there is none."""
+    event = instance.get_latest_materialization_event(asset)
+    materialization = event.asset_materialization if event else None
+    return {name: value.value for name, value in materialization.metadata.items()} if materialization else {}
+
+
 def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
     """The mode of a run, in a word or two."""
     if not plan.sweep:
-        return "approved sweep" if approved else "dry run"
+        return "approved sweep" if approved else DRY_RUN
     return "quarantine" if settings.quarantines else "sweep"
 
 
@@ -224,6 +307,12 @@ class Historian:
         metadata = {**shown, "dagster_run": dg.MetadataValue.dagster_run(self.run.run_id)}
         event = dg.AssetMaterialization(self.names.asset(asset), metadata=metadata)
         self.instance.report_runless_asset_event(event)
+        if asset == HISTORY:
+            report_check(self.instance, self.names, HISTORY, NEWEST_RUN_SUCCEEDED, judge_newest(shown))
+        else:
+            report_check(
+                self.instance, self.names, SWEEPS, SWEPT_IN_TIME, Verdict(True, f"run {shown['run_id']} swept")
+            )
 
     def _tags(self) -> Mapping[str, str]:
         """The current tags of the Dagster run."""

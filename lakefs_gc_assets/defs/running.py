@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import jobs
@@ -90,7 +91,7 @@ def execute(
         raise
     failure = failure_of(result, new.run_id)
     if failure is not None:
-        reason = "interrupted" if isinstance(failure, Interrupted) else str(failure)
+        reason = INTERRUPTED if isinstance(failure, Interrupted) else str(failure)
         _end_if_left(collecting, new.run_id, owner, reason)
     return result.success, new.run_id, failure
 

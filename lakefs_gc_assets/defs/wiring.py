@@ -55,6 +55,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
     approving = jobs.approve_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
+    sweep_within = timedelta(days=settings.sweep_within_days)
     elsewhere = []
     if loaded.configuration.emr_serverless.application_id:
         elsewhere.append(emr.collect_job(names, loaded))
@@ -73,16 +74,17 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             partial(_owned, loaded.configuration, names),
             [
                 *assets.define(names),
-                *history.define(names, timedelta(days=settings.sweep_within_days)),
+                *history.define(names, sweep_within),
                 forecasting.define(names),
             ],
         ),
-        asset_checks=checks.define(names),
+        asset_checks=[*checks.define(names), *history.define_checks(names, sweep_within)],
         jobs=every_job,
         schedules=automation.define_schedules(names, settings, opening, expire, purge),
         sensors=[
             automation.launch_opened_runs(names, opening, approving, collecting),
             automation.follow_deleted_report(names, settings, collecting),
+            *([automation.watch_sweeps(names, sweep_within)] if sweep_within else []),
             *notifying.define(names, loaded, clock, {job.name for job in every_job}),
         ],
         resources={**resources(loaded, names, clock), names.qualified("frames"): frame_io_manager(names)},

@@ -1,6 +1,7 @@
 """`lakefs-gc metrics` on an embedded server with reports in its store."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.metrics import HELP, format_samples
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended
@@ -67,7 +70,14 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
     assert found["last_run_class_objects"] == {of_class: 2}
     assert found["last_run_class_bytes"] == {of_class: 30}
 
-    automated.repository.store.put(run_folder.report(dry.run_id), b"damaged")
+    store = automated.repository.store
+    broken_off = replace(dry, success=False, ended_well=None, ending=Ending.FAILED, error="interrupted")
+    for failed, success in ((broken_off, 1), (replace(broken_off, error="no"), 0)):
+        report.write(store, failed)
+        found = printed(automated, tmp_path, monkeypatch)
+        assert found["last_run_success"] == {label: success}, "who interrupts a dry run pages nobody"
+
+    store.put(run_folder.report(dry.run_id), b"damaged")
     found = printed(automated, tmp_path, monkeypatch)
     assert found["last_run_timestamp_seconds"][label] == swept.ended_at.timestamp()
 

@@ -28,6 +28,7 @@ CHECKS = {
     "candidates": {"shape", "disjoint", "older_than_cutoff", "live_set", "nothing_deleted_is_live"},
     "deleted_report": {"shape"},
 }
+HISTORY_CHECKS = {"collection_history": {"newest_run_succeeded"}, "sweeps": {"swept_in_time"}}
 _CHECKS = """query { assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
   name canExecuteIndividually partitionDefinition { name }
   executionForLatestMaterialization { status runId evaluation { success partition } } } } } } }"""
@@ -51,9 +52,11 @@ def checks(screens: Screens) -> dict[str, dict[str, Any]]:
 def assert_all_passed(screens: Screens, run: str) -> None:
     assert screens.status(run) == "SUCCESS"
     found = checks(screens)
-    assert {asset: set(shown) for asset, shown in found.items()} == CHECKS
-    for shown in found.values():
-        for check in shown.values():
+    assert {asset: set(shown) for asset, shown in found.items()} == CHECKS | HISTORY_CHECKS
+    newest = found["collection_history"]["newest_run_succeeded"]["executionForLatestMaterialization"]
+    assert newest["status"] == "SUCCEEDED"
+    for asset in CHECKS:
+        for check in found[asset].values():
             execution = check["executionForLatestMaterialization"]
             assert (execution["status"], execution["runId"]) == ("SUCCEEDED", run)
             assert execution["evaluation"] == {"success": True, "partition": None}
@@ -172,6 +175,8 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
     failed = screens.open()
     refused = screens.collect(failed)
     assert screens.status(refused) == "FAILURE"
+    newest = checks(screens)["collection_history"]["newest_run_succeeded"]["executionForLatestMaterialization"]
+    assert newest["status"] == "FAILED"
     held.release()
     dry = screens.open()
     first = screens.collect(dry)

@@ -18,6 +18,8 @@ from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
+INTERRUPTED = "interrupted"
+"""The error of a run that a person or the machine ended."""
 _FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
 _ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes")
 _USUAL_CLASS = "STANDARD"
@@ -174,6 +176,11 @@ class Report:
     def is_complete(self) -> bool:
         """True if every step ended and no deletion failed unexpectedly; losses of earlier runs do not count."""
         return self.success if self.ended_well is None else self.ended_well
+
+    @property
+    def was_broken_off(self) -> bool:
+        """True for a dry run that somebody interrupted, so that nothing is wrong with it."""
+        return self.dry_run and self.error == INTERRUPTED
 
     @property
     def moved(self) -> bool:
