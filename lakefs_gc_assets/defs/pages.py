@@ -175,7 +175,9 @@ def keep_counted(
 
 
 def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
-    """Makes and stores the page of a failed run if its report could be stored; asks no server.
+    """Makes and stores the page of a failed run; asks no server.
+
+    A run that failed before it had a plan has no page, and no command could make one.
 
     Args:
         warn: called with errors.
@@ -186,6 +188,8 @@ def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
 
 
 def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
+    if not run_folder.has_plan(store, run_id):
+        return
     now = collector.clock.now()
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:

@@ -87,10 +87,14 @@ def test_a_run_that_a_check_ended_has_a_page_and_one_that_was_interrupted_has_no
         repository.store.get(run_folder.page(interrupted.run_id))
 
 
-def test_a_run_without_a_report_has_no_page(collecting: Collector, repository: OpenRepository) -> None:
+def test_a_run_that_failed_before_its_plan_has_no_page_and_no_advice_to_make_one(
+    collecting: Collector, repository: OpenRepository
+) -> None:
     warnings: list[str] = []
     keep_failed(collecting, "c" * 20, warnings.append)
-    assert len(warnings) == 1 and "has no plan" in warnings[0]
+    assert warnings == []
+    with pytest.raises(ObjectNotFound):
+        repository.store.get(run_folder.page("c" * 20))
 
 
 @pytest.mark.parametrize(
