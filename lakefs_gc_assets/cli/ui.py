@@ -1,18 +1,240 @@
-"""`lakefs-gc ui`: the Dagster UI on your own repositories or on an embedded lakeFS server."""
+"""`lakefs-gc ui`: the Dagster UI on your own repositories or on an embedded lakeFS server.
+
+The UI is a child process: started, perhaps with a dry run made to look at, and ended with this process. Its log goes to
+a file; the URL is printed once there is something to see.
+"""
 
 import os
+import signal
+import socket
+import subprocess
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import click
+import urllib3
+import yaml
+from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, loaded_configurations, show_progress
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
-from lakefs_gc_assets.embedded.ui import ending_on_signals, prepare_home, require_free_port, serve
-from lakefs_gc_assets.errors import LogLine, requiring
+from lakefs_gc_assets.errors import CollectionError, LogLine, requiring
+
+_HOST = "127.0.0.1"
+_OTHER_PORT = "give --port a free one (with make ui: PORT=3001)"
+_DEFINITIONS = "lakefs_gc_assets.definitions"
+_START_SECONDS = 600
+_RUN_SECONDS = 1800
+_END_SECONDS = 30
+_ANSWER_SECONDS = 60
+_ENDED = ("SUCCESS", "FAILURE", "CANCELED")
+_INSTANCE = {
+    "concurrency": {"pools": {"granularity": "run", "default_limit": 1}},
+    "run_retries": {"enabled": True, "max_retries": 0},
+    "run_monitoring": {"enabled": True, "start_timeout_seconds": 300, "cancel_timeout_seconds": 300},
+    "telemetry": {"enabled": False},
+    "nux": {"enabled": False},
+}
+"""Settings of the project's own dagster.yaml for one machine."""
+_INSTANCE_INFO = "query { instance { info } }"
+_LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
+  locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
+_RUNS = """query { runsOrError(filter: {pipelineName: "collect"}, limit: 1) { ... on Runs { results {
+  status } } } }"""
+_LAUNCH = """mutation($parameters: ExecutionParams!) { launchRun(executionParams: $parameters) {
+  __typename ... on PythonError { message } } }"""
+
+
+@dataclass(frozen=True)
+class DagsterUI:
+    """The webserver and daemon that `dagster dev` has started.
+
+    Attributes:
+        home: the folder of Dagster's runs, its DAGSTER_HOME.
+        log: their output.
+    """
+
+    url: str
+    home: Path
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+        """The data of a GraphQL answer. Raises urllib3's HTTPError while nobody answers."""
+        body = {"query": query, "variables": variables}
+        answer = urllib3.request("POST", f"{self.url}/graphql", json=body, timeout=_ANSWER_SECONDS, retries=False)
+        data: dict[str, Any] = answer.json()["data"]
+        return data
+
+    def wait_until_loaded(self) -> str:
+        """Waits for the code location; returns its name.
+
+        Raises CollectionError where it cannot be loaded, or where another Dagster answers at the URL.
+        """
+        for _ in self._waiting(_START_SECONDS, "start"):
+            try:
+                self._require_own_instance()
+                entries = self.ask(_LOCATIONS)["workspaceOrError"].get("locationEntries", [])
+            except HTTPError:
+                continue
+            for entry in entries:
+                if entry["loadStatus"] == "LOADED":
+                    location = entry["locationOrLoadError"]
+                    if location["__typename"] == "PythonError":
+                        raise CollectionError(f"the definitions cannot be loaded: {location['message'].strip()}")
+                    return str(entry["name"])
+        raise AssertionError
+
+    def _require_own_instance(self) -> None:
+        """Raises CollectionError where another Dagster answers, in which nothing may be launched.
+
+        An instance is told by the folder of its artifacts, which is its home unless dagster.yaml names another.
+        """
+        answered = yaml.safe_load(self.ask(_INSTANCE_INFO)["instance"]["info"] or "") or {}
+        own = yaml.safe_load((self.home / "dagster.yaml").read_text(encoding="utf-8")) or {}
+        default = {"config": {"base_dir": str(self.home)}}
+        folders = [info.get("local_artifact_storage", default).get("config") for info in (answered, own)]
+        if not answered or folders[0] != folders[1]:
+            raise CollectionError(f"another Dagster answers at {self.url}: {_OTHER_PORT}")
+
+    def make_first_run(self, location: str, say: LogLine = click.echo) -> None:
+        """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
+
+        Raises CollectionError where it is not made; one that fails can be looked at as well.
+        """
+        if self._newest_run() is not None:
+            return
+        say("making a dry run, so that there is something to look at")
+        selector = {"repositoryName": "__repository__", "repositoryLocationName": location, "jobName": "open_run"}
+        launched = self.ask(_LAUNCH, parameters={"selector": selector, "runConfigData": {}})["launchRun"]
+        if launched["__typename"] != "LaunchRunSuccess":
+            raise CollectionError(f"the first run could not be launched: {launched.get('message', launched)}")
+        for _ in self._waiting(_RUN_SECONDS, "make a first run"):
+            if (status := self._newest_run()) in _ENDED:
+                if status != "SUCCESS":
+                    click.echo("the dry run did not succeed: its page says why", err=True)
+                return
+
+    def _newest_run(self) -> str | None:
+        runs = self.ask(_RUNS)["runsOrError"].get("results", [])
+        return str(runs[0]["status"]) if runs else None
+
+    def _waiting(self, seconds: float, what: str) -> Iterator[None]:
+        """Once a second, until somebody has what they wait for. Raises CollectionError with the end of the log."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                break
+            yield
+            time.sleep(1)
+        raise CollectionError(f"the Dagster UI did not {what}; its log {self.log} ends: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "empty"
+
+
+def require_free_port(port: int) -> None:
+    """Raises CollectionError where something listens on this port of the machine, or it may not be used."""
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError as error:
+        raise CollectionError(f"port {port} cannot be used ({error.strerror}): {_OTHER_PORT}") from None
+
+
+@contextmanager
+def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[DagsterUI]:
+    """Starts webserver and daemon, and ends them with everything that they have started."""
+    log = home / "ui.log"
+    command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", _HOST, "-p", str(port)]
+    command += ["--log-level", "warning", "--code-server-log-level", "warning"]
+    # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment, "DAGSTER_HOME": str(home)}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield DagsterUI(f"http://{_HOST}:{port}", home, process, log)
+        finally:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            # Runs that are under way have processes of their own in its group.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """INT and TERM raise KeyboardInterrupt; also where a script that put us into the background has INT ignored.
+
+    A child that is started meanwhile has them as by default, whatever this process inherited.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def prepare_home(home: Path) -> Path:
+    """Makes a folder for Dagster's runs, for this user alone, with a dagster.yaml where it has none.
+
+    Returns its whole path. A folder that exists keeps its mode.
+    """
+    home.parent.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError), (home / "dagster.yaml").open("x", encoding="utf-8") as file:
+        yaml.safe_dump(_INSTANCE, file, sort_keys=False)
+    return home.resolve()
+
+
+def serve(
+    environment: Mapping[str, str],
+    port: int,
+    home: Path,
+    say: LogLine = click.echo,
+    tell: LogLine = click.echo,
+    *,
+    first_run: bool = True,
+) -> int:
+    """Serves the UI until it ends, and returns its status.
+
+    Args:
+        home: what `prepare_home` has returned. What the UI logs goes there.
+        say: called with each line that a person should read.
+        first_run: whether to make a dry run first, unless there is any run.
+        tell: called with the URL, once there is something to see.
+
+    Raises:
+        CollectionError: it does not start.
+    """
+    with started(environment, port, home) as ui:
+        location = ui.wait_until_loaded()
+        if first_run:
+            ui.make_first_run(location, say)
+        tell(ui.url)
+        return ui.process.wait()
 
 
 @click.command()

@@ -18,11 +18,10 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import lakefs_gc_assets
-from lakefs_gc_assets.cli import COMMANDS, main
+from lakefs_gc_assets.cli import COMMANDS, main, ui
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
 from lakefs_gc_assets.cli import status as status_command
-from lakefs_gc_assets.cli import ui as ui_command
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.run import print_report
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT
@@ -277,8 +276,8 @@ def test_what_is_served(asked: Callable[..., str], tmp_path: Path, monkeypatch: 
         tell("http://127.0.0.1:3000")
         return 0
 
-    monkeypatch.setattr(ui_command, "playground", play)
-    monkeypatch.setattr(ui_command, "serve", serve)
+    monkeypatch.setattr(ui, "playground", play)
+    monkeypatch.setattr(ui, "serve", serve)
     require_documented("ui --json", json.loads(asked("ui", "--folder", str(tmp_path / "u"))))
 
 

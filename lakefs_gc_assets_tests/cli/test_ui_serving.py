@@ -10,8 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from lakefs_gc_assets.cli.ui import ui
-from lakefs_gc_assets.embedded.ui import DagsterUI, prepare_home
+from lakefs_gc_assets.cli.ui import DagsterUI, prepare_home, ui
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.free_ports import free_port
