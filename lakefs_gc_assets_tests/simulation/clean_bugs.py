@@ -263,7 +263,7 @@ def nothing_of_a_range(self: LiveFiles, record: Any) -> pa.Table:
     return self._live(pa.array([], pa.string()), pa.array([], pa.uint8()))
 
 
-def _take_lock(store: Any, record: Any) -> str:
+def _take_lock(store: Any, record: Any, launch: Any) -> str:
     data = record.encode()
     found = store.put(lock.KEY, data)
     return str(found)

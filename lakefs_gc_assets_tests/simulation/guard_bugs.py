@@ -316,7 +316,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((make_step, "require_windows", ignored)), _ORDER.test_a_later_step_is_of_the_windows_of_the_plan
     ),
     "run begun again after its end": TestedBug(
-        without_call(report, "read", planning.begin),
+        replaced((report, "require_not_ended", ignored)),
         _ORDER.test_a_run_that_ended_well_is_not_begun_again,
     ),
     "clocks may disagree": _guarding(

@@ -288,7 +288,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "last parents followed": replaced((active_commits, "_main_parents", _last_parents)),
     "dangling commits ignored": replaced((Graph, "from_commits", classmethod(_without_leaves))),
     "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
-    "a walk's own rule instead of the longest": replaced((active_commits, "spread", _own_walk_first)),
+    "a walk's own rule instead of the longest": replaced((active_commits, "spread_longest", _own_walk_first)),
     "the server's list alone": replaced((retention, "retention", _listed_alone)),
     "tags forgotten by retention rules": replaced((retention, "policy_of", _no_tags)),
     "uncommitted data ignored": replaced(
