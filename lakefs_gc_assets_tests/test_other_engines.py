@@ -13,21 +13,13 @@ from lakefs_gc_assets_tests.engine_contract import EngineContract
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["Spark's joins of addresses", "Spark's joins of hashes first, a data source"])
 class TestPlainSparkEngine(EngineContract[Rows]):
-    """Spark's own DataFrames in place of the product's engine; what comes to it as a table stays in the driver."""
+    """Spark's own DataFrames in place of the product's engine. No table is so small that it stays in the driver."""
 
     examples = 1
     least = 70
     most = 120
     shrinks = False
     hashes = True
-
-    @pytest.fixture
-    def engine(self, spark: SparkSession, way: str) -> Engine[Rows]:
-        return PlainSparkEngine(spark, 2, ways()[way])
-
-
-class TestPlainSparkEngineOfManyRows(TestPlainSparkEngine):
-    """No table is so small that it would stay in the driver."""
 
     @pytest.fixture
     def engine(self, spark: SparkSession, way: str, monkeypatch: pytest.MonkeyPatch) -> Engine[Rows]:

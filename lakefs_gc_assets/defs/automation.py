@@ -61,7 +61,7 @@ class EndedRunSensor(dg.RunStatusSensorDefinition):
             run_status=self._run_status,
             run_status_sensor_fn=plain._run_status_sensor_fn,
             monitored_jobs=plain._monitored_jobs,
-            request_jobs=plain.jobs,
+            request_jobs=plain.jobs if plain.has_jobs else None,
             minimum_interval_seconds=plain.minimum_interval_seconds,
             default_status=plain.default_status,
             description=plain.description,

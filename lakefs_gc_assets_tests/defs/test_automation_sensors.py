@@ -187,3 +187,13 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
         assert usual[0], "each has a cursor"
         for cursor in USELESS_CURSORS:
             assert tick(sensor, cursor) == usual, (sensor.name, cursor[:80])
+
+
+def test_a_project_of_ones_own_can_add_attributes_to_each_sensor(automated: Automated) -> None:
+    """Components do that; a sensor that launches nothing has no job to copy."""
+    webhooks = {("notifications", name): "SET_IN_NO_TEST" for name in ("failure_webhook", "ended_webhook")}
+    definitions = build(replace(automated.loaded, secret_variables=webhooks), automated.clock)
+
+    for sensor in definitions.get_repository_def().sensor_defs:
+        copied = sensor.with_attributes(metadata={"owner": "data"})
+        assert (type(copied), copied.name, copied.has_jobs) == (type(sensor), sensor.name, sensor.has_jobs)
