@@ -433,14 +433,15 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
         "metarange_id": commits.metarange_ids.take(pa.array(at)),
     }
     newest_first = pa.table(columns).sort_by([(name, "descending") for name in ("seconds", "nanos", "id")])
-    # In one thread, so that the first row of each group is that of its newest commit, and groups keep their order.
-    first = newest_first.group_by("metarange_id", use_threads=False).aggregate([("at", "first")])
-    chosen = first.column("at_first").to_numpy()
+    # Arrow's groups come in the order of their first rows mostly, but not always.
+    codes = newest_first.column("metarange_id").combine_chunks().dictionary_encode().indices
+    _, first = np.unique(codes.to_numpy(), return_index=True)
+    chosen = newest_first.column("at").to_numpy()[np.sort(first)]
     walks = pa.array(active.walks[chosen])
     rules = [_rule_of(branch, active.rules.branches, active.rules.default) for branch in active.walk_names]
     return pa.table(
         [
-            first.column("metarange_id"),
+            commits.metarange_ids.take(pa.array(chosen)),
             commits.ids.take(pa.array(chosen)),
             pa.array(active.walk_names, pa.string()).take(walks),
             pa.array(rules, pa.string()).take(walks),
