@@ -149,10 +149,15 @@ def _read_parts(
             )
         batches.append(batch)
         if count >= rows:
-            yield pa.Table.from_batches(batches)
+            yield _whole(batches)
             batches, count, needed = [], 0, 0
     if batches:
-        yield pa.Table.from_batches(batches)
+        yield _whole(batches)
+
+
+def _whole(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Batches as a table in one piece: whoever works batch by batch would pay for each small one."""
+    return pa.Table.from_batches(batches).combine_chunks()
 
 
 def _memory_of(array: pa.Array) -> int:
