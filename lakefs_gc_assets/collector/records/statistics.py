@@ -40,10 +40,9 @@ def meanings(kind: type[Any]) -> Mapping[str, str]:
 
 def declarations(kind: type[Any]) -> Mapping[str, Figure]:
     """The figures among the fields of a class: those whose type has a unit."""
-    units = {
-        name: getattr(hint, "__metadata__", ()) for name, hint in get_type_hints(kind, include_extras=True).items()
-    }
-    return {name: Figure(unit[0], meanings(kind)[name]) for name, unit in units.items() if unit}
+    meaning, hints = meanings(kind), get_type_hints(kind, include_extras=True)
+    units = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: Figure(unit[0], meaning[name]) for name, unit in units.items() if unit}
 
 
 @dataclass(frozen=True, slots=True)
