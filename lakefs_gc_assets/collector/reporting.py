@@ -204,11 +204,11 @@ def report_failure(store: ObjectStore, plan: Plan, now: datetime, error: str) ->
 
 def by_class(manifest: Manifest[Any], total: Amount) -> dict[str, dict[str, int]]:
     """Objects and bytes by storage class; those whose class is not known are under `UNKNOWN_CLASS`."""
-    by_class = manifest.classes
-    rest = total - Amount(*(sum(column) for column in zip(Amount(), *by_class.values(), strict=True)))
-    if by_class and rest.objects:
-        by_class[UNKNOWN_CLASS] = rest
-    return {name: amount._asdict() for name, amount in sorted(by_class.items())}
+    amounts = manifest.classes
+    rest = total - Amount.total(amounts.values())
+    if amounts and rest.objects:
+        amounts[UNKNOWN_CLASS] = rest
+    return {name: amount._asdict() for name, amount in sorted(amounts.items())}
 
 
 def list_warnings(

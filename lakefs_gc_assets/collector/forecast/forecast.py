@@ -375,8 +375,7 @@ class _Sums:
         summed = engine.collect(engine.map_batches(rows, count, SUMS))
         sums: dict[bytes, Amount] = {}
         for row in summed.to_pylist():
-            so_far = sums.get(row["held"], Amount())
-            sums[row["held"]] = Amount(so_far.objects + row["objects"], so_far.bytes + row["bytes"])
+            sums[row["held"]] = sums.get(row["held"], Amount()).plus(row["objects"], row["bytes"])
         packed = np.frombuffer(b"".join(sums), np.uint8).reshape(len(sums), questions.width)
         bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
         return cls(

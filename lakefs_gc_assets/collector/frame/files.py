@@ -104,8 +104,7 @@ class _OpenFile:
             groups = rows.group_by("storage_class", use_threads=False)
             for row in groups.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
                 if (name := row["storage_class"]) is not None:
-                    before = self.classes.get(name, Amount())
-                    self.classes[name] = Amount(before.objects + row["size_count"], before.bytes + row["size_sum"])
+                    self.classes[name] = self.classes.get(name, Amount()).plus(row["size_count"], row["size_sum"])
 
     def finish(self) -> bytes:
         self._writer.close()

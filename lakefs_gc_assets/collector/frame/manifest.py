@@ -141,9 +141,8 @@ class Manifest(Generic[F]):
         """Objects and bytes by storage class, as far as the rows name one."""
         sums: dict[str, Amount] = {}
         for file in self.files:
-            for name, (objects, total) in file.classes.items():
-                before = sums.get(name, Amount())
-                sums[name] = Amount(before.objects + objects, before.bytes + total)
+            for name, amount in file.classes.items():
+                sums[name] = sums.get(name, Amount()).plus(*amount)
         return sums
 
     def rows_by_window(self) -> dict[str, int]:

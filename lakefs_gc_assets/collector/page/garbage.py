@@ -291,8 +291,8 @@ class Garbage:
             if row["by"] == _LARGEST:
                 large.append(LargeObject(row["group"], row["bytes"], row["oldest"]))
                 continue
-            objects, total = sums[row["by"]].get(row["group"], Amount())
-            sums[row["by"]][row["group"]] = Amount(objects + row["objects"], total + row["bytes"])
+            of_group = sums[row["by"]].get(row["group"], Amount())
+            sums[row["by"]][row["group"]] = of_group.plus(row["objects"], row["bytes"])
             oldest = min(filter(None, (oldest, row["oldest"])), default=None)
         large.sort(key=lambda large_object: (-large_object.size, large_object.address))
         return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]), sums[_WHY])
@@ -300,7 +300,7 @@ class Garbage:
     @property
     def amount(self) -> Amount:
         """Total objects and bytes."""
-        return Amount(*(sum(values) for values in zip(*self.by_size.values(), strict=True)))
+        return Amount.total(self.by_size.values())
 
 
 def count_by_tasks(frame: StoredFrame[CandidateFigures], engine: Engine[R], now: datetime) -> Garbage:
@@ -343,12 +343,11 @@ def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[
             (_SIZE, SIZES, sizes, [*SIZES.values()]),
         ):
             for group, inside in zip(groups, _split(sizes, values, least), strict=True):
-                objects, total = counts.get((by, group), Amount())
-                counts[by, group] = Amount(objects + len(inside), total + (pc.sum(inside).as_py() or 0))
+                so_far = counts.get((by, group), Amount())
+                counts[by, group] = so_far.plus(len(inside), pc.sum(inside).as_py() or 0)
         for row in _by_why(batch):
             why = row["why"] or UNKNOWN_WHY
-            objects, total = counts.get((_WHY, why), Amount())
-            counts[_WHY, why] = Amount(objects + row["size_count"], total + row["size_sum"])
+            counts[_WHY, why] = counts.get((_WHY, why), Amount()).plus(row["size_count"], row["size_sum"])
         oldest = min(filter(None, (oldest, pc.min(written).as_py())), default=None)
         table = pa.Table.from_batches([batch]).select(_COLUMNS)
         large = _largest(table if large is None else pa.concat_tables([large, table]))
@@ -404,8 +403,7 @@ def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize
     months: dict[str, Amount] = {}
     for file in manifest.files:
         month = _month(file.slice_window, window_size)
-        objects, total = months.get(month, Amount())
-        months[month] = Amount(objects + file.rows, total + file.object_bytes)
+        months[month] = months.get(month, Amount()).plus(file.rows, file.object_bytes)
     return dict(sorted(months.items()))
 
 

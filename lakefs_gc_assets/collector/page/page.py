@@ -260,8 +260,7 @@ def _last_held(facts: RunFacts) -> Iterator[Element]:
     by_rule, by_folder = dict[str, Amount](), dict[str, Amount]()
     for kind in last_held.held:
         for groups, name in ((by_rule, f"{_branch(kind)}: {kind.rule}"), (by_folder, kind.folder or _NO_FOLDER)):
-            objects, total = groups.get(name, Amount())
-            groups[name] = Amount(objects + kind.objects, total + kind.bytes)
+            groups[name] = groups.get(name, Amount()).plus(kind.objects, kind.bytes)
     last = "the commit that held it last"
     if last_held.not_committed_objects:
         by_rule[_NOT_COMMITTED] = Amount(last_held.not_committed_objects, last_held.not_committed_bytes)

@@ -8,6 +8,7 @@ Listing and references only say that an object is not referenced. Whether it may
 on its name and, for objects uploaded in parts, on having been seen before.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -20,6 +21,15 @@ class Amount(NamedTuple):
 
     objects: int = 0
     bytes: int = 0
+
+    @classmethod
+    def total(cls, amounts: Iterable["Amount"]) -> "Amount":
+        """All of some amounts together."""
+        return cls(*(sum(values) for values in zip(*amounts, strict=True)))
+
+    def plus(self, objects: int, bytes_: int) -> "Amount":
+        """This amount and more objects, with their bytes."""
+        return Amount(self.objects + objects, self.bytes + bytes_)
 
     def __sub__(self, other: "Amount") -> "Amount":
         return Amount(self.objects - other.objects, self.bytes - other.bytes)
