@@ -128,13 +128,17 @@ _KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "replace")
 
 def load_policy(file: Path) -> Policy:
     """Reads a policy. Raises ConfigurationError that names file, line and what is wrong there."""
+    return parse_policy(_read_text(file, f"policy file {file}"), str(file))
+
+
+def _read_text(file: Path, name: str) -> str:
+    """The text of a file. Raises ConfigurationError, which calls it by this name."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"cannot read policy file {file}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"policy file {file} is not in UTF-8") from None
-    return parse_policy(text, str(file))
+        raise ConfigurationError(f"{name} is not in UTF-8") from None
 
 
 def parse_policy(text: str, file: str) -> Policy:
@@ -373,13 +377,7 @@ _RULE_KEYS = {"branch_id", "retention_days"}
 
 def load_server_rules(file: Path) -> RetentionRules:
     """Reads rules. Raises ConfigurationError where they are no such JSON, or cannot be meant."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{file} is not in UTF-8") from None
-    return parse_server_rules(text, str(file))
+    return parse_server_rules(_read_text(file, str(file)), str(file))
 
 
 def parse_server_rules(text: str, file: str) -> RetentionRules:
