@@ -444,7 +444,7 @@ def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> 
     """True if a run has a key, or was opened with it and waits for its launch. Raises CollectionError."""
     if not layout.is_xid(key) and not plans.is_name(key):
         return False
-    store = collector.last_opened() or collector.open().store
+    store = collector.store_at_hand()
     if not layout.is_xid(key):
         return bool(plans.runs_named(store, key))
     return launching.read(instance, collector.name, key) is not None or run_folder.has_plan(store, key)

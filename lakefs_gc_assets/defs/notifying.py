@@ -7,7 +7,7 @@ anything, so messages about the end of a run come from its stored report.
 import json
 import os
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import dagster as dg
 import urllib3
@@ -24,7 +24,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.automation import EndedRunSensor
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.partitions import Names, run_key_of, selected
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import Collector, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
 from lakefs_gc_assets.lakefs import layout
 
@@ -158,7 +158,7 @@ def _teller(
     """
 
     def tell(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
-        ended = _end_of(context)
+        ended = end_of(context.instance, context.dagster_run.run_id)
         if ended is not None and clock.now() - ended > _KEPT:
             yield dg.SkipReason(f"no message about Dagster run {context.dagster_run.run_id}: it ended a week ago")
             return
@@ -185,11 +185,6 @@ def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:
 def _collects(names: Names, run: dg.DagsterRun) -> bool:
     ours = {names.asset(step) for step in STEPS}
     return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
-
-
-def _end_of(context: dg.RunStatusSensorContext) -> datetime | None:
-    record = context.instance.get_run_record_by_id(context.dagster_run.run_id)
-    return datetime.fromtimestamp(record.end_time, UTC) if record and record.end_time else None
 
 
 def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:

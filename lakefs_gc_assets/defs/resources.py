@@ -174,6 +174,10 @@ class Collector:
         opener = _opened.get((self.name, self.repository))
         return opener.open() if opener else None
 
+    def store_at_hand(self) -> ObjectStore:
+        """The store as this process opened it last, or else now, which asks the server. Raises CollectionError."""
+        return self.last_opened() or self.open().store
+
     def run_of(self, key: str, windows: Collection[str]) -> str | None:
         """The id of the run that a key of the dimension run_id means over some windows; None for a name without one.
 
@@ -183,7 +187,7 @@ class Collector:
         """
         if layout.is_xid(key):
             return key
-        store = self.last_opened() or self.open().store
+        store = self.store_at_hand()
         if (run_id := plans.find_named(store, key, windows)) is not None:
             return run_id
         for other in sorted(plans.runs_named(store, key)):
@@ -246,14 +250,19 @@ def launch_of(context: dg.InitResourceContext) -> Launch:
 
     def ended_at(run_id: str) -> datetime | None:
         try:
-            record = instance.get_run_record_by_id(run_id)
+            return end_of(instance, run_id)
         except Exception:
             return None  # Dagster's database cannot be asked: the lock expires by itself.
-        if record is None or not record.dagster_run.is_finished or record.end_time is None:
-            return None
-        return datetime.fromtimestamp(record.end_time, UTC)
 
     return Launch(context.run.run_id if context.run else "", ended_at)
+
+
+def end_of(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime | None:
+    """The time when a Dagster run ended, UTC; None if it did not, or there is no such run."""
+    record = instance.get_run_record_by_id(dagster_run_id)
+    if record is None or not record.dagster_run.is_finished or record.end_time is None:
+        return None
+    return datetime.fromtimestamp(record.end_time, UTC)
 
 
 def _section(loaded: Loaded, name: str) -> dict[str, Any]:
