@@ -96,7 +96,7 @@ class DagsterUI:
     def _require_own_instance(self) -> None:
         """Raises CollectionError where another Dagster answers, in which nothing may be launched.
 
-        An instance is told by the folder of its artifacts, which is its home unless dagster.yaml names another.
+        Two instances differ in the folder of their artifacts, which is their home unless dagster.yaml names another.
         """
         answered = yaml.safe_load(self.ask(_INSTANCE_INFO)["instance"]["info"] or "") or {}
         own = yaml.safe_load((self.home / "dagster.yaml").read_text(encoding="utf-8")) or {}

@@ -252,7 +252,7 @@ def _begin(repository: OpenRepository, key: str, store_clock: datetime | None, n
     try:
         plan = planning.with_inventory(repository, plan)
     except CollectionError as error:
-        note(f"what a run keeps because it is younger than the inventory is not told: {error}")
+        note(f"a run may keep the object for being younger than the inventory, which cannot be read: {error}")
     return Step(note, note, repository, LocalEngine(), replace(plan, base_run=plan.previous_run), None)
 
 
@@ -483,7 +483,7 @@ def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> It
 
 
 def _decisions(repository: OpenRepository, key: str, note: LogLine) -> Iterator[Decision]:
-    """What sweeps decided about the object, newest first.
+    """Decisions of sweeps about the object, newest first.
 
     Of a sweep that came to its end, only the files of its report are read that may name the object, and the receipts of
     restorations and purges; of another one, all of its receipts.

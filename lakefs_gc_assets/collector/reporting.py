@@ -295,7 +295,7 @@ def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: Collec
 
 
 def describe_archived(kept: Amount) -> tuple[str, ...]:
-    """What a sweep into quarantine kept, since it cannot copy it; empty if there was nothing."""
+    """A warning about archived objects, which quarantine cannot copy and so kept; empty if there were none."""
     if not kept.objects:
         return ()
     return (

@@ -124,7 +124,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class Launch:
-    """What started the work of this process, for its locks to say.
+    """The run of a scheduler that started this process, if one did. Locks name it.
 
     Attributes:
         run: id of the run in a scheduler such as Dagster; empty if no scheduler can tell when this work ends.

@@ -202,7 +202,7 @@ def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:
 
 
 def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
-    """What a run did, by its report; None if this Dagster run made no report."""
+    """A message about the end of a run, from its report; None if this Dagster run made no report."""
     run = context.dagster_run
     record = context.instance.get_run_record_by_id(run.run_id)
     collector: Collector = names.resource(context.resources, "collector")

@@ -301,8 +301,8 @@ class CommittedFigures:
             too, and young ones that nothing names; where it is 0 the run has no such frame.
         dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
             sealed shortly before.
-        tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where it cannot
-            be told which these are.
+        tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where these are
+            not known.
         expired, expired_bytes: what is looked at because ranges expired that the base run tracked.
         ranges_noted: live ranges that were not read, since an earlier run recorded facts about them.
         addresses_noted: addresses of these ranges, each range for itself: only those that the run looked up among the

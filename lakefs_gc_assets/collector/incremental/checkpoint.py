@@ -69,7 +69,7 @@ from lakefs_gc_assets.storage import objects
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _SMALL = 65_536
-"""So many ids, 2 MB, are written by each run, and of many the 32nd part."""
+"""Ids (2 MB) that a run may write beside an earlier file, which has the others; for a large file, its 32nd part."""
 _SMALL_PART = 32
 _IDS_OF_FILE = pa.field("ids_of_file", pa.int64())
 _OWN_FILE = pa.schema([pa.field("id", pa.string(), nullable=False), _IDS_OF_FILE])
@@ -418,8 +418,8 @@ def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -
     if committed.tells_ranges and dead.entries > _MANY_ENTRIES:
         instead = committed.records.covering(dead)
         step.log(
-            f"they have {dead.entries:,} entries, of which those are left out first that {len(instead):,} live ranges "
-            "with the same keys hold"
+            f"they have {dead.entries:,} entries; those that {len(instead):,} live ranges with the same keys hold are "
+            "left out first"
         )
     written = step.write(EXPIRED_DF, find_expired(step, before, dead, instead)) if dead else ()
     return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)

@@ -33,7 +33,7 @@ from lakefs_gc_assets.storage.interface import GivesObjects, fetch
 REQUEST_WEIGHT = 20_000
 """Cost of a request for a file, as a number of entries: even a file with few entries takes as long to fetch."""
 _COVERING_ONE = 4
-"""So many ranges are taken at most in place of one."""
+"""The maximum number of ranges that are read in place of one."""
 _AT_ONCE = 8_192
 """Records that there are as Python's values at one time."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -111,7 +111,7 @@ class RangeRecords:
         return RangeRecords(self.rows.take(pa.array(sorted(chosen), pa.int64())))
 
     def packed(self, tasks: int) -> list[bytes]:
-        """The ranges for so many tasks at most, of which each reads about the same number of entries.
+        """The ranges in parts for tasks, at most this many; each part has about the same number of entries.
 
         Neighbours share a task, since ranges that follow each other hold many of the same addresses.
         """

@@ -184,7 +184,7 @@ def code_of(error: ClientError) -> str:
 
 
 def quoted(error: ClientError) -> str:
-    """What the service answered: status, code and message."""
+    """The service's answer in words: status, code and message."""
     status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
     return " ".join(dict.fromkeys((status, code_of(error), error.response.get("Error", {}).get("Message", "")))).strip()
 
