@@ -43,6 +43,10 @@ class AccessDenied(LakeFSError):
     """The server answered 401 or 403."""
 
 
+class WrongKeys(AccessDenied):
+    """The server answered 401: it does not know the access key, or the secret is another one."""
+
+
 class NotFound(LakeFSError):
     """The server answered 404: the repository, branch, path or endpoint does not exist."""
 
@@ -61,6 +65,10 @@ class ReadOnlyRepository(LakeFSError):
 
 class StorageError(CollectionError):
     """The object store could not be asked, or refused."""
+
+
+class PermissionMissing(StorageError):
+    """The store knows the credentials, and they lack the permission for this request."""
 
 
 class ObjectNotFound(StorageError):

@@ -2,16 +2,28 @@
 
 import sys
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
+import pyspark
 
 from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.diagnosis import Diagnosis, Finding, Purpose, State, diagnose, wanted_by
+from lakefs_gc_assets.collector.diagnosis import (
+    Diagnosis,
+    Finding,
+    Purpose,
+    Services,
+    State,
+    diagnose,
+    wanted_by,
+)
 from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets.spark.start import java
 from lakefs_gc_assets.storage.opening import open_store
 
 _NAMES = {purpose.value.replace(" ", "-"): purpose for purpose in Purpose}
@@ -32,28 +44,50 @@ _NAMES = {purpose.value.replace(" ", "-"): purpose for purpose in Purpose}
 def doctor(file: Path | None, repository: str | None, names: tuple[str, ...], as_json: bool) -> None:
     """Tries every right and feature that runs need, and prints what is missing and what grants it.
 
+    If the server or the store does not answer, does not know the credentials or has no such repository or bucket, that
+    is printed within ten seconds and nothing else is tried.
+
     It deletes only files that it wrote, and files that the server wrote at its request. A missing right for another
     purpose is shown as not needed.
 
     Exit status 0 if nothing is missing, 6 if something is.
     """
     configuration = loaded_configuration(file, repository).with_secrets()
-    clock = SystemClock()
     wanted = {_NAMES[name] for name in names} or wanted_by(configuration.collection)
-    diagnosis = diagnose(
-        LakeFSClient(configuration.lakefs, configuration.repository, clock),
-        lambda namespace: open_store(configuration.store, namespace),
-        configuration.collection,
-        clock,
-        wanted,
-        (lambda finding: None) if as_json else _show,
-    )
+    note = (lambda finding: None) if as_json else _show
+    spark = _find_spark()
+    note(spark)
+    diagnosis = diagnose(_services(configuration), configuration.collection, SystemClock(), wanted, note)
+    diagnosis = replace(diagnosis, findings=(spark, *diagnosis.findings))
     if as_json:
         answer(_described(configuration.repository, diagnosis, wanted))
     else:
         _conclude(diagnosis, wanted)
     if not diagnosis.well:
         sys.exit(Status.INCOMPLETE)
+
+
+def _find_spark() -> Finding:
+    """The Spark that is installed and the Java that it starts."""
+    name, purposes = "start Spark", tuple(Purpose)
+    try:
+        return Finding(name, purposes, State.WORKS, f"Spark {pyspark.__version__} with {java.describe_java()}")
+    except ConfigurationError as error:
+        return Finding(name, purposes, State.MISSING, str(error))
+
+
+def _services(configuration: Configuration) -> Services:
+    settings, clock = configuration.lakefs, SystemClock()
+    brief = {
+        "connect_timeout_seconds": min(3, settings.connect_timeout_seconds),
+        "read_timeout_seconds": min(4, settings.read_timeout_seconds),
+        "retries": min(1, settings.retries),
+    }
+    return Services(
+        LakeFSClient(settings, configuration.repository, clock),
+        LakeFSClient(settings.model_copy(update=brief), configuration.repository, clock),
+        lambda namespace: open_store(configuration.store, namespace),
+    )
 
 
 def _show(finding: Finding) -> None:
@@ -65,6 +99,8 @@ def _show(finding: Finding) -> None:
 
 
 def _conclude(diagnosis: Diagnosis, wanted: Collection[Purpose]) -> None:
+    if diagnosis.stopped:
+        click.echo("nothing else was tried: correct this first")
     for key in diagnosis.left:
         click.echo(f"left behind: {key}, which could not be deleted; nothing reads it, so you may delete it yourself")
     for purpose in sorted(wanted, key=list(Purpose).index):
@@ -76,6 +112,7 @@ def _described(repository: str, diagnosis: Diagnosis, wanted: Collection[Purpose
     return {
         "repository": repository,
         "well": diagnosis.well,
+        "stopped": diagnosis.stopped,
         "lacking": {purpose.value: diagnosis.missing_for(purpose) for purpose in Purpose if purpose in wanted},
         "findings": [asdict(finding) for finding in diagnosis.findings],
         "left": diagnosis.left,

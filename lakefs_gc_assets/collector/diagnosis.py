@@ -2,10 +2,13 @@
 
 Every right and feature is tried by the same calls as in a run, as far as that deletes nobody's objects. It
 writes two small files, and deletes these and the data that the server prepared for it.
+
+If the server or the store does not answer, does not know the credentials or has no such repository or bucket, nothing
+else is tried. The first call of each is made with little patience, so this takes less than ten seconds.
 """
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -17,19 +20,23 @@ from lakefs_gc_assets.collector.repository import Clock, Clocks, require_writabl
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import (
+    AccessDenied,
     AlreadyExists,
     CollectionError,
     LakeFSError,
     NotOffered,
+    ObjectNotFound,
+    PermissionMissing,
     PreconditionFailed,
-    ServerUnavailable,
+    ReadOnlyRepository,
     StorageError,
+    WrongKeys,
 )
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage import opening
+from lakefs_gc_assets.storage import cloud, opening
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     POLICIES,
@@ -93,10 +100,12 @@ class Diagnosis:
 
     Attributes:
         left: keys of files that were written for it and could not be deleted.
+        stopped: true if the last finding made everything else pointless, so that it was not tried.
     """
 
     findings: tuple[Finding, ...]
     left: tuple[str, ...] = ()
+    stopped: bool = False
 
     @property
     def well(self) -> bool:
@@ -119,9 +128,23 @@ def wanted_by(settings: CollectionSettings) -> frozenset[Purpose]:
     return frozenset(purposes)
 
 
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The server and the store to examine.
+
+    Attributes:
+        api: client of the server.
+        first_api: client of the same server that gives up within nine seconds, for the first call.
+        open_store: opens the store of a storage namespace; raises CollectionError.
+    """
+
+    api: LakeFSApi
+    first_api: LakeFSApi
+    open_store: Callable[[Namespace], ObjectStore]
+
+
 def diagnose(
-    api: LakeFSApi,
-    open_store: Callable[[Namespace], ObjectStore],
+    services: Services,
     settings: CollectionSettings,
     clock: Clock,
     wanted: Collection[Purpose],
@@ -130,18 +153,19 @@ def diagnose(
     """Tries everything, wanted or not. Raises nothing of what it tries: that is a finding.
 
     Args:
-        open_store: opens the store of a storage namespace; raises CollectionError.
         note: called with each finding as it is made.
     """
-    examined = _Examination(api, open_store, settings, clock)
+    examined = _Examination(services, settings, clock)
     findings: list[Finding] = []
     try:
         for check in examined.checks():
             findings.append(_judged(check, wanted))
             note(findings[-1])
+            if examined.pointless:
+                break
     finally:
         left = examined.tidy_up()
-    return Diagnosis(tuple(findings), left)
+    return Diagnosis(tuple(findings), left, examined.pointless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +209,20 @@ def _of_server(action: str, document: str = "lakefs-collect") -> str:
 
 @dataclass
 class _Examination:
-    """Facts learnt so far, and files and runs to remove at the end."""
+    """Facts learnt so far, and files and runs to remove at the end.
 
-    api: LakeFSApi
-    open_store: Callable[[Namespace], ObjectStore]
+    Attributes:
+        pointless: true if nothing else can work, as the server or the store does not answer to these settings.
+    """
+
+    services: Services
     settings: CollectionSettings
     clock: Clock
     repository: Repository | None = None
     opened: ObjectStore | None = None
     heads: dict[str, str] = field(default_factory=dict)
     other_repositories: OtherRepositories | None = None
-    unreachable: bool = False
+    pointless: bool = False
     writes: bool = False
     stored: str | None = None
     written: list[str] = field(default_factory=list)
@@ -260,9 +287,7 @@ class _Examination:
 
     @property
     def _server(self) -> LakeFSApi:
-        if self.unreachable:
-            raise LakeFSError("not tried, since the server could not be reached")
-        return self.api
+        return self.services.api
 
     @property
     def _known(self) -> Repository:
@@ -282,15 +307,15 @@ class _Examination:
     @property
     def _store(self) -> ObjectStore:
         if self.opened is None:
-            raise StorageError("not tried, since the store could not be opened")
+            raise StorageError("not tried, since the repository could not be read")
         return self.opened
 
     def _read_repository(self) -> str:
         try:
-            self.repository = self.api.repository()
-        except ServerUnavailable:
-            # Each further question would be repeated for as long before it fails.
-            self.unreachable = True
+            self.repository = self.services.first_api.repository()
+        except LakeFSError as error:
+            is_known = isinstance(error, AccessDenied | ReadOnlyRepository) and not isinstance(error, WrongKeys)
+            self.pointless = not is_known
             raise
         require_writable(self.repository)
         return f"{self.repository.id} at {self.repository.storage_namespace}"
@@ -346,8 +371,15 @@ class _Examination:
         return f"no other repository{self._storage} is known to lie inside or around it"
 
     def _open(self) -> str:
-        self.opened = self.open_store(self._namespace)
-        return self._namespace.uri
+        namespace = self._namespace
+        try:
+            with cloud.first_contact(), suppress(ObjectNotFound, PermissionMissing):
+                self.services.open_store(namespace).get(_ABSENT)
+            self.opened = self.services.open_store(namespace)
+        except CollectionError:
+            self.pointless = True
+            raise
+        return namespace.uri
 
     def _list_stored(self) -> str:
         batches = self._store.list(DATA_PREFIX)
@@ -361,13 +393,25 @@ class _Examination:
 
     def _write(self) -> str:
         store = self._store
-        self.written.append(KEY)
         # Where an earlier examination was not allowed to delete it, it is there; conditions are tried by themselves.
-        with suppress(AlreadyExists, NotOffered):
+        with suppress(AlreadyExists, NotOffered), self._writing(KEY):
             store.put_if_absent(KEY, b"1")
-        store.put(KEY, _CONTENT)
+        with self._writing(KEY):
+            store.put(KEY, _CONTENT)
         self.writes = True
         return KEY
+
+    @contextmanager
+    def _writing(self, key: str) -> Iterator[None]:
+        """Remembers a file to remove, unless the store refused to write it."""
+        try:
+            yield
+        except (PermissionMissing, NotOffered):
+            raise
+        except StorageError:
+            self.written.append(key)
+            raise
+        self.written.append(key)
 
     def _require_writes(self) -> None:
         if not self.writes:
@@ -409,7 +453,7 @@ class _Examination:
         self._require_writes()
         self._store.put(KEY, _CONTENT)
         store, own = self._store.head(KEY).last_modified, self.clock.now()
-        clocks = Clocks.read(own, self.api.server_clocks, store)
+        clocks = Clocks.read(own, self._server.server_clocks, store)
         skew = self.settings.clock_skew_minutes
         guards.require_clocks_agree(clocks, timedelta(minutes=skew))
         apart = (clocks.latest - clocks.earliest).total_seconds()
@@ -420,8 +464,8 @@ class _Examination:
         store = self._store
         if not isinstance(store, CopiesObjects):
             raise StorageError("this kind of store makes no copies: collection.sweep_mode cannot be quarantine")
-        self.written.append(COPY)
-        store.copy(KEY, COPY)
+        with self._writing(COPY):
+            store.copy(KEY, COPY)
         return "by the store itself"
 
     def _prepare(self) -> str:
@@ -486,7 +530,7 @@ class _Examination:
             raise StorageError(f"{KEY} was not deleted: {self.deleted.error}")
         if head_if_there(self._store, KEY) is not None:
             raise StorageError(f"the store said that {KEY} was deleted, and it is still there")
-        self.written.remove(KEY)
+        self.written = [key for key in self.written if key != KEY]
         kept = "; the service keeps what is deleted for some time" if self.deleted.soft_deleted else ""
         return f"a file of its own, in {FOLDER}; below {DATA_PREFIX} nothing was tried{kept}"
 

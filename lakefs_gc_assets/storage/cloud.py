@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from email.parser import BytesParser
@@ -27,7 +28,14 @@ from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 from obstore.exceptions import BaseError
 from tenacity import Retrying, retry_if_result, stop_after_attempt
 
-from lakefs_gc_assets.errors import AlreadyExists, ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    ObjectArchived,
+    ObjectNotFound,
+    PermissionMissing,
+    PreconditionFailed,
+    StorageError,
+)
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 
 if TYPE_CHECKING:
@@ -45,6 +53,7 @@ READ_TIMEOUT = timedelta(minutes=1)
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """How long one answer may take that obstore reads."""
 CONNECTIONS = 32
+_FIRST_CONTACT = ContextVar("first contact", default=False)
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses of a service that could not answer now, and may be asked again."""
 _OBSTORE_BACKOFF: "BackoffConfig" = {
@@ -65,6 +74,36 @@ class Answer:
     body: bytes
 
 
+@contextmanager
+def first_contact() -> Iterator[None]:
+    """Within it stores are opened and asked with so little patience that a request fails within nine seconds."""
+    token = _FIRST_CONTACT.set(True)
+    try:
+        yield
+    finally:
+        _FIRST_CONTACT.reset(token)
+
+
+def attempts() -> int:
+    """How often a request is tried in all."""
+    return min(2, ATTEMPTS) if _FIRST_CONTACT.get() else ATTEMPTS
+
+
+def retry_for() -> timedelta:
+    """How long attempts are begun."""
+    return min(timedelta(seconds=5), RETRY_FOR) if _FIRST_CONTACT.get() else RETRY_FOR
+
+
+def connect_timeout() -> timedelta:
+    """How long to wait for a connection."""
+    return min(timedelta(seconds=3), CONNECT_TIMEOUT) if _FIRST_CONTACT.get() else CONNECT_TIMEOUT
+
+
+def read_timeout() -> timedelta:
+    """How long nothing may arrive."""
+    return min(timedelta(seconds=4), READ_TIMEOUT) if _FIRST_CONTACT.get() else READ_TIMEOUT
+
+
 def pause_after(failed: int) -> float:
     """Seconds to wait after so many attempts, one at least, have failed."""
     longest: float = min(FIRST_PAUSE * 2.0 ** (failed - 1), LONGEST_PAUSE)
@@ -75,8 +114,8 @@ def obstore_options(ca_bundle: str) -> "ClientConfig":
     """Timeouts, and a PEM file of certificates to trust, if any. Raises OSError where it cannot be read."""
     options: ClientConfig = {
         "allow_http": True,
-        "connect_timeout": CONNECT_TIMEOUT,
-        "read_timeout": READ_TIMEOUT,
+        "connect_timeout": connect_timeout(),
+        "read_timeout": read_timeout(),
         "timeout": REQUEST_TIMEOUT,
     }
     return {**options, "root_certificate": Path(ca_bundle).read_bytes()} if ca_bundle else options
@@ -84,7 +123,7 @@ def obstore_options(ca_bundle: str) -> "ClientConfig":
 
 def obstore_retries() -> "RetryConfig":
     """Attempts and the pauses between them."""
-    return {"max_retries": ATTEMPTS - 1, "retry_timeout": RETRY_FOR, "backoff": _OBSTORE_BACKOFF}
+    return {"max_retries": attempts() - 1, "retry_timeout": retry_for(), "backoff": _OBSTORE_BACKOFF}
 
 
 class _WithoutDoctype(TreeBuilder):
@@ -200,6 +239,9 @@ class CloudErrors:
                 return self.other_version(action)
             case Meaning.ARCHIVED:
                 return self.archived(action, quoted)
+            case Meaning.DENIED as meaning:
+                what, remedy = _SENTENCES[meaning]
+                return PermissionMissing(str(self.failed(action, f"{what} ({quoted})", remedy)))
             case None:
                 return self.failed(action, f"the service answered {quoted}", "see to the settings of `store`")
             case meaning:

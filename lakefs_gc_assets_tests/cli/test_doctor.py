@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -28,13 +29,13 @@ def doctor(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     clients.upload(server, "a", b"a")
     clients.commit(server, "first")
 
-    def invoke(*arguments: str, denied: tuple[str, ...] = ()) -> Result:
+    def invoke(*arguments: str, denied: tuple[str, ...] = (), secret: str | None = None) -> Result:
         user = routes.add_user(server, "collector", *denied)
         content = configuration(server, "repo").model_dump(exclude_defaults=True)
         content["lakefs"] |= {"access_key_id": user.access_key_id, "secret_access_key": {"env": SECRET}}
         file = tmp_path / "lakefs-gc.yaml"
         file.write_text(yaml.safe_dump(content))
-        monkeypatch.setenv(SECRET, user.secret_access_key)
+        monkeypatch.setenv(SECRET, secret or user.secret_access_key)
         found = CliRunner().invoke(main, ["doctor", "--config", str(file), *arguments])
         assert user.secret_access_key not in found.output
         return found
@@ -49,6 +50,7 @@ def test_a_repository_that_is_ready(doctor: Doctor) -> None:
     lines = found.stdout.splitlines()
     assert lines[-2:] == ["dry run: ready", "sweep: ready"]
     assert "works       list branches: 1 branches" in lines
+    assert lines[0].startswith(f"works       start Spark: Spark {pyspark.__version__} with Java ")
     assert not [line for line in lines if line.startswith("missing")]
 
 
@@ -67,12 +69,25 @@ def test_what_is_missing_is_said_with_what_gives_it(doctor: Doctor) -> None:
     assert (dry.exit_code, dry.stdout.splitlines()[-1]) == (0, "dry run: ready")
 
 
+def test_nothing_else_is_tried_with_a_wrong_secret(doctor: Doctor) -> None:
+    found = doctor(secret="another one")
+
+    assert found.exit_code == Status.INCOMPLETE
+    _, missing, *rest = found.stdout.splitlines()
+    assert missing.startswith("missing     read the repository: GET /repositories/repo: 401")
+    assert rest == [
+        "nothing else was tried: correct this first",
+        "dry run: lacks read the repository",
+        "sweep: lacks read the repository",
+    ]
+
+
 def test_in_json(doctor: Doctor) -> None:
     found = doctor("--json", "--for", "retention", denied=("fs:ListTags",))
 
     assert found.exit_code == Status.INCOMPLETE
     answer = json.loads(found.stdout)
-    assert answer.keys() == {"repository", "well", "lacking", "findings", "left"}
+    assert answer.keys() == {"repository", "well", "stopped", "lacking", "findings", "left"}
     assert (answer["repository"], answer["well"], answer["left"]) == ("repo", False, [])
     assert answer["lacking"] == {"retention": ["dump refs"]}
     for finding in answer["findings"]:

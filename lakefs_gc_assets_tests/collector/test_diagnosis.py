@@ -1,6 +1,8 @@
 """Rights and features are tried on the embedded server, on folders and on buckets, and taken away one by one."""
 
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,12 +12,12 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, State, diagnose, wanted_by
+from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, Services, State, diagnose, wanted_by
 from lakefs_gc_assets.collector.repository import Clock, SystemClock
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.errors import NotOffered, StorageError
+from lakefs_gc_assets.errors import NotOffered, PermissionMissing, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import CollectionSettings, LakeFSSettings, StoreSettings
@@ -30,6 +32,7 @@ from lakefs_gc_assets_tests.stores import s3_server
 __all__ = ["s3_server"]
 
 POLICIES = Path(__file__).parents[2] / "docs" / "policies"
+SILENT = "an endpoint that takes connections and does not answer"
 EVERYTHING = frozenset(Purpose) - {Purpose.RESTORE}
 
 
@@ -50,7 +53,9 @@ class Examined:
         *denied: str,
         wanted: frozenset[Purpose] = EVERYTHING,
         store: ObjectStore | None = None,
+        open_store: Callable[[Namespace], ObjectStore] | None = None,
         clock: Clock | None = None,
+        repository: str = "repo",
         **lakefs: Any,
     ) -> Diagnosis:
         """Everything tried by a user who is denied some actions."""
@@ -65,9 +70,9 @@ class Examined:
             }
         )
         clock = clock or SystemClock()
+        client = LakeFSClient(settings, repository, clock)
         return diagnose(
-            LakeFSClient(settings, "repo", clock),
-            lambda _: store or self.store,
+            Services(client, client, open_store or (lambda _: store or self.store)),
             CollectionSettings.model_validate(self.settings),
             clock,
             wanted,
@@ -103,6 +108,15 @@ def in_folder(local_server: EmbeddedServer) -> Examined:
 
 def missing(found: Diagnosis) -> dict[str, str]:
     return {finding.name: finding.detail for finding in found.findings if finding.state is State.MISSING}
+
+
+def assert_stopped(found: Diagnosis, name: str, detail: str) -> None:
+    """Asserts that a finding was the only one missing and the last one, and that nothing was left behind."""
+    assert found.stopped and not found.well
+    assert list(missing(found)) == [name]
+    assert found.findings[-1].name == name
+    assert detail in found.findings[-1].detail
+    assert found.left == ()
 
 
 def state_of(found: Diagnosis, name: str) -> State:
@@ -200,10 +214,19 @@ def test_what_is_wanted_is_what_the_settings_ask_for() -> None:
 def test_a_server_that_cannot_be_reached_is_asked_once(in_folder: Examined) -> None:
     found = in_folder.diagnose(endpoint="http://127.0.0.1:9")
 
-    told = missing(found)
-    assert "127.0.0.1:9" in told.pop("read the repository")
-    assert told
-    assert all("not tried" in detail for detail in told.values()), told
+    assert_stopped(found, "read the repository", "127.0.0.1:9")
+
+
+def test_keys_that_the_server_does_not_know_are_one_finding(in_folder: Examined) -> None:
+    found = in_folder.diagnose(secret_access_key="another one")
+
+    assert_stopped(found, "read the repository", "Check lakefs.access_key_id and lakefs.secret_access_key")
+
+
+def test_a_repository_that_is_not_there_is_one_finding(in_folder: Examined) -> None:
+    found = in_folder.diagnose(repository="other")
+
+    assert_stopped(found, "read the repository", "Check the setting repository")
 
 
 def test_a_repository_inside_of_another_one_is_not_to_be_swept(in_folder: Examined) -> None:
@@ -228,7 +251,7 @@ class Refusing(LocalStore):
 
 
 def _refuse(*_: object) -> Any:
-    raise StorageError("access denied")
+    raise PermissionMissing("access denied")
 
 
 @pytest.fixture
@@ -263,6 +286,7 @@ def test_what_a_store_refuses_is_named(
     assert "access denied" in missing(found)[lacking]
     left = in_folder.keys() - before
     assert all(key.startswith(found.left) for key in left), left
+    assert all(any(key.startswith(named) for key in left) for named in found.left), "names what it could not make"
     assert in_folder.diagnose().well
     assert not {key for key in in_folder.keys() - before if key.startswith("_lakefs/retention/gc/doctor/")}
 
@@ -370,11 +394,10 @@ def test_a_store_that_cannot_be_opened_is_told_once(in_folder: Examined) -> None
         access_key_id=in_folder.server.access_key_id,
         secret_access_key=in_folder.server.secret_access_key,
     )
-    found = diagnose(LakeFSClient(settings, "repo", clock), fail, CollectionSettings(), clock, EVERYTHING)
+    client = LakeFSClient(settings, "repo", clock)
+    found = diagnose(Services(client, client, fail), CollectionSettings(), clock, EVERYTHING)
 
-    told = missing(found)
-    assert told.pop("open the store") == "no credentials were found"
-    assert all("not tried" in detail or "uncommitted" in name for name, detail in told.items()), told
+    assert_stopped(found, "open the store", "no credentials were found")
 
 
 S3_RIGHTS = {
@@ -413,6 +436,41 @@ def in_bucket(request: pytest.FixtureRequest, s3_server: S3Server, tmp_path: Pat
         _fill(server)
         settings: StoreSettings = s3_server.settings().model_copy(update={"access_key_id": "AKIACOLLECTOR"})
         yield Examined(server, open_store(settings, Namespace.parse(f"s3://{bucket}/lakes/repo")))
+
+
+def _refuse_key(code: str) -> Faults:
+    body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    return Faults(answer=lambda request: ("403 Forbidden", body))
+
+
+@pytest.mark.parametrize(
+    ("change", "faults", "detail"),
+    [
+        ({}, _refuse_key("SignatureDoesNotMatch"), "the credentials were refused"),
+        ({}, _refuse_key("InvalidAccessKeyId"), "the credentials were refused"),
+        ({}, Faults(answer=lambda request: ("503 Slow Down", b"")), "the service kept failing or throttling"),
+        ({"endpoint_url": "http://127.0.0.1:9"}, Faults(), "no connection"),
+        pytest.param({"endpoint_url": SILENT}, Faults(), "no connection", marks=pytest.mark.slow),
+        ({}, None, "there is no such bucket"),
+    ],
+    ids=["secret", "key", "throttled", "refused connection", "silent", "bucket"],
+)
+def test_a_store_that_cannot_be_used_is_one_finding_within_ten_seconds(
+    in_folder: Examined, s3_server: S3Server, change: dict[str, str], faults: Faults | None, detail: str
+) -> None:
+    bucket = s3_server.new_bucket() if faults else "no-such-bucket"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        if change.get("endpoint_url") == SILENT:
+            change = {"endpoint_url": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        settings = s3_server.settings().model_copy(update=change)
+        began = time.monotonic()
+        with s3_server.failing(faults or Faults()):
+            found = in_folder.diagnose(
+                open_store=lambda _: open_store(settings, Namespace.parse(f"s3://{bucket}/lakes/repo"))
+            )
+
+    assert time.monotonic() - began < 10
+    assert_stopped(found, "open the store", detail)
 
 
 def test_everything_works_in_a_bucket_and_nothing_is_left(

@@ -21,6 +21,7 @@ from lakefs_gc_assets.errors import (
     NotSupported,
     ReadOnlyRepository,
     ServerUnavailable,
+    WrongKeys,
 )
 from lakefs_gc_assets.lakefs.api.models import (
     Branch,
@@ -330,7 +331,7 @@ def _named(status: int) -> str:
 def _judged(call: Call, answer: Answer, endpoint: str) -> tuple[type[LakeFSError], str]:
     status, said = answer.meaning, answer.message or ""
     if status == 401:
-        return AccessDenied, "Check lakefs.access_key_id and lakefs.secret_access_key"
+        return WrongKeys, "Check lakefs.access_key_id and lakefs.secret_access_key"
     if status == 403 and "read-only" in said:
         return ReadOnlyRepository, "lakeFS prepares no collection of a read-only repository: collect another one"
     if status == 403:

@@ -84,6 +84,14 @@ def ensure_java() -> Path:
     return home
 
 
+def describe_java() -> str:
+    """Version and folder of the Java that Spark starts. Raises ConfigurationError where there is none."""
+    found = _probe(ensure_java() / "bin" / "java")
+    if found is None:
+        raise ConfigurationError("the Java that Spark starts did so once, and then did not: try again")
+    return f"Java {found.version} in {found.home}"
+
+
 def use_python(chosen: str | None = None, is_local: bool = False) -> None:
     """Sets the interpreter of Spark's workers: the chosen one, else that of PYSPARK_PYTHON, else this one.
 
@@ -119,10 +127,12 @@ class _Java:
 
     Attributes:
         home: its home folder.
+        version: such as `25.0.1`.
         warns_of: options of Spark's that it warns about at each start.
     """
 
     home: Path
+    version: str
     warns_of: tuple[str, ...]
 
 
@@ -139,12 +149,13 @@ def _probe(java: Path) -> _Java | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    properties = dict(re.findall(r"^\s+(java\.home|java\.specification\.version) = (.+)$", answer.stderr, re.MULTILINE))
-    version = properties.get("java.specification.version", "")
-    if answer.returncode != 0 or not version.isdigit() or int(version) < MINIMUM_VERSION:
+    pattern = re.compile(r"^\s+(java\.(?:home|version|specification\.version)) = (.+)$", re.MULTILINE)
+    properties: dict[str, str] = dict(pattern.findall(answer.stderr))
+    feature = properties.get("java.specification.version", "")
+    if answer.returncode != 0 or not feature.isdigit() or int(feature) < MINIMUM_VERSION:
         return None
     warns_of = tuple(option for option, warning in _WARNINGS.items() if warning in answer.stderr)
-    return _Java(Path(properties["java.home"]), warns_of)
+    return _Java(Path(properties["java.home"]), properties.get("java.version", feature), warns_of)
 
 
 def _bundled_home() -> Path | None:

@@ -160,7 +160,7 @@ class _Retries(ExponentialRetry):
     """Retries as often, and with the same pauses, as requests to every other cloud."""
 
     def __init__(self) -> None:
-        left = cloud.ATTEMPTS - 1
+        left = cloud.attempts() - 1
         super().__init__(retry_total=left, retry_connect=left, retry_read=left, retry_status=left)
 
     def get_backoff_time(self, settings: dict[str, Any]) -> float:
@@ -173,8 +173,8 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
 
     def __init__(self, ca_bundle: str) -> None:
         super().__init__(
-            connection_timeout=cloud.CONNECT_TIMEOUT.total_seconds(),
-            read_timeout=cloud.READ_TIMEOUT.total_seconds(),
+            connection_timeout=cloud.connect_timeout().total_seconds(),
+            read_timeout=cloud.read_timeout().total_seconds(),
             connection_verify=ca_bundle or True,
         )
         self.last = threading.local()

@@ -57,6 +57,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _NO_CONTAINER = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
 _MEANINGS = {
     **dict.fromkeys(_NO_CONTAINER, Meaning.NO_BUCKET),
+    "AuthenticationFailed": Meaning.BAD_CREDENTIALS,
     "BlobAlreadyExists": Meaning.OTHER_VERSION,
     "BlobArchived": Meaning.ARCHIVED,
     "BlobBeingRehydrated": Meaning.ARCHIVED,

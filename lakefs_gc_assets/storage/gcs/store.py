@@ -133,8 +133,8 @@ def retry_policy() -> RetryPolicy:
     """
     retry = DEFAULT_RETRY.with_delay(initial=cloud.FIRST_PAUSE, maximum=cloud.LONGEST_PAUSE, multiplier=2)
     return {
-        "retry": retry.with_timeout(cloud.RETRY_FOR.total_seconds()),
-        "timeout": (cloud.CONNECT_TIMEOUT.total_seconds(), cloud.READ_TIMEOUT.total_seconds()),
+        "retry": retry.with_timeout(cloud.retry_for().total_seconds()),
+        "timeout": (cloud.connect_timeout().total_seconds(), cloud.read_timeout().total_seconds()),
     }
 
 

@@ -26,7 +26,14 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError, UnlistableKey
+from lakefs_gc_assets.errors import (
+    AlreadyExists,
+    ObjectNotFound,
+    PermissionMissing,
+    PreconditionFailed,
+    StorageError,
+    UnlistableKey,
+)
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -485,4 +492,5 @@ def shown(path: bytes) -> str:
 def failed(action: str, error: OSError) -> StorageError:
     """A StorageError that names the file the system complained about."""
     where = shown(os.fsencode(error.filename)) if error.filename else "the storage namespace"
-    return StorageError(f"cannot {action} {where}: {error.strerror}; see to the folder's rights and its disk")
+    kind = PermissionMissing if isinstance(error, PermissionError) else StorageError
+    return kind(f"cannot {action} {where}: {error.strerror}; see to the folder's rights and its disk")

@@ -172,7 +172,7 @@ def _answers(endpoint: str) -> bool:
     """True if something listens at an endpoint."""
     url = urlsplit(endpoint)
     try:
-        socket.create_connection((url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), 5).close()
+        socket.create_connection((url.hostname or "", url.port or (80 if url.scheme == "http" else 443)), 1).close()
     except OSError:
         return False
     return True
@@ -294,10 +294,10 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
         verify=settings.ca_bundle or None,
         config=Config(
             signature_version="s3v4",
-            connect_timeout=cloud.CONNECT_TIMEOUT.total_seconds(),
-            read_timeout=cloud.READ_TIMEOUT.total_seconds(),
+            connect_timeout=cloud.connect_timeout().total_seconds(),
+            read_timeout=cloud.read_timeout().total_seconds(),
             max_pool_connections=cloud.CONNECTIONS,
-            retries={"mode": "adaptive", "total_max_attempts": cloud.ATTEMPTS},
+            retries={"mode": "adaptive", "total_max_attempts": cloud.attempts()},
             s3={"addressing_style": "path" if settings.path_style else "virtual"},
             # Services other than AWS may refuse the newer checksums where none is required.
             request_checksum_calculation="when_required",

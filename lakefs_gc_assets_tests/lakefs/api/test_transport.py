@@ -17,6 +17,7 @@ from lakefs_gc_assets.errors import (
     NotSupported,
     ReadOnlyRepository,
     ServerUnavailable,
+    WrongKeys,
 )
 from lakefs_gc_assets.lakefs.api import transport
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -30,7 +31,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("answer", "kind", "words"),
         [
-            (refused(401, "error authenticating request"), AccessDenied, "lakefs.access_key_id and"),
+            (refused(401, "error authenticating request"), WrongKeys, "lakefs.access_key_id and"),
             (refused(403, "read-only repository"), ReadOnlyRepository, "read-only repository"),
             (refused(403, "insufficient permissions"), AccessDenied, "retention:PrepareGarbageCollectionUncommitted"),
             (refused(404, "repository not found"), NotFound, "the setting repository"),
