@@ -218,7 +218,7 @@ def find_gap(
     what is staged, and what its base run found lost.
     """
     engine, before = step.engine, open_base_checkpoint(step)
-    lists_all = before is None and step.plan.flow is not Flow.COMMITTED
+    lists_all = lists_everything(step.plan, listed.manifest.figures)
     slices = checkpoint.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     expected = partial(select_expected, engine, slices=slices, cutoff=step.plan.cutoff)
     # A slice whose objects were all deleted is no longer listed, and what is lost of it must be found all the same.
@@ -254,6 +254,11 @@ def find_gap(
             unexplained = engine.without_exactly(missing, lost_rows)
             gap = Gap(engine.count(unexplained), engine.count(expected(heads)), _examples(engine, unexplained))
             return _with_gone(step, gap, lost_rows)
+
+
+def lists_everything(plan: Plan, figures: StoredFigures) -> bool:
+    """True if a live address that a run did not list is not there."""
+    return plan.base_run is None and plan.flow is not Flow.COMMITTED and not figures.limited_to
 
 
 def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:

@@ -49,6 +49,8 @@ class Mark:
         retention: guards that the retention rules trip.
         nested: repositories whose namespace lies inside of this one, or around it.
         repositories_unknown: the server's answer if it does not list repositories; None if it does.
+        limited_to: the windows that were listed alone, in words; empty where none were left out. `stored` counts no
+            others then.
     """
 
     listed: int
@@ -69,6 +71,7 @@ class Mark:
     repositories_unknown: str | None = None
     retention: tuple[GuardTripped, ...] = ()
     noted: int = 0
+    limited_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +169,12 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
     share, number, missing_share, missing, *branches = measure(mark, settings)
+    scope = f", in {mark.limited_to} alone" if mark.limited_to else ""
     if share.is_exceeded:
         yield GuardTripped(
             "share of candidates",
             f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share.figure:.1%}, more than "
-            f"{share.limit:.1%}",
+            f"{share.limit:.1%}{scope}",
             "Look at the candidates; if they are right, raise collection.max_candidate_share",
         )
     if number.is_exceeded:

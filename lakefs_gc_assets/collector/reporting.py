@@ -71,6 +71,7 @@ def mark_of(
         retention=guards.from_stored(committed.figures.retention_guards),
         noted=committed.figures.addresses_noted,
         nested=listed.figures.nested_namespaces,
+        limited_to=listed.figures.limited_to,
         repositories_unknown=listed.figures.repositories_unknown,
     )
 
@@ -113,11 +114,12 @@ def make_report(
     plan, swept = step.plan, outcomes.figures.swept
     objects = {outcome: amount.objects for outcome, amount in amounts.items()}
     statistics = RunStatistics(
-        stored=None if plan.flow is Flow.COMMITTED else mark.stored,
+        stored=None if plan.flow is Flow.COMMITTED or mark.limited_to else mark.stored,
         listed=mark.listed,
         listed_bytes=mark.listed_bytes,
         slices_listed=listed.figures.slices_listed,
         slices_skipped=listed.figures.slices_skipped,
+        slices_elsewhere=listed.figures.slices_elsewhere,
         uncommitted=mark.uncommitted,
         committed=mark.committed if plan.base_run is None else None,
         commits=committed.figures.commits,
@@ -162,6 +164,7 @@ def make_report(
         ended_at=step.repository.clock.now(),
         cutoff=plan.cutoff,
         windows=plan.windows,
+        limited_to=mark.limited_to,
         last_read_slice=listed.figures.last_read_slice,
         counts=statistics.counts | dict(committed.figures.retention),
         object_bytes=statistics.object_bytes,

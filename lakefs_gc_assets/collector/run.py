@@ -91,7 +91,7 @@ def list_stored(step: Step[R]) -> Stored:
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
     if plan.why_clean and plan.flow.by_retention:
-        step.log(f"every object is listed: {plan.why_clean}")
+        step.log(f"this run builds on no other: {plan.why_clean}")
     elif plan.why_clean:
         step.warn(f"a clean run instead of an optimized one: {plan.why_clean}")
     before = open_base_checkpoint(step)
@@ -101,8 +101,13 @@ def list_stored(step: Step[R]) -> Stored:
     if plan.flow is Flow.COMMITTED:
         written += step.write(STORE_DF, find_expired(step))
     else:
-        parts = listing.listing(store, plan.cutoff, before.sealed if before else None)
+        # What an optimized run would leave out the next one would never look at.
+        windows = None if before else frozenset(plan.windows)
+        sealed = before.sealed if before else None
+        parts = listing.listing(store, plan.cutoff, sealed, windows, plan.slice_window)
         step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices)} slices")
+        if parts.limited:
+            step.log(f"limited to {plan.scope}: {len(parts.slices_elsewhere):,} slices of other windows are not listed")
         written += listing.list_objects(step, parts)
     if before:
         written += step.write(STORE_DF, before.pending_objects(step))
@@ -120,6 +125,8 @@ def list_stored(step: Step[R]) -> Stored:
         why_clean=plan.why_clean,
         base_run=before.run_id if before else None,
         pending_before=before.checkpoint.pending if before else None,
+        limited_to=plan.scope if parts.limited else "",
+        slices_elsewhere=len(parts.slices_elsewhere),
     )
     checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
     return step.complete(STORE_DF, figures, written)

@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     CommittedFigures,
     UncommittedFigures,
 )
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
@@ -72,6 +73,7 @@ from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import START
 
 UNIFIED = Asked(Flow.UNIFIED)
+WITHOUT_LEGACY = Asked(Flow.UNIFIED, -1)
 LISTED, STAGED, COMMITTED, MARKED, SWEPT = STEPS
 _MANY_CALLS = 1_500
 DELETES = "delete (?!_lakefs/)"
@@ -725,6 +727,24 @@ class TestOptimized:
                 assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
                 assert (scene.told.flow, scene.told.counts["lost"]) == (Flow.OPTIMIZED, 1)
 
+    def test_a_run_limited_to_some_windows_looks_whether_what_it_did_not_list_is_lost(self) -> None:
+        with world_of("optimized") as scene:
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            deleted = [key for each in scene.world.oracle.runs.values() for key in each.receipted]
+            address = max(key for key in deleted if layout.parse(key).slice)
+            branch = scene.world.repository.branches["alpha"]
+            entry = Entry(address, 1, 1, "again", soft_at=scene.world.time.now)
+            scene.world.repository.stage(branch, "again", entry)
+            scene.world.oracle.look()
+            for is_there in (False, True):
+                if is_there:
+                    scene.world.bucket.put(address, b"x")
+                with mock.patch.object(planning, "windows_to_collect", lambda *_: (("legacy",), None)):
+                    assert scene.start(SWEEP, Faults()) is Ended.WELL
+                assert scene.told.limited_to == "the window legacy"
+                assert address not in addresses(scene.store, scene.told.run_id, LISTED)
+                assert scene.told.counts["lost"] == int(not is_there)
+
     def test_an_approved_sweep_that_died_is_not_passed_over(self) -> None:
         """While it was a dry run, the index of runs called it settled."""
         with world_of("optimized") as scene:
@@ -878,6 +898,14 @@ class TestFollowingExpiry:
             scene.world.pass_time(HOUR)
             self.lists_everything(scene, "listed every object last", full_listing_days=7)
             assert scene.told.checkpoint.full_run == scene.told.run_id
+
+    def test_it_is_not_limited_to_some_windows(self) -> None:
+        with world_of("following") as scene:
+            assert scene.start(FOLLOWING, Faults(), WITHOUT_LEGACY) is Ended.WELL
+            assert (scene.told.base_run, scene.told.checkpoint) == (None, None)
+            assert "it was limited to the window" in str(scene.told.why_clean)
+            assert scene.told.limited_to and "stored" not in scene.told.counts
+            self.lists_everything(scene, "it was limited to the window")
 
     def test_no_run_that_built_on_the_same_failed(self) -> None:
         """A range that expired is gone: who looks for what it held fails. A dry run that does hides no base run."""

@@ -58,7 +58,8 @@ class Asked:
     """What a run is opened for.
 
     Attributes:
-        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
+        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all, and a negative
+            number for all but so many, `legacy` and the oldest.
     """
 
     flow: Flow = Flow.CLEAN

@@ -250,7 +250,7 @@ CHAIN_BUGS: dict[str, Bug] = {
     ),
     "first slice from an unsorted frame": replaced((run, "write_checkpoint", _first_row)),
     "rows outside the run's windows dropped from the checkpoint": replaced(
-        (checkpoint_writer, "OTHER_WINDOW", "none of them"),
+        (checkpoint_writer, "is_limited", lambda listed, universe: False),
         (checkpoint_writer, "select_pending", _inside_alone),
         _UNCHECKED,
     ),

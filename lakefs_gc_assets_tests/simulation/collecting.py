@@ -105,7 +105,8 @@ class Run:
     """One run of one collector process; a resumed run is another object with the same run id and owner.
 
     Attributes:
-        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all.
+        only_windows: so many of the newest windows that it needs, where somebody chooses; 0 for all, and a negative
+            number for all but so many, `legacy` and the oldest.
         windows: the windows that the run was opened for; all that it needs where nobody chose any.
         others: the repositories that `also_live` names.
         completed: steps that Dagster takes for done; it outlives processes as Dagster's own storage does.
@@ -180,7 +181,7 @@ class Run:
         """What `partitions.open_run` does: chooses the windows, which later attempts keep."""
         if not self.windows:
             needed, _ = planning.windows_to_collect(self.open(), self.flow)
-            self.windows = needed[-self.only_windows :]
+            self.windows = needed[-self.only_windows :] or needed[-1:]
 
     def _load(self, name: str) -> StoredFrame[Any]:
         """What the IO manager does before a step."""

@@ -336,6 +336,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((gap_check, "deleted_before", _nothing_deleted)),
         _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
     ),
+    "run limited to some windows takes the rest for gone": TestedBug(
+        replaced((gap_check, "lists_everything", lambda plan, figures: True)),
+        _OPTIMIZED.test_a_run_limited_to_some_windows_looks_whether_what_it_did_not_list_is_lost,
+    ),
     "every loss taken for what expired by rule": TestedBug(
         replaced((gap_check, "select_expired", lambda step, gone, count: gone)),
         _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
@@ -429,6 +433,13 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "by rules: everything listed long ago": TestedBug(
         replaced((planning, "require_recent_full_listing", ignored)),
         _FOLLOWING.test_everything_was_listed_not_long_ago,
+    ),
+    "by rules: run limited to some windows builds on another one": TestedBug(
+        replaced((planning, "require_every_window", ignored)), _FOLLOWING.test_it_is_not_limited_to_some_windows
+    ),
+    "run limited to some windows built on": TestedBug(
+        replaced((checkpoint_writer, "is_limited", lambda listed, universe: False)),
+        _FOLLOWING.test_it_is_not_limited_to_some_windows,
     ),
     "by rules: run before that failed": TestedBug(
         replaced((planning, "require_none_failed_on", ignored)), _FOLLOWING.test_no_run_that_built_on_the_same_failed

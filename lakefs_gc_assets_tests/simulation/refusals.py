@@ -64,6 +64,8 @@ class Refusals:
             return False
         if parsed.issued_at >= cutoff or layout.created_at(slice_id) >= cutoff:
             return False
+        if plan.base_run is None and layout.window(slice_id, plan.slice_window) not in plan.windows:
+            return False
         return bool(self.world.bucket.keys_below(folder))
 
     def marked(self, plan: Plan, settings: CollectionSettings, told: Told, store: ObjectStore) -> None:

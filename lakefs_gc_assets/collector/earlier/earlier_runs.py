@@ -52,6 +52,7 @@ class SettledRun:
         sightings: whether it stored sightings of objects uploaded in parts.
         deleted: whether it may have deleted something, or moved it to quarantine.
         repository: whose run it is, where the index says so: several repositories can share a namespace.
+        limited: whether it listed some windows alone.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class SettledRun:
     sightings: bool
     deleted: bool
     repository: str = ""
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
         deleted=bool(swept and (statistics.deleted, statistics.quarantined) != (0, 0))
         or (not ended_well and bool(receipts.keys(store, run_id))),
         repository=plan.repository,
+        limited=report is not None and bool(report.limited_to),
     )
 
 

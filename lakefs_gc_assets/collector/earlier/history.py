@@ -237,8 +237,9 @@ def read_sightings(step: Step[R], before: datetime) -> R:
     """First sightings (`address`, `first_listed_at`) of the newest runs that listed before a moment.
 
     A run hands on the first sightings of what it lists itself, so of the runs that the index knows the newest of each
-    flow is read: flows differ in what they list, and in what nothing references. Sightings that are damaged are left
-    out and named in the log: without them objects are only kept for longer.
+    flow is read, and those before it that were limited to some windows: flows differ in what they list, and in what
+    nothing references. Sightings that are damaged are left out and named in the log: without them objects are only
+    kept for longer.
     """
     engine = step.engine
     sightings = [engine.table(SIGHTINGS.empty_table())]
@@ -251,7 +252,7 @@ def read_sightings(step: Step[R], before: datetime) -> R:
             frame = step.stored_of(run_id, SIGHTINGS_DF)
             if frame.manifest.span.ended_at <= before and run_id != step.plan.run_id:
                 sightings.append(frame.rows(engine, damaged_files=_warn_of_damage))
-                if settled is not None:
+                if settled is not None and not settled.limited:
                     flows.add(settled.flow)
         except OrderViolation:
             continue

@@ -275,7 +275,8 @@ def find_listed_classes(store: ObjectStore) -> ListedClasses | None:
             found = report.read(store, run_id)
         except CorruptFile:
             continue
-        if found and found.base_run is None and (classes := found.storage_classes.get("listed")):
+        lists_all = found is not None and found.base_run is None and not found.limited_to
+        if found and lists_all and (classes := found.storage_classes.get("listed")):
             return ListedClasses(run_id, found.ended_at, {name: Amount(**each) for name, each in classes.items()})
     return None
 

@@ -242,6 +242,8 @@ class StoredFigures:
         why_clean: why a run that was to build on another one looks at everything.
         base_run: the run that was built on.
         pending_before: objects that the base run left for this one to look at again.
+        limited_to: the windows that were listed alone, in words; empty where none were left out.
+        slices_elsewhere: slices of other windows, which were not listed.
     """
 
     flow: str
@@ -257,6 +259,8 @@ class StoredFigures:
     base_run: str | None = None
     pending_before: Annotated[int | None, OBJECTS] = None
     repositories_unknown: str | None = None
+    limited_to: str = ""
+    slices_elsewhere: Annotated[int, "slices"] = 0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
     Frame,
     NoFigures,
+    StoredFigures,
 )
 from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
@@ -26,7 +27,7 @@ from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, op
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.step import Step, universe_of
+from lakefs_gc_assets.collector.step import Step, Universe, universe_of
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
@@ -138,14 +139,19 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
             "which ranges were live is not noted: commits came from other places than this repository's refs dump, or "
             "an earlier version of the collector read them"
         )
-    universe = universe_of(step, listed, committed)
-    if any(frame.manifest.rows_by_window().get(OTHER_WINDOW) for frame in universe.frames):
-        return f"it was limited to the windows {', '.join(step.plan.windows)}"
+    if is_limited(listed, universe_of(step, listed, committed)):
+        return f"it was limited to {step.plan.scope}"
     if Folders((), listed.figures.other_folders).sharded:
         return "the repository has the sharded layout, where slices cannot be told apart by one listing"
     if not _has_not_committed(step):
         return "its candidates were found by an earlier version of the collector"
     return None
+
+
+def is_limited(listed: StoredFrame[StoredFigures], universe: Universe[R]) -> bool:
+    """True if a run left out windows: it did not list them, or knows of objects there that it does not collect."""
+    has_others = any(frame.manifest.rows_by_window().get(OTHER_WINDOW) for frame in universe.frames)
+    return bool(listed.figures.limited_to) or has_others
 
 
 def _has_not_committed(step: Step[R]) -> bool:
@@ -231,7 +237,7 @@ def count_late_arrivals(step: Step[R], candidates: StoredFrame[CandidateFigures]
     if step.plan.flow is not Flow.CLEAN or not candidates.count:
         return 0
     try:
-        base = planning.find_base_run(step.repository, step.plan.run_id)
+        base = planning.find_base_run(step.repository, step.plan)
         planning.require_files(step.repository.store, base)
     except NoBaseRun:
         return 0

@@ -97,21 +97,34 @@ def live_definition(repository: OpenRepository) -> str:
     return words if settings.keep_old_unnamed_ranges else f"{words}, without old ranges that no commit names"
 
 
-def find_base_run(repository: OpenRepository, before: str | None = None, definition: str | None = None) -> BaseRun:
+def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> BaseRun:
     """The run that the next one builds on.
 
     Args:
-        before: id of the next run, where it has one.
-        definition: what counts as live in it; by default whatever any commit holds.
+        planned: the plan of the next run, where it has one. By default whatever any commit holds is live in it.
     Raises:
         NoBaseRun: it cannot build on any.
     """
-    base = find(repository, definition or live_definition(repository), before)
-    if new := sorted(set(folders(repository.store).others).difference(base.checkpoint.other_folders)):
+    definition = planned.live_definition if planned else live_definition(repository)
+    base = find(repository, definition, planned.run_id if planned else None)
+    there = folders(repository.store)
+    if new := sorted(set(there.others).difference(base.checkpoint.other_folders)):
         raise NoBaseRun(
             f"`data/` has folders that are no slices and were not there in run {base.run_id}: {', '.join(new[:5])}"
         )
+    if planned is not None and planned.flow.by_retention:
+        require_every_window(planned, there.slices)
     return base
+
+
+def require_every_window(planned: Plan, slices: tuple[str, ...]) -> None:
+    """Raises NoBaseRun where a run by retention rules does not collect every window that has a slice old enough.
+
+    It lists its own windows and nothing else then, all of their slices.
+    """
+    old_enough = tuple(name for name in slices if layout.as_datetime(layout.created_at(name)) < planned.cutoff)
+    if not {*windows_of(old_enough, planned.slice_window)} <= {*planned.windows}:
+        raise NoBaseRun(f"it was limited to {planned.scope}")
 
 
 def _unreadable(corrupt: CorruptFile) -> NoBaseRun:
@@ -391,7 +404,7 @@ def with_inventory(repository: OpenRepository, plan: Plan) -> Plan:
 def _build_on_base_run(repository: OpenRepository, planned: Plan, flow: Flow) -> Plan:
     """The plan of a run of a flow that builds on the one before where it can be as exact; elsewhere says why not."""
     try:
-        base = find_base_run(repository, planned.run_id, planned.live_definition)
+        base = find_base_run(repository, planned)
         require_earlier_cutoff(base, planned)
         if flow.by_retention:
             require_recent_full_listing(base, planned, repository.settings)

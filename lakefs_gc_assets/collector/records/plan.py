@@ -19,6 +19,7 @@ from lakefs_gc_assets.storage.objects import keys_below
 
 FORMAT_VERSION = 3
 NAME_FORMAT_VERSION = 1
+_WINDOWS_NAMED = 3
 MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9 ._:@+-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
 """Dagster splits cells at `|`, ranges at `...`, and lists of them at commas and brackets."""
@@ -80,7 +81,8 @@ class Plan:
         owner: the first Dagster run of this collection; re-executions keep it.
         cutoff: nothing named or written at or after this moment is a candidate.
         earliest_clock: what the earliest of the clocks said: the moment that ages of commits count back from.
-        windows: the slice windows that are collected; other windows are stored and subtracted, never collected.
+        windows: the slice windows that are collected. A run that builds on no other lists no other windows; elsewhere
+            they are stored and subtracted, never collected.
         sweep: whether candidates are deleted; otherwise it is a dry run.
         previous_run: the newest run before this one, however it ended; None for the first.
         live_definition: what counts as live, in words or as a digest; runs that differ in it cannot build on others.
@@ -121,6 +123,13 @@ class Plan:
     no_lock: str | None = None
     name: str | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def scope(self) -> str:
+        """Its windows in words, the first and the last of many."""
+        if len(self.windows) <= _WINDOWS_NAMED:
+            return f"the windows {', '.join(self.windows)}" if self.windows[1:] else f"the window {self.windows[0]}"
+        return f"the windows {self.windows[0]} to {self.windows[-1]}, {len(self.windows):,} in all"
 
     @property
     def follows_expiry(self) -> bool:

@@ -21,7 +21,7 @@ FORMAT_VERSION = 2
 INTERRUPTED = "interrupted"
 """The error of a run that a person or the machine ended."""
 _FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
-_ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes")
+_ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to")
 _USUAL_CLASS = "STANDARD"
 
 
@@ -99,6 +99,8 @@ class Report:
         ended_at: when the report was made.
         cutoff: objects that are not older by LastModified and by name stay.
         windows: slice windows that the run was about.
+        limited_to: the windows that the run listed alone, in words; empty where none were left out. The run says
+            nothing of other windows then.
         last_read_slice: the newest slice that was listed; empty where none was.
         counts: figures of the run by name, but for bytes, and commits by the reason why they stay. Those that it does
             not know are absent, and all where the run failed.
@@ -154,6 +156,7 @@ class Report:
     waited_seconds: dict[str, float] = field(default_factory=dict)
     ended_well: bool | None = None
     worked_seconds: dict[str, float] = field(default_factory=dict)
+    limited_to: str = ""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -303,6 +306,7 @@ def describe(report: Report) -> list[str]:
         first,
         *([f"  a clean run, because {report.why_clean}"] if report.why_clean else []),
         *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
+        *_describe_scope(report),
         f"  listed      {statistics.listed:>12,} objects, {size(statistics.listed_bytes or 0)}, "
         f"{statistics.slices_listed:,} slices, cutoff {report.cutoff:%F %T}Z",
         *_describe_classes(report.storage_classes.get("listed", {})),
@@ -343,6 +347,14 @@ def describe(report: Report) -> list[str]:
 def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
     """Settings that a launch changed, in one line."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in loosened.items())
+
+
+def _describe_scope(report: Report) -> list[str]:
+    """Says of a run that was limited to some windows that it looked at no others."""
+    if not report.limited_to:
+        return []
+    slices = report.statistics.slices_elsewhere or 0
+    return [f"  limited to {report.limited_to}: {slices:,} slices of other windows were not listed"]
 
 
 def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:

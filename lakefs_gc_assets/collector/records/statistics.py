@@ -51,11 +51,12 @@ class RunStatistics:
 
     Attributes:
         stored: objects in the store, listed by this run or known from the run that it builds on; unknown to runs of the
-            flow `committed`, which list nothing.
+            flow `committed`, which list nothing, and to runs that were limited to some windows.
         listed, listed_bytes: what the run looked at: listed by it, waiting since the run that it builds on, or expired
             since.
         slices_listed: slices that were listed.
         slices_skipped: slices that were too young to be listed.
+        slices_elsewhere: slices that were not listed because they are of other windows than the run was about.
         uncommitted: distinct addresses that are staged or tracked as copied.
         committed: distinct addresses that live commits hold; unknown to a run that builds on another one, which reads
             only what that one did not.
@@ -93,6 +94,7 @@ class RunStatistics:
     listed_bytes: Bytes = None
     slices_listed: Slices = None
     slices_skipped: Slices = None
+    slices_elsewhere: Slices = None
     uncommitted: Addresses = None
     committed: Addresses = None
     commits: Commits = None

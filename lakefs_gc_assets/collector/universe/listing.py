@@ -16,7 +16,7 @@ before it was made, so it is trusted only for objects that are clearly older: it
 import json
 import math
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.lakefs import layout, names
-from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, Layout, WindowSize
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, OpensStore, as_batch
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
 
@@ -85,11 +85,18 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Parts to list, and slices that are skipped because nothing in them is old enough."""
+    """Parts to list, and slices that are skipped because nothing in them is old enough.
+
+    Attributes:
+        slices_elsewhere: slices that are old enough, and are not listed because they are of other windows.
+        limited: true if anything is not listed because it is of another window.
+    """
 
     parts: tuple[Part, ...]
     skipped_slices: tuple[str, ...]
     folders: Folders
+    slices_elsewhere: tuple[str, ...] = ()
+    limited: bool = False
 
     @property
     def slices(self) -> tuple[str, ...]:
@@ -102,7 +109,13 @@ def nothing(store: ObjectStore) -> Listing:
     return Listing((), (), folders(store))
 
 
-def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None = None) -> Listing:
+def listing(
+    store: ObjectStore,
+    cutoff: datetime,
+    sealed: frozenset[str] | None = None,
+    windows: Collection[str] | None = None,
+    window_size: WindowSize = "month",
+) -> Listing:
     """Finds the parts of a namespace that a run lists.
 
     A slice created at or after the cutoff is skipped: all its names were issued later. Everything else directly below
@@ -110,16 +123,23 @@ def listing(store: ObjectStore, cutoff: datetime, sealed: frozenset[str] | None 
 
     Args:
         sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices.
+        windows: only what falls into these windows is listed; None for all. What lies outside of slices is of the
+            window `legacy`.
+        window_size: of the windows.
     """
     namespace_folders = folders(store)
     parts = []
-    if sealed is None:
+    has_legacy = windows is None or LEGACY_WINDOW in windows
+    if sealed is None and has_legacy:
         parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
         parts += [Part(f"{DATA_PREFIX}{name}/") for name in namespace_folders.others]
     unsealed = [name for name in namespace_folders.slices if name not in (sealed or ())]
     skipped = {name for name in unsealed if layout.as_datetime(layout.created_at(name)) >= cutoff}
-    parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in unsealed if name not in skipped]
-    return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders)
+    old_enough = [name for name in unsealed if name not in skipped]
+    elsewhere = {name for name in old_enough if windows is not None and layout.window(name, window_size) not in windows}
+    parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in old_enough if name not in elsewhere]
+    limited = bool(elsewhere) or not has_legacy
+    return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders, tuple(sorted(elsewhere)), limited)
 
 
 def list_part(
@@ -158,11 +178,12 @@ def list_inventory_file(
 ) -> Iterator[pa.RecordBatch]:
     """The objects of a listing's parts that one file of an inventory names (LISTED)."""
     folders = pa.array([part.prefix for part in listing.parts if not part.only_directly], pa.string())
+    lists_directly = any(part.only_directly for part in listing.parts)
     for batch in inventory.batches(file):
         keys = batch.column("key")
         folder = pc.struct_field(pc.extract_regex(keys, _FOLDER), "folder")
         directly = pc.or_(pc.invert(pc.match_substring(keys, "/")), pc.starts_with(keys, DATA_PREFIX))
-        wanted = pc.if_else(pc.is_valid(folder), pc.is_in(folder, folders), directly)
+        wanted = pc.if_else(pc.is_valid(folder), pc.is_in(folder, folders), pc.and_(directly, lists_directly))
         if pc.any(wanted).as_py():
             yield as_listed(batch.filter(wanted), window_size)
 

@@ -168,8 +168,12 @@ def test_a_run_limited_to_some_windows_leaves_nothing(runs: PlainRuns) -> None:
     assert result.success, result.failures
     found = runs.report(opened.run_id)
     assert found.checkpoint is None and "limited to the windows" in (found.no_checkpoint or "")
+    assert found.limited_to == "the windows legacy, 2026-08"
+    assert (found.counts["slices_listed"], found.counts["slices_elsewhere"]) == (1, 1)
+    assert "stored" not in found.counts and len(runs.addresses(opened.run_id, "store_df")) == found.counts["listed"]
     again = collected(runs)
     assert again.flow == "clean" and "limited to the windows" in (again.why_clean or "")
+    assert not again.limited_to and again.counts["slices_elsewhere"] == 0
 
 
 def test_a_changed_frame_is_not_built_on(swept: PlainRuns) -> None:

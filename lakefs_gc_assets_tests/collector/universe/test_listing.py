@@ -64,6 +64,31 @@ def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(opener: StoreOpe
     assert len(rows) > TASKS
 
 
+@pytest.mark.parametrize(
+    ("windows", "listed", "elsewhere"),
+    [
+        (None, ["", "data/", "data/other/", "october", "november"], 0),
+        (["legacy", "2026-10", "2026-11"], ["", "data/", "data/other/", "october", "november"], 0),
+        (["legacy"], ["", "data/", "data/other/"], 2),
+        (["2026-10"], ["october"], 1),
+        (["2026-10", "2026-11"], ["october", "november"], 0),
+    ],
+)
+def test_only_slices_of_the_windows_are_listed(
+    opener: StoreOpener, tmp_path: Path, windows: list[str] | None, listed: list[str], elsewhere: int
+) -> None:
+    dates = {"october": BORN - timedelta(days=9), "november": BORN, "too young": CUTOFF + timedelta(hours=1)}
+    slices = {name: slice_of(1, date)[0] for name, date in dates.items()}
+    make_files(tmp_path / "repository", ["0" * 32, "data/other/x", *slices.values()], BORN.timestamp())
+    names = {address.rpartition("/")[0] + "/": name for name, address in slices.items()}
+
+    found = listing.listing(opener.open(), CUTOFF, windows=windows)
+
+    assert sorted(names.get(part.prefix, part.prefix) for part in found.parts) == sorted(listed)
+    assert (len(found.slices_elsewhere), len(found.skipped_slices)) == (elsewhere, 1)
+    assert found.limited == (windows is not None and len(windows) < 3)
+
+
 @pytest.mark.slow
 def test_a_large_slice_of_a_bucket_is_listed_in_pieces(s3_server: S3Server, bucket: str) -> None:
     large, other = slice_of(13_000, BORN), slice_of(1000, BORN + timedelta(hours=1))

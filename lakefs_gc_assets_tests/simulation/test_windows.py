@@ -1,0 +1,54 @@
+"""Runs that list some windows alone, in simulated histories: by all commits and by retention rules.
+
+The histories are those of runs that build on each other. Half of the runs are limited to some windows.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets_tests.simulation import chains, rules_chains
+from lakefs_gc_assets_tests.simulation.drawn import fresh
+from lakefs_gc_assets_tests.simulation.playing import FLOWS, WINDOWS, History, Result, Step, play
+from lakefs_gc_assets_tests.simulation.quiet import Kind
+
+_ALL_COMMITS, _RULES = ((FLOWS.index(flow),) for flow in (Flow.CLEAN, Flow.UNIFIED))
+_CHOICES = (1, 1, 2, 3, -1, -2, -4)
+_QUICK, _HISTORIES = 10, 120
+
+
+def generate(kind: Kind, seed: int) -> History:
+    """The history of a seed, in which half of the runs are limited to some windows."""
+    history = rules_chains.generate(seed) if kind == "unified" else chains.generate(seed)
+    chance = random.Random(f"windows {seed}")
+    size = chance.randrange(len(WINDOWS))
+
+    def changed(step: Step) -> Step:
+        if step.what != "start" or len(step.numbers) < 6:
+            return step
+        sweep, age, _, budget, flow, _, *days = step.numbers
+        only = chance.choice(_CHOICES) if chance.random() < 0.5 else 0
+        if only:
+            (flow,) = _RULES if kind == "unified" else _ALL_COMMITS
+        return replace(step, numbers=(sweep, age, size, budget, flow, only, *days))
+
+    return replace(history, steps=tuple(map(changed, history.steps)))
+
+
+def played(kind: Kind, seeds: Iterable[int]) -> list[Result]:
+    return [play(generate(kind, seed)) for seed in seeds]
+
+
+@pytest.mark.parametrize("kind", ["optimized", "unified"])
+def test_no_history_breaks_a_rule(kind: Kind) -> None:
+    played(kind, fresh(0, _QUICK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("kind", ["optimized", "unified"])
+def test_nor_do_more_of_them(kind: Kind, part: int) -> None:
+    played(kind, fresh(_QUICK, _HISTORIES)[part::8])
