@@ -4,19 +4,11 @@ All schedules are off until turned on: clean runs, dry runs, removal of old runs
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import cast
+from typing import Literal, TypeAlias
 
 import dagster as dg
-from dagster._core.definitions.metadata import RawMetadataMapping
-from dagster._core.definitions.run_status_sensor_definition import RunStatusSensorCursor
-from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.definitions.target import ExecutableDefinition
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.event_api import RunStatusChangeEventType
-from dagster._core.events import PIPELINE_RUN_STATUS_TO_EVENT_TYPE
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
@@ -25,138 +17,110 @@ from lakefs_gc_assets.defs import jobs, launching, maintenance
 from lakefs_gc_assets.defs.history import SWEEPS, SWEPT_IN_TIME, judge_sweeps, report_check
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, RANGE_START_TAG, REPOSITORY_TAG, Names
+from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, RANGE_START_TAG, REPOSITORY_TAG, UNFINISHED, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 5
 """Seconds between two ticks of launch_opened_runs."""
+_EVENTS_IN_A_TICK = 100
+"""Maximum ends of runs that a tick reads."""
+_BEFORE_ALL = -1
+"""Storage id before that of every event."""
 _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
 
 
-class EndedRunSensor(dg.RunStatusSensorDefinition):
-    """A sensor of ended runs, which resets a cursor that lies beyond every event, or that Dagster cannot use.
+Reaction: TypeAlias = Callable[[dg.SensorEvaluationContext, dg.DagsterRun, str], dg.RunRequest | dg.SkipReason | None]
+"""Reacts to a Dagster run and the message of its end; returns None for a run that is not its concern."""
 
-    The UI can set any cursor. With such a cursor, Dagster's own sensor would wait for ever and show nothing, or fail at
-    each tick.
+
+def for_each_ended_run(
+    event_type: Literal[dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE], react: Reaction
+) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
+    """The function of a sensor that reacts to each ended run of its code location, one in a tick.
+
+    A tick that fails is repeated with the same run. The cursor is the storage id of the last event. The UI can set any
+    cursor: with one that lies beyond every event, or is none, the sensor goes on from the newest event. A run status
+    sensor of Dagster would wait for ever, or fail at each tick.
     """
 
-    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
-        """See SensorDefinition.evaluate_tick."""
-        if context.cursor:
-            event_type = cast(RunStatusChangeEventType, PIPELINE_RUN_STATUS_TO_EVENT_TYPE[self._run_status])
-            newest = context.instance.fetch_run_status_changes(event_type, limit=1).records
-            if not _is_cursor_until(context.cursor, newest[0].storage_id if newest else -1):
-                context.update_cursor("")  # Dagster makes a new one from the newest event.
-        return super().evaluate_tick(context)
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        instance = context.instance
+        newest = instance.fetch_run_status_changes(event_type, limit=1).records
+        last = newest[0].storage_id if newest else _BEFORE_ALL
+        if (seen := _event_in(context.cursor, last)) is None:
+            return dg.SensorResult(skip_reason="goes on from the newest event", cursor=str(last))
+        later = dg.RunStatusChangeRecordsFilter(event_type, after_storage_id=seen)
+        for record in instance.fetch_run_status_changes(later, limit=_EVENTS_IN_A_TICK, ascending=True).records:
+            seen, event = record.storage_id, record.event_log_entry.dagster_event
+            run = instance.get_run_by_id(record.run_id)
+            if run is None or not _is_of_this_location(context, run):
+                continue
+            reaction = react(context, run, (event.message if event else None) or "")
+            if isinstance(reaction, dg.RunRequest):
+                return dg.SensorResult(run_requests=[reaction], cursor=str(seen))
+            if reaction is not None:
+                return dg.SensorResult(skip_reason=reaction, cursor=str(seen))
+        return dg.SensorResult(skip_reason="no run ended", cursor=str(seen))
 
-    def with_attributes(
-        self, *, jobs: Sequence[ExecutableDefinition] | None = None, metadata: RawMetadataMapping | None = None
-    ) -> "EndedRunSensor":
-        """See SensorDefinition.with_attributes."""
-        plain = super().with_attributes(jobs=jobs, metadata=metadata)
-        return EndedRunSensor(
-            name=plain.name,
-            run_status=self._run_status,
-            run_status_sensor_fn=plain._run_status_sensor_fn,
-            monitored_jobs=plain._monitored_jobs,
-            request_jobs=plain.jobs if plain.has_jobs else None,
-            minimum_interval_seconds=plain.minimum_interval_seconds,
-            default_status=plain.default_status,
-            description=plain.description,
-            required_resource_keys=set(plain.required_resource_keys),
-        )
+    return evaluate
 
 
-def _is_cursor_until(text: str, newest: int) -> bool:
-    """True if a text is a cursor of Dagster's that lies at the newest event or before it."""
+def _event_in(cursor: str | None, newest: int) -> int | None:
+    """The storage id in a cursor; None for a cursor that is none, or lies beyond the newest event."""
     try:
-        cursor = RunStatusSensorCursor.from_json(text)
-        # Dagster no longer writes times into cursors, but still obeys one.
-        return -1 <= cursor.record_id <= newest and not cursor.update_timestamp
-    except Exception:  # Dagster raises a different error for each kind of nonsense, also in its own `is_valid`.
-        return False
+        event = int(cursor or "")
+    except ValueError:
+        return None
+    return event if str(event) == cursor and _BEFORE_ALL <= event <= newest else None
 
 
-def launch_opened_runs(
-    names: Names, opening: dg.JobDefinition, approving: dg.JobDefinition, collecting: UnresolvedAssetJobDefinition
-) -> dg.SensorDefinition:
+def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
+    """True if a run was launched in the sensor's code location; outside of any, both have none."""
+    here, origin = context.code_location_origin, run.remote_job_origin
+    there = origin.repository_origin.code_location_origin if origin else None
+    return (here and here.location_name) == (there and there.location_name)
+
+
+def launch_opened_runs(names: Names) -> dg.SensorDefinition:
     """Launches each run that open_run opened and each deletion that approve approved, once."""
+    opening, approving = names.qualified("open_run"), names.qualified("approve")
 
-    def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def react(_: dg.SensorEvaluationContext, run: dg.DagsterRun, __: str) -> dg.RunRequest | dg.SkipReason | None:
+        if run.job_name not in (opening, approving):
+            return None
         tags = {
             name.removeprefix(OPENED_TAG_PREFIX): value
-            for name, value in context.dagster_run.tags.items()
+            for name, value in run.tags.items()
             if name.startswith(OPENED_TAG_PREFIX)
         }
         if RANGE_START_TAG not in tags:
-            yield dg.SkipReason("nothing was opened")
-            return
-        if context.dagster_run.job_name == approving.name:
+            return dg.SkipReason("nothing was opened")
+        if run.job_name == approving:
             # A second approval, after a failed sweep, requests another run.
-            key = f"{tags[RANGE_START_TAG]}|{context.dagster_run.run_id}"
-            yield dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
-            return
-        yield dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
+            key = f"{tags[RANGE_START_TAG]}|{run.run_id}"
+            return dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
+        return dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
 
-    return EndedRunSensor(
+    return dg.SensorDefinition(
         name=names.qualified("launch_opened_runs"),
-        run_status=dg.DagsterRunStatus.SUCCESS,
-        run_status_sensor_fn=sensor,
-        monitored_jobs=[opening, approving],
-        request_job=collecting,
+        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, react),
+        job_name=names.qualified("collect"),
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches each run that the job {names.qualified('open_run')} has opened, for a person or a "
-        f"schedule, and the deletion of each dry run that the job {names.qualified('approve')} has approved. It starts "
+        description=f"Launches each run that the job {opening} has opened, for a person or a "
+        f"schedule, and the deletion of each dry run that the job {approving} has approved. It starts "
         "nothing of its own accord; turned off, what is opened is not launched.",
     )
 
 
-class ReportSensor(dg.AssetSensorDefinition):
-    """An asset sensor, which Dagster shows on both pages, with its own cursor.
-
-    `asset_sensor` moves its cursor past an event even if its function skips, so a report before its time would be lost.
-    It also knows only events of this instance, in their order. `multi_asset_sensor` leaves the cursor to its author,
-    but as storage ids of events, and Dagster does not show its assets. So a tick is that of a plain sensor, which uses
-    the reports in the store; these have the time when each run began.
-    """
-
-    def __init__(self, asset: dg.AssetKey, plain: dg.SensorDefinition) -> None:
-        super().__init__(
-            name=plain.name,
-            asset_key=asset,
-            job_name=None,
-            asset_materialization_fn=_ticks_as_a_plain_sensor,
-            minimum_interval_seconds=plain.minimum_interval_seconds,
-            description=plain.description,
-            jobs=plain.jobs,
-            default_status=plain.default_status,
-            required_resource_keys=set(plain.required_resource_keys),
-        )
-        self._plain = plain
-
-    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
-        """See SensorDefinition.evaluate_tick."""
-        return self._plain.evaluate_tick(context)
-
-    def with_attributes(
-        self, *, jobs: Sequence[ExecutableDefinition] | None = None, metadata: RawMetadataMapping | None = None
-    ) -> "ReportSensor":
-        """See AssetSensorDefinition.with_attributes."""
-        return ReportSensor(self.asset_key, self._plain.with_attributes(jobs=jobs, metadata=metadata))
-
-
-def _ticks_as_a_plain_sensor() -> dg.SkipReason:
-    """Never called: Dagster requires a function of the event, and ReportSensor.evaluate_tick does not use it."""
-    return dg.SkipReason("see ReportSensor.evaluate_tick")
-
-
-def follow_deleted_report(
-    names: Names, settings: AutomationSettings, collecting: UnresolvedAssetJobDefinition
-) -> dg.SensorDefinition:
+def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.SensorDefinition:
     """Opens an optimized run after each run that really deleted, once the cadence is over.
+
+    It is a plain sensor. `asset_sensor` moves its cursor past an event even if its function skips, so a report before
+    its time would be lost. It also knows only events of this instance, in their order. This one uses the reports in the
+    store, also those of runs on the command line; they have the time when each run began.
 
     Its cursor is the id of the run that was followed last, which contains its time. Without a cursor, the run key still
     prevents a second launch.
@@ -164,7 +128,7 @@ def follow_deleted_report(
 
     @dg.sensor(
         name=names.qualified("follow_deleted_report"),
-        job=collecting,
+        job_name=names.qualified("collect"),
         minimum_interval_seconds=settings.sensor_interval_seconds,
         required_resource_keys={names.qualified("collector")},
         default_status=dg.DefaultSensorStatus.STOPPED,
@@ -189,7 +153,7 @@ def follow_deleted_report(
         request = dg.RunRequest(run_key=f"after-{report.run_id}", tags=tags)
         return dg.SensorResult(run_requests=[request], cursor=report.run_id)
 
-    return ReportSensor(names.asset(STEPS[-1]), sensor)
+    return sensor
 
 
 def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
@@ -221,7 +185,7 @@ def _hours_in_words(hours: float) -> str:
 
 def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:
     """The id of a Dagster run that collects the repository or waits to do so; None if there is none."""
-    collecting = dg.RunsFilter(statuses=NOT_FINISHED_STATUSES, tags={REPOSITORY_TAG: names.repository})
+    collecting = dg.RunsFilter(statuses=UNFINISHED, tags={REPOSITORY_TAG: names.repository})
     return next((run.run_id for run in instance.get_runs(collecting, limit=1)), None)
 
 

@@ -1,11 +1,10 @@
 """Failures in Dagster: messages of one line."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import dagster as dg
-from dagster._core.execution.plan.objects import UserFailureData
 
 from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import make_step
@@ -30,9 +29,9 @@ def explained(error: BaseException) -> dg.Failure | None:
     return dg.Failure(description=f"{name}: {ours}", metadata={KIND: name}, allow_retries=False)
 
 
-def kind_of(failure: UserFailureData) -> type[CollectionError]:
-    """The error class of a failure; CollectionError if its metadata names none."""
-    noted_kind = failure.metadata.get(KIND)
+def kind_of(metadata: Mapping[str, dg.MetadataValue]) -> type[CollectionError]:
+    """The error class of a failure, from its metadata; CollectionError if that names none."""
+    noted_kind = metadata.get(KIND)
     kind = getattr(errors, str(noted_kind.value), CollectionError) if noted_kind else CollectionError
     return kind if isinstance(kind, type) and issubclass(kind, CollectionError) else CollectionError
 

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
@@ -26,7 +24,7 @@ from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.pages import figure_definitions, plain
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, Names, run_key_of
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, UNFINISHED, Names, run_key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
 from lakefs_gc_assets.lakefs import layout
@@ -453,7 +451,7 @@ def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> 
 def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.DagsterRun | None = None) -> set[str]:
     """The keys of the dimension run_id that no Dagster run covers that is under way or waits, except one."""
     keys = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
-    waiting = instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)) if keys else []
+    waiting = instance.get_runs(dg.RunsFilter(statuses=UNFINISHED)) if keys else []
     return keys - {run_key_of(run) for run in waiting if but_for is None or run.run_id != but_for.run_id}
 
 
@@ -464,5 +462,5 @@ def _failed(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[s
     failed = set()
     for step in STEPS if cells else ():
         statuses = instance.get_status_by_partition(names.asset(step), list(cells), names.partitions.definition) or {}
-        failed |= {cells[cell] for cell, status in statuses.items() if status is AssetPartitionStatus.FAILED}
+        failed |= {cells[cell] for cell, status in statuses.items() if status is dg.AssetPartitionStatus.FAILED}
     return failed

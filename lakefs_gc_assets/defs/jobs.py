@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.storage.tags import HIDDEN_TAG_PREFIX
 from pydantic import Field, create_model
 
 from lakefs_gc_assets.collector.earlier import earlier_runs
-from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -29,8 +26,11 @@ from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
-OPENED_TAG_PREFIX = f"{HIDDEN_TAG_PREFIX}lakefs-opened/"
-"""Prefix of tags on a Dagster run of open_run or approve; the sensor launches a run of collect with these tags."""
+OPENED_TAG_PREFIX = ".dagster/lakefs-opened/"
+"""Prefix of tags on a Dagster run of open_run or approve; the sensor launches a run of collect with these tags.
+
+The UI hides tags that begin with `.dagster/`.
+"""
 _OPENING_OP, _APPROVING_OP = "open_new_run", "approve_dry_run"
 _TAG_LENGTH = 500
 _RELAX = "Settings of collection for this run alone, of those that launch.may_relax lists in the configuration file."
@@ -109,19 +109,6 @@ class ApproveConfig(dg.Config):
         "lakefs/run_id on the page Runs, which is not Dagster's own id."
     )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
-
-
-def collect_job(names: Names) -> UnresolvedAssetJobDefinition:
-    """The job collect: all five assets and their checks, in one process and one Spark session."""
-    return dg.define_asset_job(
-        names.qualified("collect"),
-        selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
-        description=f"Collects one run id of repository {names.repository} over its windows. The job "
-        f"{names.qualified('open_run')}, the schedules and the sensor launch it; so does materializing a range of "
-        "cells.",
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository},
-    )
 
 
 def one_op_job(

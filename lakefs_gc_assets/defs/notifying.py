@@ -6,7 +6,7 @@ anything, so messages about the end of a run come from its stored report.
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
 import dagster as dg
@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.automation import EndedRunSensor
+from lakefs_gc_assets.defs.automation import Reaction, for_each_ended_run
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.partitions import Names, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, end_of
@@ -37,12 +37,8 @@ _KEPT = timedelta(days=7)
 """Messages about runs that ended longer ago are dropped."""
 
 
-class MessageNotSent(dg.DagsterError):
-    """A message that could not be sent now.
-
-    Dagster lets its own errors fail a sensor's tick. The cursor stays then, and the next tick tries again; after any
-    other error the cursor moves on, and the message is lost.
-    """
+class MessageNotSent(CollectionError):
+    """A message that could not be sent now: the tick fails, and the next one tries again."""
 
 
 class _Transient(CollectionError):
@@ -103,18 +99,16 @@ def _post_once(url: str, body: bytes) -> None:
 
 
 def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
-    def sensor(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
-        run = context.dagster_run
+    def react(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> dg.SkipReason | None:
         if not _collects(names, run):
-            yield dg.SkipReason("a run of something else")
-            return
+            return None
         historian = Historian(context.instance, names, run, context.log.warning)
-        historian.failed(None, run_key_of(run), clock.now(), context.dagster_event.message or "failed")
+        historian.failed(None, run_key_of(run), clock.now(), message or "failed")
+        return dg.SkipReason(f"Dagster run {run.run_id} is noted")
 
-    return EndedRunSensor(
+    return dg.SensorDefinition(
         name=names.qualified("note_failures"),
-        run_status=dg.DagsterRunStatus.FAILURE,
-        run_status_sensor_fn=sensor,
+        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_FAILURE, react),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Notes each failed run of {names.repository} in {HISTORY}, also one whose process was killed. It "
         "starts nothing.",
@@ -122,26 +116,24 @@ def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
 
 
 def _tell_of_failures(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> dg.SensorDefinition:
-    def message(context: dg.RunStatusSensorContext) -> str | None:
-        return _failed(context.for_run_failure(), names) if is_about(names, context.dagster_run, jobs) else None
+    def tell(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> str | None:
+        return _failed(context.instance, names, run, message) if is_about(names, run, jobs) else None
 
-    return EndedRunSensor(
+    return dg.SensorDefinition(
         name=names.qualified("tell_of_failures"),
-        run_status=dg.DagsterRunStatus.FAILURE,
-        run_status_sensor_fn=_teller(message, loaded, _FAILURES, clock),
+        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_FAILURE, _teller(tell, loaded, _FAILURES, clock)),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Posts each failed run of {names.repository} to notifications.failure_webhook. It starts nothing.",
     )
 
 
 def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefinition:
-    def message(context: dg.RunStatusSensorContext) -> str | None:
-        return _ended(context, names) if _collects(names, context.dagster_run) else None
+    def tell(context: dg.SensorEvaluationContext, run: dg.DagsterRun, _: str) -> str | None:
+        return _ended(context, names, run) if _collects(names, run) else None
 
-    return EndedRunSensor(
+    return dg.SensorDefinition(
         name=names.qualified("tell_of_runs"),
-        run_status=dg.DagsterRunStatus.SUCCESS,
-        run_status_sensor_fn=_teller(message, loaded, _ENDS, clock),
+        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, _teller(tell, loaded, _ENDS, clock)),
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys={names.qualified("collector")},
         description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
@@ -150,31 +142,32 @@ def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefini
 
 
 def _teller(
-    message: Callable[[dg.RunStatusSensorContext], str | None], loaded: Loaded, webhook: str, clock: Clock
-) -> Callable[[dg.RunStatusSensorContext], Iterator[dg.SkipReason]]:
-    """A sensor's function that posts a message about a run, unless that is None.
+    tell: Callable[[dg.SensorEvaluationContext, dg.DagsterRun, str], str | None],
+    loaded: Loaded,
+    webhook: str,
+    clock: Clock,
+) -> Reaction:
+    """A reaction that posts a message about a run, unless that is None.
 
     If the message cannot be made or sent, the tick fails, and the next one tries again.
     """
 
-    def tell(context: dg.RunStatusSensorContext) -> Iterator[dg.SkipReason]:
-        ended = end_of(context.instance, context.dagster_run.run_id)
+    def react(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> dg.SkipReason | None:
+        ended = end_of(context.instance, run.run_id)
         if ended is not None and clock.now() - ended > _KEPT:
-            yield dg.SkipReason(f"no message about Dagster run {context.dagster_run.run_id}: it ended a week ago")
-            return
+            return None
         try:
-            text = message(context)
+            text = tell(context, run, message)
             if text is None:
-                yield dg.SkipReason("a run of something else")
-                return
+                return None
             post(_url(loaded, webhook), text, clock.sleep)
         except CollectionError as error:
-            run_id = context.dagster_run.run_id
             raise MessageNotSent(
-                f"no message about Dagster run {run_id} could be sent, the next tick tries again: {error}"
+                f"no message about Dagster run {run.run_id} could be sent, the next tick tries again: {error}"
             ) from error
+        return dg.SkipReason(f"a message about Dagster run {run.run_id} was sent")
 
-    return tell
+    return react
 
 
 def is_about(names: Names, run: dg.DagsterRun, jobs: Collection[str]) -> bool:
@@ -187,23 +180,19 @@ def _collects(names: Names, run: dg.DagsterRun) -> bool:
     return run.job_name == names.qualified("collect") or bool(ours & set(run.asset_selection or ()))
 
 
-def _failed(context: dg.RunFailureSensorContext, names: Names) -> str:
-    run = context.dagster_run
-    # Dagster's event only says that steps failed; the steps' own events have the reasons.
-    reasons = [
-        event.step_failure_data.user_failure_data.description or ""
-        for event in context.get_step_failure_events()
-        if event.step_failure_data.user_failure_data
-    ]
+def _failed(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, message: str) -> str:
+    # The event of the run's end only says that steps failed; the steps' own events have the reasons.
+    events = [entry.dagster_event for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)]
+    failures = [event.step_failure_data.user_failure_data for event in events if event]
+    reasons = [failure.description or "" for failure in failures if failure]
     key = run_key_of(run)
     about = f" of run {key}" if key and (layout.is_xid(key) or plans.is_name(key)) else ""
-    why = "; ".join(filter(None, reasons)) or context.failure_event.message or "failed"
+    why = "; ".join(filter(None, reasons)) or message or "failed"
     return f"{_of(names)} {run.job_name}{about} failed: {why}"
 
 
-def _ended(context: dg.RunStatusSensorContext, names: Names) -> str | None:
+def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun) -> str | None:
     """A message about the end of a run, from its report; None if this Dagster run made no report."""
-    run = context.dagster_run
     record = context.instance.get_run_record_by_id(run.run_id)
     collector: Collector = names.resource(context.resources, "collector")
     store = collector.open_to_read().store

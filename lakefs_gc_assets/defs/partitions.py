@@ -26,6 +26,9 @@ REPOSITORY_TAG = "lakefs/repository"
 FLOW_TAG = "lakefs/flow"
 WHY_CLEAN_TAG = "lakefs/why_clean"
 FOLLOWED_TAG = "lakefs/followed_run_id"
+_FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
+"""Statuses of Dagster runs that are under way or wait."""
 _CHUNK = 1000
 
 

@@ -230,7 +230,7 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
             data = event.step_failure_data
             failure = data.user_failure_data
             if failure and failure.description:
-                return RunFailed(f"{start} {event.step_key}: {failure.description}", kind_of(failure))
+                return RunFailed(f"{start} {event.step_key}: {failure.description}", kind_of(failure.metadata))
             if _was_interrupted(data.error):
                 return Interrupted(f"run {run_id} was interrupted in {event.step_key}: make a new one")
             error = data.error

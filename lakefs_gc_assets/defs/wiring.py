@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
@@ -52,23 +52,28 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
-    collecting, opening = jobs.collect_job(names), jobs.open_run_job(names, launch)
-    approving = jobs.approve_job(names, launch)
+    opening = jobs.open_run_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     sweep_within = timedelta(days=settings.sweep_within_days)
-    elsewhere = []
-    if loaded.configuration.emr_serverless.application_id:
-        elsewhere.append(emr.collect_job(names, loaded))
-    every_job: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
-        collecting,
+    collecting = dg.define_asset_job(
+        names.qualified("collect"),
+        selection=dg.AssetSelection.assets(*map(names.asset, STEPS)),
+        description=f"Collects one run id of repository {names.repository} over its windows. The job "
+        f"{names.qualified('open_run')}, the schedules and the sensor launch it; so does materializing a range of "
+        "cells.",
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository},
+    )
+    of_one_op = [
         opening,
-        approving,
+        jobs.approve_job(names, launch),
         expire,
         maintenance.restore_job(names),
         purge,
         forecasting.forecast_job(names),
-        *elsewhere,
     ]
+    if loaded.configuration.emr_serverless.application_id:
+        of_one_op.append(emr.collect_job(names, loaded))
     return dg.Definitions(
         assets=dg.map_asset_specs(
             partial(_owned, loaded.configuration, names),
@@ -79,13 +84,13 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             ],
         ),
         asset_checks=[*checks.define(names), *history.define_checks(names, sweep_within)],
-        jobs=every_job,
+        jobs=[collecting, *of_one_op],
         schedules=automation.define_schedules(names, settings, opening, expire, purge),
         sensors=[
-            automation.launch_opened_runs(names, opening, approving, collecting),
-            automation.follow_deleted_report(names, settings, collecting),
+            automation.launch_opened_runs(names),
+            automation.follow_deleted_report(names, settings),
             *([automation.watch_sweeps(names, sweep_within)] if sweep_within else []),
-            *notifying.define(names, loaded, clock, {job.name for job in every_job}),
+            *notifying.define(names, loaded, clock, {collecting.name, *(job.name for job in of_one_op)}),
         ],
         resources={**resources(loaded, names, clock), names.qualified("frames"): frame_io_manager(names)},
     )

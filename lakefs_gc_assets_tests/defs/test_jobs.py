@@ -1,5 +1,3 @@
-import json
-from collections.abc import Iterator
 from typing import get_args
 
 import dagster as dg
@@ -24,41 +22,32 @@ def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1")
 
 
-def sensed(runs: GraphRuns, definitions: dg.Definitions, event: dg.DagsterEvent, run: dg.DagsterRun) -> object:
-    """The one thing that the sensor answers to the end of a run."""
-    sensor = definitions.resolve_sensor_def("launch_opened_runs")
-    assert isinstance(sensor, dg.RunStatusSensorDefinition)
-    context = dg.build_run_status_sensor_context(
-        sensor_name=sensor.name, dagster_event=event, dagster_instance=runs.instance, dagster_run=run
-    )
-    found = sensor(context)
-    assert isinstance(found, Iterator)
-    (only,) = found
-    return only
+def sensed(instance: dg.DagsterInstance, definitions: dg.Definitions, cursor: str = "-1") -> SensorExecutionData:
+    """What the sensor answers to the first end of a run after its cursor."""
+    sensor, repository = definitions.resolve_sensor_def("launch_opened_runs"), definitions.get_repository_def()
+    with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
+        return sensor.evaluate_tick(context)
 
 
-@pytest.mark.parametrize(("record_id", "update_timestamp"), [(2**70, None), (1, "2999-01-01T00:00:00"), (1, "no time")])
-def test_a_cursor_beyond_every_event_is_left(
-    automated: Automated, record_id: int, update_timestamp: str | None
-) -> None:
+def requested(runs: GraphRuns, definitions: dg.Definitions) -> dg.RunRequest:
+    """The one run that it asks for."""
+    (request,) = sensed(runs.instance, definitions).run_requests or []
+    return request
+
+
+@pytest.mark.parametrize("cursor", ["", "none", "-2", "01", str(2**40), str(2**70)])
+def test_a_cursor_beyond_every_event_is_left(automated: Automated, cursor: str) -> None:
     """Whoever reaches the UI can set it: nothing that is opened would ever be launched again."""
     instance, definitions = automated.instance, automated.definitions
-    sensor = definitions.resolve_sensor_def("launch_opened_runs")
-
-    def tick(cursor: str | None) -> SensorExecutionData:
-        repository = definitions.get_repository_def()
-        with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
-            return sensor.evaluate_tick(context)
-
-    given = {"record_id": record_id, "update_timestamp": update_timestamp, "record_timestamp": None}
-    first = tick(json.dumps({"__class__": "RunStatusSensorCursor", **given}))
+    first = sensed(instance, definitions, cursor)
     assert first.cursor is not None and (first.run_requests or []) == []
     definitions.resolve_job_def("open_run").execute_in_process(instance=instance)
 
-    (request,) = tick(first.cursor).run_requests or []
+    found = sensed(instance, definitions, first.cursor)
 
-    (run_id,) = automated.run_ids
+    (request,), (run_id,) = found.run_requests or [], automated.run_ids
     assert request.tags[RANGE_START_TAG].startswith(f"{run_id}|")
+    assert (sensed(instance, definitions, found.cursor or "").run_requests or []) == [], "it launches each once"
 
 
 @pytest.mark.parametrize("sweep", [False, True])
@@ -67,13 +56,8 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
     definitions = build(runs.loaded, runs.clock)
     job = definitions.resolve_job_def("open_run")
     config = {"ops": {"open_new_run": {"config": {"sweep": sweep}}}}
-    ended = job.execute_in_process(instance=runs.instance, run_config=config)
-    run = runs.instance.get_run_by_id(ended.run_id)
-    assert run is not None
-
-    request = sensed(runs, definitions, ended.get_run_success_event(), run)
-
-    assert isinstance(request, dg.RunRequest)
+    job.execute_in_process(instance=runs.instance, run_config=config)
+    request = requested(runs, definitions)
     (run_id,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
     assert request.run_key == f"{run_id}|legacy"
     assert request.run_config == {}
@@ -91,11 +75,8 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
 def test_what_was_opened_can_be_collected(runs: GraphRuns) -> None:
     """The request of the sensor, made in this process."""
     definitions = build(runs.loaded, runs.clock)
-    ended = definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance)
-    run = runs.instance.get_run_by_id(ended.run_id)
-    assert run is not None
-    request = sensed(runs, definitions, ended.get_run_success_event(), run)
-    assert isinstance(request, dg.RunRequest)
+    definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance)
+    request = requested(runs, definitions)
 
     collected = definitions.resolve_job_def("collect").execute_in_process(
         instance=runs.instance, tags=request.tags, run_config=request.run_config
@@ -108,13 +89,15 @@ def test_what_was_opened_can_be_collected(runs: GraphRuns) -> None:
 
 
 def test_a_run_that_opened_nothing_launches_nothing(runs: GraphRuns) -> None:
-    definitions = build(runs.loaded, runs.clock)
-    ended = definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance)
-    untagged = dg.DagsterRun(job_name="open_run")
+    @dg.job
+    def open_run() -> None:
+        pass
 
-    skipped = sensed(runs, definitions, ended.get_run_success_event(), untagged)
+    open_run.execute_in_process(instance=runs.instance)
 
-    assert isinstance(skipped, dg.SkipReason)
+    found = sensed(runs.instance, build(runs.loaded, runs.clock))
+
+    assert (found.run_requests or [], found.skip_message) == ([], "nothing was opened")
 
 
 def test_every_flow_can_be_asked_for_and_is_explained(runs: GraphRuns) -> None:
@@ -140,9 +123,6 @@ def test_the_page_of_the_job_says_what_was_opened_and_why_it_is_a_clean_run(runs
         "sweep": False,
         "windows": "legacy, 2026-11",
     }
-    run = runs.instance.get_run_by_id(ended.run_id)
-    assert run is not None
-    request = sensed(runs, build(runs.loaded, runs.clock), ended.get_run_success_event(), run)
-    assert isinstance(request, dg.RunRequest)
+    request = requested(runs, build(runs.loaded, runs.clock))
     assert request.tags["lakefs/flow"] == "optimized"
     assert request.tags["lakefs/why_clean"] == "there is no earlier run"

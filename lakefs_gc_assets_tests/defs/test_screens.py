@@ -119,19 +119,13 @@ def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
             assert screens.status(screens.launch(job, config)) == "SUCCESS"
 
 
-def test_the_sensor_and_the_asset_name_each_other(screens: Screens) -> None:
+def test_the_asset_names_the_sensor_that_follows_it(screens: Screens) -> None:
     found = screens.ask(
-        """query($selector: SensorSelector!) {
-          sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorType metadata { assetKeys { path } } } }
-          assetNodes { assetKey { path } targetingInstigators { ... on Sensor { name } } } }""",
-        selector={**screens.location, "sensorName": "follow_deleted_report"},
+        """query { assetNodes { assetKey { path } targetingInstigators { ... on Sensor { name sensorType } } } }"""
     )
 
-    sensor = found["sensorOrError"]
-    assert sensor["sensorType"] == "ASSET"
-    assert sensor["metadata"]["assetKeys"] == [{"path": ["deleted_report"]}]
     (asset,) = [node for node in found["assetNodes"] if node["assetKey"]["path"] == ["deleted_report"]]
-    assert "follow_deleted_report" in {each.get("name") for each in asset["targetingInstigators"]}
+    assert {"name": "follow_deleted_report", "sensorType": "STANDARD"} in asset["targetingInstigators"]
 
 
 _CELLS = """query { assetNodes { assetKey { path } partitionStats {
