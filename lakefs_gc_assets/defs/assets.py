@@ -118,14 +118,14 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         backfill_policy=dg.BackfillPolicy.single_run(),
         group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         io_manager_key=names.qualified("frames"),
         pool=names.pool,
         metadata=metadata,
         dagster_type=_FRAME,
     )
     def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         try:
             stored = compute(context, collector=collector, **frames)
         except RunEnded as ended:

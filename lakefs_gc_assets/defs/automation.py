@@ -130,7 +130,7 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         name=names.qualified("follow_deleted_report"),
         job_name=names.qualified("collect"),
         minimum_interval_seconds=settings.sensor_interval_seconds,
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Opens and launches an optimized run of repository {names.repository} after each run that deleted "
         f"and succeeded, {_hours_in_words(settings.optimized_every_hours)} after that one began. Dry runs are not "
@@ -139,7 +139,7 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         repository = collector.open()
         cadence = timedelta(hours=settings.optimized_every_hours)
         report = report_to_follow(repository.store, cadence, repository.clock.now(), context.cursor or "")

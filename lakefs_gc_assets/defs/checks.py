@@ -191,7 +191,7 @@ class Checked:
 
 def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
     """The run that the Dagster run belongs to, else the one that made the asset last. Raises dagster.Failure."""
-    collector: Collector = names.resource(context.resources, "collector")
+    collector: Collector = getattr(context.resources, names.collector)
     run_id = last_run_id(context.instance, names.asset(asset))
     if cells := names.partitions.covered(context.instance, context.run):
         with readable():
@@ -224,7 +224,7 @@ def _check(
         description=description,
         blocking=blocking,
         additional_deps=[names.asset(other) for other in others],
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         pool=names.pool,
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:

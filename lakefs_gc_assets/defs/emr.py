@@ -51,11 +51,11 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     @dg.op(
         name=names.qualified(_OP),
         description="Starts a job run, hands on its log, and materializes the five assets when it has ended.",
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         pool=names.pool,
     )
     def run_on_emr_serverless(context: dg.OpExecutionContext, config: EmrRunConfig) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         with readable():
             permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
             settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)

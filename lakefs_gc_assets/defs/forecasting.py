@@ -112,10 +112,10 @@ def forecast_job(names: Names) -> dg.JobDefinition:
     @dg.op(
         name=names.qualified(NAME),
         description="Makes a forecast, and its page.",
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
     )
     def retention_forecast(context: dg.OpExecutionContext, config: ForecastConfig) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
             policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}

@@ -55,11 +55,9 @@ class FrameIOManager(dg.IOManager):
 def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
     """The IO manager of a repository's assets; a launch cannot configure it."""
 
-    @dg.io_manager(
-        config_schema={}, required_resource_keys={names.qualified("collector")}, description=FrameIOManager.__doc__
-    )
+    @dg.io_manager(config_schema={}, required_resource_keys={names.collector}, description=FrameIOManager.__doc__)
     def frames(context: dg.InitResourceContext) -> FrameIOManager:
-        return FrameIOManager(names.resource(context.resources, "collector"))
+        return FrameIOManager(getattr(context.resources, names.collector))
 
     return frames
 

@@ -140,10 +140,10 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         name=names.qualified(_OPENING_OP),
         description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
         config_schema=_schema(OpenRunConfig, policy),
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
     )
     def opening(context: dg.OpExecutionContext) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         config = OpenRunConfig.model_validate(context.op_config)
         with readable():
             permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
@@ -194,11 +194,11 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         name=names.qualified(_APPROVING_OP),
         description="Logs the garbage of the dry run, approves it, and requests its last step.",
         config_schema=_schema(ApproveConfig, policy),
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         pool=names.pool,
     )
     def approving(context: dg.OpExecutionContext) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         config = ApproveConfig.model_validate(context.op_config)
         run_id = config.run_id
         with readable():

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, create_model
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import describe_loosened
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, Configuration, FlowName, LaunchSettings, Settings
+from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, FlowName, LaunchSettings
 
 Relaxed: TypeAlias = dict[str, bool | int | float]
 """Settings of `collection` that a launch changed, and `sweep` if it requested that, by name."""
@@ -56,30 +56,15 @@ def require_relaxable(relaxed: Mapping[str, object], policy: LaunchSettings) -> 
     """Raises ConfigurationError for a setting that the file does not let a launch change."""
     for name in relaxed:
         if name not in policy.may_relax:
-            raise ConfigurationError(f"{_refused(f'collection.{name}')}: {_where(name, policy)}")
+            raise ConfigurationError(f"a launch cannot set collection.{name}: {_where(name, policy)}")
 
 
-def require_closed(run_config: Mapping[str, object], policy: LaunchSettings) -> None:
-    """Refuses a launch that configures a resource, or reads the environment.
-
-    Raises ConfigurationError with the first such setting, and the place where it belongs.
-    """
+def require_own_values(run_config: Mapping[str, object]) -> None:
+    """Raises ConfigurationError for a launch that reads the environment of the run's process."""
     for place, variable in _from_environment(run_config):
         raise ConfigurationError(
             f"a launch cannot read the environment, such as the variable {variable} for {place}: write the value itself"
         )
-    resources = run_config.get("resources")
-    for resource, resource_config in resources.items() if isinstance(resources, Mapping) else ():
-        config = resource_config.get("config") if isinstance(resource_config, Mapping) else None
-        if not isinstance(config, Mapping) or not config:
-            continue
-        name = next(iter(config))
-        section = _section(resource)
-        if section == "collection":
-            raise ConfigurationError(f"{_refused(f'collection.{name}')}: {_where(name, policy)}")
-        if section is not None:
-            raise ConfigurationError(f"{_refused(f'{section}.{name}')}: set it {_FILE}, under `{section}`")
-        raise ConfigurationError(f"{_refused(f'{resource}.{name}')}: it follows from what is {_FILE}")
 
 
 def _from_environment(config: object, place: str = "") -> Iterator[tuple[str, str]]:
@@ -98,20 +83,6 @@ def _from_environment(config: object, place: str = "") -> Iterator[tuple[str, st
                 yield from _from_environment(value, f"{place}.{number}")
 
 
-def _section(resource: str) -> str | None:
-    """The section of the file that a resource shows; with several repositories, resources end with their names."""
-    sections = (
-        name
-        for name, field_info in Configuration.model_fields.items()
-        if isinstance(field_info.annotation, type) and issubclass(field_info.annotation, Settings)
-    )
-    return next((name for name in sections if resource == name or resource.startswith(f"{name}_")), None)
-
-
-def _refused(setting: str) -> str:
-    return f"a launch cannot set {setting}"
-
-
 def _where(name: str, policy: LaunchSettings) -> str:
     """Remedy for a refused setting of `collection`: the place where it belongs."""
     if name == "sweep":
@@ -120,8 +91,6 @@ def _where(name: str, policy: LaunchSettings) -> str:
         return how_to_sweep(policy)
     if name == "approve_run":
         return "launch the job approve with the run's id"
-    if name in policy.may_relax:
-        return f"launch the job open_run or approve with it under `relax`, as launch.may_relax allows {_FILE}"
     if name in RELAXABLE:
         return f"set it {_FILE}, under `collection`, or list it there under launch.may_relax"
     return f"set it {_FILE}, under `collection`"

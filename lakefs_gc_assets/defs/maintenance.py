@@ -242,11 +242,11 @@ def restore_job(names: Names) -> dg.JobDefinition:
     @dg.op(
         name=names.qualified(_RESTORE_OP),
         description="Brings back objects that a run deleted, or shows which.",
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         pool=names.pool,
     )
     def restore_objects(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         with readable():
             repository = collector.open()
             planned = restore.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
@@ -272,11 +272,11 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     @dg.op(
         name=names.qualified(_PURGE_OP),
         description="Deletes due objects for good and brings back live ones, or shows the quarantine.",
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         pool=names.pool,
     )
     def purge_quarantine(context: dg.OpExecutionContext, config: PurgeConfig) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         with readable():
             if not config.confirm:
                 plan = plan_purge(collector.open(), config.run_id or None)
@@ -368,11 +368,11 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     @dg.op(
         name=names.qualified(_EXPIRE_OP),
         description="Decides which runs are old, says why others stay, and removes frames and partitions.",
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         pool=names.pool,
     )
     def remove_frames(context: dg.OpExecutionContext, config: ExpireRunsConfig) -> None:
-        collector: Collector = names.resource(context.resources, "collector")
+        collector: Collector = getattr(context.resources, names.collector)
         with readable():
             repository = collector.open()
             if config.dry:

@@ -135,7 +135,7 @@ def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefini
         name=names.qualified("tell_of_runs"),
         evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, _teller(tell, loaded, _ENDS, clock)),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        required_resource_keys={names.qualified("collector")},
+        required_resource_keys={names.collector},
         description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
         "end. It starts nothing.",
     )
@@ -194,7 +194,7 @@ def _failed(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, mess
 def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun) -> str | None:
     """A message about the end of a run, from its report; None if this Dagster run made no report."""
     record = context.instance.get_run_record_by_id(run.run_id)
-    collector: Collector = names.resource(context.resources, "collector")
+    collector: Collector = getattr(context.resources, names.collector)
     store = collector.open_to_read().store
     run_id = _run_of(context.instance, names, run, collector)
     if run_id is None or record is None or record.start_time is None:

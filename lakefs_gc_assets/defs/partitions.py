@@ -7,9 +7,8 @@ A key of the dimension run_id is the id of a run that was opened, or any name un
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 
@@ -199,10 +198,7 @@ class Names:
         """Key of one of the five assets."""
         return dg.AssetKey([self.identifier, name] if self.apart else [name])
 
-    def resource(self, resources: object, name: str) -> Any:
-        """One of its resources, from the resources of a context."""
-        return getattr(resources, self.qualified(name))
-
-    def all_of(self, mapping: Mapping[str, Any]) -> dict[str, Any]:
-        """A mapping whose names are replaced by this repository's own."""
-        return {self.qualified(name): value for name, value in mapping.items()}
+    @property
+    def collector(self) -> str:
+        """Key of the resource that its assets, jobs and sensors use."""
+        return self.qualified("collector")

@@ -1,12 +1,9 @@
-"""Resources of the graph: the collector of a repository, and the settings that the UI shows.
-
-`settings.py` describes every field; the UI shows the same words.
-"""
+"""The resource of the graph: the collector of a repository."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -19,20 +16,12 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Repository
-from lakefs_gc_assets.settings import (
-    CollectionSettings,
-    Configuration,
-    LakeFSSettings,
-    LaunchSettings,
-    SparkSettings,
-    StoreSettings,
-)
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -48,34 +37,8 @@ _opened: dict[tuple[str, str], StoreOpener] = {}
 """Stores that this process opened last, by name and repository, for use if the server is gone."""
 
 
-class LakeFSResource(dg.ConfigurableResource, LakeFSSettings):  # type: ignore[type-arg]
-    """The lakeFS server, as the configuration file describes it."""
-
-
-class StoreResource(dg.ConfigurableResource, StoreSettings):  # type: ignore[type-arg]
-    """The object store that holds the repository."""
-
-
-class CollectionResource(dg.ConfigurableResource, CollectionSettings):  # type: ignore[type-arg]
-    """Limits, safety and extent of collections."""
-
-
-class SparkResource(dg.ConfigurableResource, SparkSettings):  # type: ignore[type-arg]
-    """The Spark session of a run. It starts when a step needs it, and ends with the run's process."""
-
-
-class LaunchResource(dg.ConfigurableResource, LaunchSettings):  # type: ignore[type-arg]
-    """Decisions that a launch through Dagster may make."""
-
-
-_SHOWN: dict[str, type[dg.ConfigurableResource[Any]]] = {
-    "lakefs": LakeFSResource,
-    "store": StoreResource,
-    "collection": CollectionResource,
-    "spark": SparkResource,
-    "launch": LaunchResource,
-}
-"""Sections of the configuration that Dagster's page of resources shows; nothing reads them there."""
+_NEEDED = ("lakefs", "store", "collection", "spark")
+"""Sections of the configuration whose secrets a run needs; only sensors need the webhooks of notifications."""
 
 
 def session(settings: SparkSettings) -> SparkSession:
@@ -219,27 +182,21 @@ class Collector:
         return SparkEngine(spark, spark_session.TASKS_PER_CORE * spark_session.parallelism(spark))
 
 
-def resources(loaded: Loaded, names: Names, clock: Clock) -> dict[str, Any]:
-    """The collector of a repository, and the sections of its configuration to be shown, by name.
-
-    A launch cannot configure them. Secrets are read from the environment when a run begins.
-    """
-    configuration = loaded.configuration
-    keys = set(configuration.resource_keys.values())
-    # Only sensors need the webhooks of notifications; a run's process may lack them.
-    secrets = {setting: variable for setting, variable in loaded.secret_variables.items() if setting[0] in _SHOWN}
+def collector_resource(loaded: Loaded, clock: Clock) -> dg.ResourceDefinition:
+    """The collector of a repository, which a launch cannot configure. Secrets are read when a run begins."""
+    keys = set(loaded.configuration.resource_keys.values())
+    secrets = {setting: variable for setting, variable in loaded.secret_variables.items() if setting[0] in _NEEDED}
     needed = replace(loaded, secret_variables=secrets)
 
     @dg.resource(config_schema={}, required_resource_keys=keys, description=Collector.__doc__)
     def collector(context: dg.InitResourceContext) -> Collector:
         if context.run is not None:
-            launching.require_closed(context.run.run_config, configuration.launch)
+            launching.require_own_values(context.run.run_config)
         # As an attribute of `resources`, an S3Resource would be its boto3 client.
         theirs = {key: context.resources.original_resource_dict[key] for key in keys}
         return Collector(needed.with_secrets(), clock, theirs, launch_of(context))
 
-    shown = {name: kind(**_section(loaded, name)) for name, kind in _SHOWN.items()}
-    return names.all_of({**shown, "collector": collector})
+    return collector
 
 
 def launch_of(context: dg.InitResourceContext) -> Launch:
@@ -263,11 +220,3 @@ def end_of(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime | None
     if record is None or not record.dagster_run.is_finished or record.end_time is None:
         return None
     return datetime.fromtimestamp(record.end_time, UTC)
-
-
-def _section(loaded: Loaded, name: str) -> dict[str, Any]:
-    """A section of the configuration; a value from the environment is shown as the variable's name."""
-    values: dict[str, Any] = getattr(loaded.configuration, name).model_dump()
-    variables = {**loaded.text_variables, **loaded.secret_variables}
-    named = {field: dg.EnvVar(variable) for (section, field), variable in variables.items() if section == name}
-    return {**values, **named}

@@ -14,7 +14,7 @@ from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import assets, automation, checks, forecasting, history, jobs, maintenance, notifying
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
-from lakefs_gc_assets.defs.resources import resources
+from lakefs_gc_assets.defs.resources import collector_resource
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration
 
@@ -92,7 +92,10 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             *([automation.watch_sweeps(names, sweep_within)] if sweep_within else []),
             *notifying.define(names, loaded, clock, {collecting.name, *(job.name for job in of_one_op)}),
         ],
-        resources={**resources(loaded, names, clock), names.qualified("frames"): frame_io_manager(names)},
+        resources={
+            names.collector: collector_resource(loaded, clock),
+            names.qualified("frames"): frame_io_manager(names),
+        },
     )
 
 

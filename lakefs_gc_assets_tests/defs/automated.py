@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
@@ -83,3 +84,10 @@ def automated(server: EmbeddedServer) -> Iterator[Automated]:
         store = found.repository.store
         for batch in store.list("_lakefs/retention/gc/uncommitted/"):
             store.delete(batch.column("key").to_pylist())
+
+
+def sensed(instance: dg.DagsterInstance, definitions: dg.Definitions, cursor: str = "-1") -> SensorExecutionData:
+    """What the sensor answers to the first end of a run after its cursor."""
+    sensor, repository = definitions.resolve_sensor_def("launch_opened_runs"), definitions.get_repository_def()
+    with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
+        return sensor.evaluate_tick(context)

@@ -2,7 +2,6 @@ from typing import get_args
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import jobs, launching
@@ -10,7 +9,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import FlowName
-from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
+from lakefs_gc_assets_tests.defs.automated import Automated, automated, sensed, server
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 
@@ -20,13 +19,6 @@ __all__ = ["automated", "replaying", "server"]
 @pytest.fixture
 def runs(replaying: Replaying) -> GraphRuns:
     return replaying("chain/1")
-
-
-def sensed(instance: dg.DagsterInstance, definitions: dg.Definitions, cursor: str = "-1") -> SensorExecutionData:
-    """What the sensor answers to the first end of a run after its cursor."""
-    sensor, repository = definitions.resolve_sensor_def("launch_opened_runs"), definitions.get_repository_def()
-    with dg.build_sensor_context(instance, cursor, repository_def=repository) as context:
-        return sensor.evaluate_tick(context)
 
 
 def requested(runs: GraphRuns, definitions: dg.Definitions) -> dg.RunRequest:

@@ -128,7 +128,7 @@ def test_a_single_repository_has_plain_names() -> None:
     names = Names("my-repository")
 
     assert (names.qualified("collect"), names.asset("store_df")) == ("collect", dg.AssetKey("store_df"))
-    assert names.all_of({"spark": 1}) == {"spark": 1}
+    assert names.collector == "collector"
 
 
 @pytest.mark.parametrize(("repository", "identifier"), [("my-repository", "my_repository"), ("1st", "1st")])
@@ -138,7 +138,7 @@ def test_several_have_names_of_their_own(repository: str, identifier: str) -> No
     assert names.qualified("collect") == f"collect_{identifier}"
     assert names.qualified("collect").isidentifier()
     assert names.asset("store_df") == dg.AssetKey([identifier, "store_df"])
-    assert names.all_of({"spark": 1}) == {f"spark_{identifier}": 1}
+    assert names.collector == f"collector_{identifier}"
 
 
 def test_what_is_stored_does_not_change_its_name_when_a_second_repository_is_added() -> None:

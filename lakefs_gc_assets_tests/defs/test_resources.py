@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import loaded_from
-from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.resources import Collector, launch_of, session
+from lakefs_gc_assets.defs.resources import Collector, collector_resource, launch_of, session
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import Configuration, SparkSettings
@@ -86,53 +85,21 @@ def test_a_repository_without_a_name_is_not_opened() -> None:
         Collector(Configuration(), SystemClock()).open()
 
 
-def launched(found: list[Configuration]) -> None:
-    """A job that takes the collector is launched with other resources; adds the configuration that it has."""
+@pytest.mark.parametrize("name", ["collector", "frames", "lakefs", "collection", "spark"])
+def test_a_launch_can_configure_no_resource(name: str) -> None:
+    job = build(loaded_from({"repository": "repo"}, "gc.yaml"), SystemClock()).resolve_job_def("open_run")
+    values = {"endpoint": "http://evil", "sweep": True, "remote": "sc://evil"}
 
-    @dg.op(required_resource_keys={"collector"})
-    def looking(context: dg.OpExecutionContext) -> None:
-        found.append(context.resources.collector.configuration)
-
-    @dg.job
-    def looking_job() -> None:
-        looking()
-
-    merged = dg.Definitions.merge(build(LOADED, SystemClock()), dg.Definitions(jobs=[looking_job]))
-    sections = {"lakefs": {"endpoint": "http://evil"}, "collection": {"sweep": True}, "spark": {"remote": "sc://evil"}}
-    config = {"resources": {name: {"config": values} for name, values in sections.items()}}
-    with dg.DagsterInstance.ephemeral() as instance:
-        merged.resolve_job_def("looking_job").execute_in_process(instance=instance, run_config=config)
+    with pytest.raises(dg.DagsterInvalidConfigError):
+        dg.validate_run_config(job, {"resources": {name: {"config": values}}})
 
 
-LOADED = loaded_from(
-    {
-        "repository": "repo",
-        "lakefs": {"endpoint": "http://ours"},
-        "notifications": {"failure_webhook": {"env": "SET_FOR_SENSORS_ALONE"}},
-    },
-    "gc.yaml",
-)
+def test_a_run_needs_no_secrets_of_sensors() -> None:
+    content = {"repository": "repo", "notifications": {"failure_webhook": {"env": "SET_FOR_SENSORS_ALONE"}}}
+    resource = collector_resource(loaded_from(content, "gc.yaml"), SystemClock())
 
-
-def test_a_launch_that_sets_a_resource_is_refused() -> None:
-    found: list[Configuration] = []
-
-    with pytest.raises(dg.DagsterResourceFunctionError) as refused:
-        launched(found)
-
-    assert "a launch cannot set lakefs.endpoint: set it in the configuration file" in str(refused.value.__cause__)
-    assert found == []
-
-
-def test_what_a_launch_sets_of_a_resource_reaches_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nobody refuses the launch: what the UI shows of the file is read by nothing."""
-    monkeypatch.setattr(launching, "require_closed", lambda *_: None)
-    found: list[Configuration] = []
-
-    launched(found)
-
-    assert found == [LOADED.configuration]
-    assert (found[0].lakefs.endpoint, found[0].collection.sweep, found[0].spark.remote) == ("http://ours", False, "")
+    with dg.build_init_resource_context() as context:
+        assert resource(context).configuration.repository == "repo"
 
 
 def test_the_instance_tells_when_dagster_runs_ended(monkeypatch: pytest.MonkeyPatch) -> None:
