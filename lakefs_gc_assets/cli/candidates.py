@@ -22,7 +22,6 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.errors import LogLine
 
 Format = Literal["table", "csv", "json", "parquet"]
 
@@ -67,37 +66,33 @@ def shown_size(value: int) -> str:
     return size(value).rjust(10)
 
 
+def require_file(form: Format, out: BinaryIO) -> None:
+    """Raises UsageError for bytes that would go to the terminal."""
+    if form == "parquet" and out.name == "-":
+        raise click.UsageError("parquet is not for the terminal: give --out FILE.")
+
+
 def write_frame(
     repository: OpenRepository,
     frame: str,
-    run_id: str | None,
+    run_id: str,
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
-    progress: LogLine,
-    *,
-    sweeps: bool = False,
-) -> None:
-    """Writes a frame of a run, and reports the run and the number and size of objects.
+) -> str:
+    """Writes a frame of a run; returns a line that names the run and the number and size of objects.
 
     Args:
-        run_id: None for the newest finished run.
         columns: columns of the table for people; the other formats have all columns.
-        progress: called with that line.
-        sweeps: True to ignore dry runs when the newest run is looked up.
-
     Raises:
         CollectionError: there is no such run, or the frame is missing or damaged.
     """
-    if form == "parquet" and out.name == "-":
-        raise click.UsageError("parquet is not for the terminal: give --out FILE.")
-    run_id = run_id or history.newest_run(repository.store, sweeps=sweeps)
     manifest = history.read_manifest(repository.store, frame, run_id)
     kind = FRAMES[frame]
     schema = nullable(kind.schema)
     tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in manifest.files)
     _WRITERS[form](tables, schema, columns, out)
-    progress(f"run {manifest.span.run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}")
+    return f"run {run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}"
 
 
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
@@ -150,5 +145,7 @@ def candidates(
 
     Defaults to the newest finished run.
     """
+    require_file(form, out)
     opened = open_collector(loaded_configuration(file, repository)).open()
-    write_frame(opened, "candidates", run_id, _COLUMNS, form, out, progress_unless(quiet))
+    run_id = run_id or history.newest_run(opened.store)
+    progress_unless(quiet)(write_frame(opened, "candidates", run_id, _COLUMNS, form, out))

@@ -5,8 +5,18 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.candidates import FORMAT, JSON_LINES, OUT, Format, TextColumn, shown_size, write_frame
+from lakefs_gc_assets.cli.candidates import (
+    FORMAT,
+    JSON_LINES,
+    OUT,
+    Format,
+    TextColumn,
+    require_file,
+    shown_size,
+    write_frame,
+)
 from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
+from lakefs_gc_assets.collector.earlier import history
 
 _COLUMNS = (
     TextColumn("decided_at", 20),
@@ -33,5 +43,7 @@ def deleted(
     Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live,
     kept_archived, or deleted_by_another_run; for a dry run it is dry_run.
     """
+    require_file(form, out)
     opened = open_collector(loaded_configuration(file, repository)).open()
-    write_frame(opened, "deleted_report", run_id, _COLUMNS, form, out, progress_unless(quiet), sweeps=True)
+    run_id = run_id or history.newest_run(opened.store, sweeps=True)
+    progress_unless(quiet)(write_frame(opened, "deleted_report", run_id, _COLUMNS, form, out))

@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, CandidateFigures, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import page
+from lakefs_gc_assets.collector.page.facts import Counting
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     SIZES,
@@ -139,7 +140,9 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
 
     def make() -> None:
         prices = collector.configuration.report
-        content = page.make_page(repository.store, run_id, repository.settings, prices, now, count, WITH_A_RUN)
+        content = page.make_page(
+            repository.store, run_id, repository.settings, prices, now, Counting(count, WITH_A_RUN)
+        )
         page.write(repository.store, run_id, content)
 
     return shown(repository, run_id, collector.store.endpoint_url) if _try(make, run_id, warn) else {}
@@ -198,7 +201,7 @@ def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
         return find_counts(store, candidates)
 
     settings, report = collector.configuration.collection, collector.configuration.report
-    page.write(store, run_id, page.make_page(store, run_id, settings, report, now, count, WITH_A_RUN))
+    page.write(store, run_id, page.make_page(store, run_id, settings, report, now, Counting(count, WITH_A_RUN)))
 
 
 def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from lakefs_gc_assets.lakefs.formats.compilation import compiled
 Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 _Array = npt.NDArray[Any]
+_Strings = tuple[_Array, _Array]
+"""Bytes of strings, and where each begins; one more than there are strings."""
 Values = TypeVar("Values", bound=npt.NDArray[Any])
 
 SEED = 42
@@ -155,7 +157,7 @@ class AddressSet:
         flags = np.zeros(len(some), np.bool_)
         if len(some) and len(self.hashed):
             theirs, mine = _bytes_and_bounds(some), _bytes_and_bounds(self.addresses)
-            _look_up(*mine, self.hashed, self.slots, *theirs, hashes(some), flags)
+            _look_up(mine, self.hashed, self.slots, theirs, hashes(some), flags)
         return pc.and_(pa.array(flags), addresses.is_valid())
 
 
@@ -169,7 +171,7 @@ def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> np
     """
     size = _slots(len(one))
     counts = np.zeros(256, np.int64)
-    _count(one, other, bits, np.empty(size, np.uint64), np.empty(size, np.uint64), np.zeros(size, np.uint8), counts)
+    _count(one, other, bits, np.empty((size, 2), np.uint64), np.zeros(size, np.uint8), counts)
     return counts
 
 
@@ -177,7 +179,7 @@ def _slots(count: int) -> int:
     return 1 << max(4, (_SLOTS_FOR_EACH * count - 1).bit_length())
 
 
-def _bytes_and_bounds(addresses: pa.StringArray) -> tuple[_Array, _Array]:
+def _bytes_and_bounds(addresses: pa.StringArray) -> _Strings:
     """The bytes of strings and where each begins and ends, without a copy of strings of the usual type."""
     # Of a `large_string`, which Spark can be set to hand over, these would be other bounds, and every hash another one.
     addresses = addresses.cast(pa.string())
@@ -324,10 +326,9 @@ def _find_first(data: _Array, bounds: _Array, of: _Array, slots: _Array, found: 
 
 
 @compiled
-def _look_up(
-    data: _Array, bounds: _Array, of: _Array, slots: _Array, others: _Array, ends: _Array, hashed: _Array, found: _Array
-) -> None:
-    """Slots are those of `_find_first`; others have their bounds and hashes."""
+def _look_up(mine: _Strings, of: _Array, slots: _Array, theirs: _Strings, hashed: _Array, found: _Array) -> None:
+    """Slots are those of `_find_first`, which belong to `mine` with the hashes `of`; `hashed` are those of `theirs`."""
+    (data, bounds), (others, ends) = mine, theirs
     last = np.uint64(len(slots) - 1)
     for row in range(len(hashed)):
         slot = hashed[row] & last
@@ -358,17 +359,15 @@ def _equal(data: _Array, bounds: _Array, row: int, others: _Array, ends: _Array,
 
 
 @compiled
-def _count(
-    one: _Array, other: _Array, bits: _Array, ones: _Array, others: _Array, sets: _Array, counts: _Array
-) -> None:
+def _count(one: _Array, other: _Array, bits: _Array, seen: _Array, sets: _Array, counts: _Array) -> None:
     """A slot is free where its set is empty."""
     last = np.uint64(len(sets) - 1)
     for row in range(len(one)):
         slot = one[row] & last
-        while sets[slot] and (ones[slot] != one[row] or others[slot] != other[row]):
+        while sets[slot] and (seen[slot, 0] != one[row] or seen[slot, 1] != other[row]):
             slot = (slot + np.uint64(1)) & last
-        ones[slot] = one[row]
-        others[slot] = other[row]
+        seen[slot, 0] = one[row]
+        seen[slot, 1] = other[row]
         sets[slot] |= bits[row]
     for found in sets:
         if found:

@@ -40,6 +40,21 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 Count = Callable[[Manifest[CandidateFigures]], Garbage | None]
 """Counts the candidates of a manifest; returns None if there are too many. May raise CorruptFile."""
 
+
+@dataclass(frozen=True)
+class Counting:
+    """How garbage is counted for a page.
+
+    Attributes:
+        count: counts the run's candidates, if there are any.
+        most_read: maximum entries and candidates to read for the commits that held the candidates last; None for no
+            limit.
+    """
+
+    count: Count
+    most_read: int | None = None
+
+
 _NOT_READ = "too much to read when a run ends; `lakefs-gc report --again RUN` reads it"
 _NOT_COUNTED = "the run failed with too many to count; `lakefs-gc report --again RUN` counts them"
 
@@ -83,15 +98,12 @@ def gather(
     settings: CollectionSettings,
     prices: ReportSettings,
     now: datetime,
-    count: Count,
-    most_read: int | None = None,
+    counting: Counting,
 ) -> RunFacts:
     """Reads the files of a run.
 
     Args:
-        count: counts its candidates, if there are any.
         now: UTC.
-        most_read: maximum entries and candidates to read for `last_held`; None for no limit.
     Raises:
         CollectionError: there is no such run, it left no report, or plan or report are damaged.
     """
@@ -122,8 +134,8 @@ def gather(
         gauges=guards.measure(mark, settings) if mark else (),
         listed_at=listed.span.started_at if listed else None,
         retention=committed.figures.retention if committed else {},
-        **_counted(candidates, plan, count),
-        **_last_held(store, plan, report, committed, candidates, most_read),
+        **_counted(candidates, plan, counting.count),
+        **_last_held(store, plan, report, committed, candidates, counting.most_read),
     )
 
 

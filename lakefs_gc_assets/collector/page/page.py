@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
-from lakefs_gc_assets.collector.page.facts import Count, RunFacts, gather
+from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, LastHolder
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
@@ -38,21 +38,17 @@ def make_page(
     settings: CollectionSettings,
     prices: ReportSettings,
     now: datetime,
-    count: Count,
-    most_read: int | None = None,
+    counting: Counting,
 ) -> bytes:
     """The page of a run that left a report: one HTML file, well below 1 MB however large the run was.
 
     Args:
         settings: limits for its figures.
         now: UTC.
-        count: counts its candidates, if there are any.
-        most_read: maximum entries and candidates to read for the commits that held its candidates last; None for no
-            limit.
     Raises:
         CollectionError: there is no such run, it left no report, or plan or report are damaged.
     """
-    return render(gather(store, run_id, settings, prices, now, count, most_read))
+    return render(gather(store, run_id, settings, prices, now, counting))
 
 
 def render(facts: RunFacts) -> bytes:

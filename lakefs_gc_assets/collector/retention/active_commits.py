@@ -74,13 +74,12 @@ def spread_longest(main_parents: Array, longest: Array, start: Array) -> int:
 
 
 @compiled
-def mark_kept(
-    main_parents: Array, seconds: Array, nanos: Array, head: int, from_second: int, from_nano: int, kept: Array
-) -> int:
+def mark_kept(main_parents: Array, seconds: Array, nanos: Array, head: int, after: tuple[int, int], kept: Array) -> int:
     """Marks in `kept` what the walk from one branch head keeps: the head, and main parents of commits after a moment.
 
-    Returns how many they are; what was marked before stays marked.
+    The moment is a second and a nanosecond. Returns how many they are; what was marked before stays marked.
     """
+    from_second, from_nano = after
     count = 1
     commit = head
     kept[commit] = True
@@ -332,7 +331,8 @@ def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, ma
     second, nano = _moment(now)
     commits = graph.commits
     begin = _BEFORE_ALL if rule is None else second - _seconds(rule)
-    return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, graph.heads[branch], begin, nano, marked))
+    moment = (begin, nano)
+    return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, graph.heads[branch], moment, marked))
 
 
 def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> CommitColumns:

@@ -156,18 +156,18 @@ def read_range(
     """
     table = read_checked(data, file, "ranges", None, expected)
     count = len(table)
-    addresses, etags = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
+    spans = np.empty((2, count, 2), np.int64)
     types, sizes, modified = np.empty(count, np.uint8), np.empty(count, np.int64), np.empty(count, np.int64)
-    fault, entry = records.decode_entries(table.buffer, table.values, addresses, etags, types, sizes, modified)
+    fault, entry = records.decode_entries(table.buffer, table.values, spans, types, sizes, modified)
     raise_fault(fault, file, f"entry {entry}")
     identities = table.values[:, records.IDENTITY_START : records.IDENTITY_END + 1]
     return RangeEntries(
-        addresses=strings(table.buffer, addresses, "address", file),
+        addresses=strings(table.buffer, spans[0], "address", file),
         address_types=pa.array(types),
         sizes=pa.array(sizes),
         last_modified=pa.array(modified),
         keys=binary_from(*table.keys()) if "keys" in columns else None,
-        etags=strings(table.buffer, etags, "etag", file) if "etags" in columns else None,
+        etags=strings(table.buffer, spans[1], "etag", file) if "etags" in columns else None,
         identities=binary(table.buffer, identities) if "identities" in columns else None,
     )
 
@@ -177,15 +177,15 @@ def read_metarange_columns(data: bytes | memoryview, file: str, *, entity: str |
     table = read_checked(data, file, "metaranges", entity)
     count = len(table)
     offsets, keys = table.keys()
-    least, counts, sizes = np.empty((count, 2), np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    fault, entry = records.decode_range_data(table.buffer, table.values, keys, offsets, least, counts, sizes)
+    least, numbers = np.empty((count, 2), np.int64), np.empty((2, count), np.int64)
+    fault, entry = records.decode_range_data(table.buffer, table.values, keys, offsets, least, numbers)
     raise_fault(fault, file, f"record {entry}")
     return Metarange(
         ids=strings(table.buffer, table.values[:, records.IDENTITY_START : records.IDENTITY_END + 1], "range id", file),
         min_keys=binary(table.buffer, least),
         max_keys=binary_from(offsets, keys),
-        counts=pa.array(counts),
-        estimated_sizes=pa.array(sizes),
+        counts=pa.array(numbers[0]),
+        estimated_sizes=pa.array(numbers[1]),
     )
 
 

@@ -285,11 +285,11 @@ def _moment(buffer: Array, position: int, end: int, seconds: int, nanos: int) ->
 
 @compiled
 def decode_entries(
-    buffer: Array, values: Array, addresses: Array, etags: Array, types: Array, sizes: Array, modified: Array
+    buffer: Array, values: Array, spans: Array, types: Array, sizes: Array, modified: Array
 ) -> tuple[int, int]:
     """Fills, for each Entry, spans of address and ETag, address type, size, and seconds of last_modified.
 
-    A size below zero and an address type above 255 are faults.
+    The shape of `spans` is (2, entries, 2). A size below zero and an address type above 255 are faults.
     """
     for index in range(len(values)):
         position = values[index, DATA_START]
@@ -323,10 +323,10 @@ def decode_entries(
                 address_type = value
         if size < 0 or address_type < 0 or address_type > 255:
             return 11, index
-        addresses[index, 0] = address_start
-        addresses[index, 1] = address_end
-        etags[index, 0] = etag_start
-        etags[index, 1] = etag_end
+        spans[0, index, 0] = address_start
+        spans[0, index, 1] = address_end
+        spans[1, index, 0] = etag_start
+        spans[1, index, 1] = etag_end
         types[index] = address_type
         sizes[index] = size
         modified[index] = seconds
@@ -358,11 +358,12 @@ def _is_range_id(buffer: Array, start: int, end: int) -> bool:
 
 @compiled
 def decode_range_data(
-    buffer: Array, values: Array, keys: Array, key_offsets: Array, least: Array, counts: Array, sizes: Array
+    buffer: Array, values: Array, keys: Array, key_offsets: Array, least: Array, numbers: Array
 ) -> tuple[int, int]:
     """Fills, for each RangeData, the span of its least key, its number of entries and estimated size.
 
-    The greatest key must be the record's key and not less than the least one; the identity must be a range id.
+    The shape of `numbers` is (2, records). The greatest key must be the record's key and not less than the least one;
+    the identity must be a range id.
     """
     for index in range(len(values)):
         if not _is_range_id(buffer, values[index, IDENTITY_START], values[index, IDENTITY_END]):
@@ -400,27 +401,24 @@ def decode_range_data(
             return 13, index
         least[index, 0] = least_start
         least[index, 1] = least_end
-        counts[index] = count
-        sizes[index] = size
+        numbers[0, index] = count
+        numbers[1, index] = size
     return 0, 0
 
 
 @compiled
 def decode_commits(
-    buffer: Array,
-    values: Array,
-    keys: Array,
-    key_offsets: Array,
-    metaranges: Array,
-    numbers: Array,
-    parent_offsets: Array,
-    parents: Array,
+    buffer: Array, values: Array, keys: tuple[Array, Array], fields: Array, parent_offsets: Array, parents: Array
 ) -> tuple[int, int, int]:
-    """Fills, for each CommitData, the span of its metarange id and (seconds, nanos, version); returns fault and record.
+    """Fills, for each CommitData, its fields; returns fault and record.
+
+    Fields are where its metarange id starts and ends, seconds, nanos and version, shape (commits, 5). Keys are those of
+    the records: their offsets, and bytes.
 
     Spans of parents follow each other, those of a commit from `parent_offsets[i]` to `parent_offsets[i + 1]`. The third
     result is how many there are: where `parents` is too short for them, the rest is counted only.
     """
+    key_offsets, key_bytes = keys
     parent_count = 0
     parent_offsets[0] = 0
     for index in range(len(values)):
@@ -456,14 +454,14 @@ def decode_commits(
                 parent_count += 1
             elif number == 8:
                 version = value
-        if _compare(keys, key_offsets[index], key_offsets[index + 1], buffer, id_start, id_end) != 0:
+        if _compare(key_bytes, key_offsets[index], key_offsets[index + 1], buffer, id_start, id_end) != 0:
             return 14, index, parent_count
         if metarange_start < metarange_end and not _is_range_id(buffer, metarange_start, metarange_end):
             return 15, index, parent_count
-        metaranges[index, 0] = metarange_start
-        metaranges[index, 1] = metarange_end
-        numbers[index, 0] = seconds
-        numbers[index, 1] = nanos
-        numbers[index, 2] = version
+        fields[index, 0] = metarange_start
+        fields[index, 1] = metarange_end
+        fields[index, 2] = seconds
+        fields[index, 3] = nanos
+        fields[index, 4] = version
         parent_offsets[index + 1] = parent_count
     return 0, 0, parent_count

@@ -126,13 +126,12 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
     table = read_checked(data, file, "ranges", "commit", expected)
     count = len(table)
     offsets, keys = table.keys()
-    metaranges, numbers = np.empty((count, 2), np.int64), np.empty((count, 3), np.int64)
-    parent_offsets = np.empty(count + 1, np.int64)
+    fields, parent_offsets = np.empty((count, 5), np.int64), np.empty(count + 1, np.int64)
     room = _PARENTS_EXPECTED * count
     while True:
         parents = np.empty((room, 2), np.int64)
         fault, record, parent_count = records.decode_commits(
-            table.buffer, table.values, keys, offsets, metaranges, numbers, parent_offsets, parents
+            table.buffer, table.values, (offsets, keys), fields, parent_offsets, parents
         )
         raise_fault(fault, file, f"commit {record}")
         if parent_count <= room:
@@ -141,10 +140,10 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
     spans = np.stack([offsets[:-1], offsets[1:]], axis=1).astype(np.int64)
     return CommitColumns(
         ids=strings(keys, spans, "commit id", file),
-        metarange_ids=strings(table.buffer, metaranges, "metarange id", file),
-        seconds=numbers[:, 0].copy(),
-        nanos=numbers[:, 1].copy(),
-        versions=numbers[:, 2].copy(),
+        metarange_ids=strings(table.buffer, fields[:, :2].copy(), "metarange id", file),
+        seconds=fields[:, 2].copy(),
+        nanos=fields[:, 3].copy(),
+        versions=fields[:, 4].copy(),
         parents=strings(table.buffer, parents[:parent_count], "parent", file),
         parent_offsets=parent_offsets,
     )

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page.facts import RunFacts, gather
+from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -41,7 +41,7 @@ DAY = timedelta(days=1)
 
 def facts_of(opened: OpenRepository, run_id: str, most: int | None = None) -> RunFacts:
     now = opened.clock.now()
-    return gather(opened.store, run_id, CollectionSettings(), ReportSettings(), now, lambda _: NOTHING, most)
+    return gather(opened.store, run_id, CollectionSettings(), ReportSettings(), now, Counting(lambda _: NOTHING, most))
 
 
 def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import markup, page
+from lakefs_gc_assets.collector.page.facts import Counting
 from lakefs_gc_assets.collector.page.garbage import Garbage, count_here
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -41,7 +42,12 @@ def make(repository: OpenRepository, run_id: str, prices: ReportSettings | None 
     store = repository.store
     chosen = CollectionSettings.model_validate(settings)
     return page.make_page(
-        store, run_id, chosen, prices or ReportSettings(), NOW, lambda manifest: count_here(store, manifest, NOW)
+        store,
+        run_id,
+        chosen,
+        prices or ReportSettings(),
+        NOW,
+        Counting(lambda manifest: count_here(store, manifest, NOW)),
     )
 
 
@@ -184,7 +190,7 @@ def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenReposi
         return None
 
     found = stored_run(repository)
-    made = page.make_page(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, count)
+    made = page.make_page(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, Counting(count))
     assert "lakefs-gc report --again" in text(made)
 
 
