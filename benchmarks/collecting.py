@@ -77,6 +77,7 @@ def main() -> None:
     from lakefs_gc_assets.cli.run import collect
     from lakefs_gc_assets.collector.records.plan import Flow
     from lakefs_gc_assets.collector.records.report import describe
+    from lakefs_gc_assets.defs.running import AskedRun
 
     counting.install()
     if asked.engine:
@@ -95,7 +96,7 @@ def main() -> None:
         if asked.forecast:
             succeeded, told = True, _forecast(loaded, progress)
         else:
-            found = collect(loaded, asked.sweep, progress, MovedClock(moved), Flow(asked.flow))
+            found = collect(loaded, AskedRun(asked.sweep, Flow(asked.flow)), progress, MovedClock(moved))
             succeeded, told = found.success, describe(found)
     except CollectionError as error:
         sys.exit(f"benchmarks: {error}")

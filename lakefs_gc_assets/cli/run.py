@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.running import Watch, execute, instance, opened
+from lakefs_gc_assets.defs.running import AskedRun, Watch, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -36,6 +36,13 @@ from lakefs_gc_assets.storage.interface import ObjectStore
     help="clean: every object. optimized: objects that are new since the last run that deleted. committed: objects "
     "that only expired commits hold. unified: unreferenced and expired objects.",
 )
+@click.option(
+    "--windows",
+    default="",
+    metavar="FIRST..LAST",
+    help="List only these slice windows, such as 2026-10..2026-11, 2026-10 or legacy, so that a first run on a huge "
+    "bucket goes month by month. Flows clean and unified.",
+)
 @QUIET
 @VERBOSE
 @JSON
@@ -44,6 +51,7 @@ def run(
     repository: str | None,
     sweep: bool | None,
     flow: str,
+    windows: str,
     quiet: bool,
     verbose: bool,
     as_json: bool,
@@ -58,30 +66,30 @@ def run(
     level = level_of(quiet, verbose)
     loaded = loaded_configuration(file, repository)
     with shown_progress(level) as (progress, watch):
-        run_report = collect(loaded, sweep, progress, SystemClock(), Flow(flow), level, watch)
+        asked = AskedRun(sweep, Flow(flow), windows)
+        run_report = collect(loaded, asked, progress, SystemClock(), level, watch)
     print_report(run_report, as_json)
 
 
 def collect(
     loaded: Loaded,
-    sweep: bool | None,
+    asked: AskedRun,
     progress: LogLine,
     clock: Clock,
-    flow: Flow = Flow.CLEAN,
     level: int = logging.INFO,
     watch: Watch | None = None,
 ) -> Report:
     """Opens a run and makes it in this process.
 
     Args:
-        sweep, progress, level, watch: as for `execute`.
+        progress, level, watch: as for `execute`.
     Returns:
         The report of the run.
     Raises:
         CollectionError: the run could not be opened, or a step ended it.
     """
     with instance() as home:
-        _, run_id, error = execute(loaded, sweep, progress, clock, home, flow, level, watch)
+        _, run_id, error = execute(loaded, asked, progress, clock, home, level, watch)
     if error is not None:
         raise error
     return require_report(opened(loaded, clock).open().store, run_id)

@@ -200,7 +200,7 @@ def _open_named(context: dg.AssetExecutionContext, collector: Collector, key: st
         run_id = collector.run_of(key, windows)
     if run_id is None:
         run_id = layout.issue_run_id(collector.clock.now())
-        context.log.info(f"opens run {run_id} under the name {key}, over {len(windows)} windows: {', '.join(windows)}")
+        context.log.info(f"opens run {run_id} under the name {key}, over {plans.describe_windows(windows)}")
     return run_id
 
 

@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from lakefs_gc_assets.collector.earlier import earlier_runs
+from lakefs_gc_assets.collector.frame.slices import select_windows
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -52,28 +53,47 @@ class OpenedRun:
 
 
 def open_run(
-    instance: dg.DagsterInstance, collector: Collector, flow: Flow = Flow.CLEAN, permit: Permit | None = None
+    instance: dg.DagsterInstance,
+    collector: Collector,
+    flow: Flow = Flow.CLEAN,
+    permit: Permit | None = None,
+    windows: str = "",
 ) -> OpenedRun:
-    """Adds the partitions of a new run over every window that it needs.
+    """Adds the partitions of a new run over every window that it needs, or over those that somebody chose.
 
     Args:
         permit: the run's permit; None if its own process decides, as on the command line.
+        windows: the choice, as `slices.select_windows` takes it; empty for all.
     Raises:
-        ConfigurationError, LakeFSError or StorageError: the repository cannot be read, or the configuration file does
-            not allow the launch.
+        ConfigurationError, LakeFSError or StorageError: the repository cannot be read, the configuration file does not
+            allow the launch, or there are no such windows.
     """
+    if windows and flow not in (Flow.CLEAN, Flow.UNIFIED):
+        raise ConfigurationError(
+            f"a run of the flow {flow} cannot be limited to the windows {windows}: optimized runs list what is new in "
+            "all windows, and committed ones list nothing. Choose the flow clean or unified, or leave the windows out"
+        )
     repository = collector.open() if permit is None else collector.open_for(permit)
     needed, why_clean = planning.windows_to_collect(repository, flow)
+    chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
     run_id = layout.issue_run_id(repository.clock.now())
     partitions = Names(collector.name).partitions
-    windows = partitions.add(instance, run_id, needed)
-    tags = partitions.tags(run_id, windows, flow.value)
+    covered = partitions.add(instance, run_id, needed)
+    if windows:
+        covered = partitions.add(instance, run_id, chosen)
+        if between := {*covered} & {*needed} - {*chosen}:
+            partitions.forget(instance, run_id)
+            raise ConfigurationError(
+                f"in the UI other windows lie between those of {windows}, since it keeps the order in which they were "
+                f"found: {', '.join(sorted(between)[:5])}. Choose smaller ranges, a run for each"
+            )
+    tags = partitions.tags(run_id, covered, flow.value)
     if permit is not None:
         launching.write(instance, collector.name, run_id, permit)
         tags |= permit.tags
     if why_clean is not None:
         tags[WHY_CLEAN_TAG] = why_clean[:_TAG_LENGTH]
-    return OpenedRun(run_id, windows, tags, why_clean)
+    return OpenedRun(run_id, covered, tags, why_clean)
 
 
 def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
@@ -92,6 +112,12 @@ class OpenRunConfig(dg.Config):
         "objects that only expired commits hold, by retention rules; nothing is listed. unified: unreferenced objects "
         "and those that only expired commits hold. It looks at every object once in collection.full_listing_days, and "
         "in between only at new and expired ones.",
+    )
+    windows: str = Field(
+        default="",
+        description="Slice windows that the run is limited to: it lists no others, so that a first run on a huge "
+        "bucket goes month by month. FIRST..LAST or a single one, such as 2026-10..2026-11, 2026-10, or legacy for "
+        "what lies outside of slices. Flows clean and unified. Empty: all.",
     )
     sweep: bool | None = Field(
         default=None,
@@ -152,26 +178,26 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=relaxed)
             launching.require_flow(permit, Flow(config.flow))
             settings, _ = launching.settle(collector.configuration.collection, policy, permit)
-            opened = open_run(context.instance, collector, Flow(config.flow), permit)
+            opened = open_run(context.instance, collector, Flow(config.flow), permit, config.windows)
         launching.use_ticket(context.instance, collector.name, context.run_tags)
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
         if collector.configuration.collection.sweep and not settings.sweep:
             context.log.info(f"a dry run, since it was launched here: {launching.how_to_sweep(policy)}")
-        context.log.info(f"opened run {opened.run_id} over {len(opened.windows)} windows: {', '.join(opened.windows)}")
+        context.log.info(f"opened run {opened.run_id} over {plans.describe_windows(opened.windows)}")
         context.add_output_metadata(
             {
                 "run_id": opened.run_id,
                 "flow": Flow.CLEAN.value if opened.why_clean else config.flow,
                 **({"why_clean": opened.why_clean} if opened.why_clean else {}),
                 "sweep": settings.sweep,
-                "windows": ", ".join(opened.windows),
+                "windows": plans.describe_windows(opened.windows),
             }
         )
         _hand_on(context, opened.tags)
 
     description = (
-        f"Opens a run of the whole repository {names.repository}: choose the flow. "
+        f"Opens a run of repository {names.repository}: choose the flow, and slice windows if not all. "
         f"{_what_a_launch_deletes(names, policy)} The sensor {names.qualified('launch_opened_runs')} starts it within "
         "seconds."
     )

@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Protocol
 
@@ -45,6 +45,20 @@ class Watch(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class AskedRun:
+    """A run that somebody asks for.
+
+    Attributes:
+        sweep: True to delete; None to use the settings.
+        windows: the slice windows that it is limited to, as `slices.select_windows` takes them; empty for all.
+    """
+
+    sweep: bool | None = None
+    flow: Flow = Flow.CLEAN
+    windows: str = ""
+
+
 _STACK = ("\tat ", "  File ", "Traceback ")
 _LINE = 1000
 _NOT_REACHED = "Dependencies for step "
@@ -53,18 +67,16 @@ _NOT_REACHED = "Dependencies for step "
 
 def execute(
     loaded: Loaded,
-    sweep: bool | None,
+    asked: AskedRun,
     progress: LogLine,
     clock: Clock,
     home: dg.DagsterInstance,
-    flow: Flow = Flow.CLEAN,
     level: int = logging.INFO,
     watch: Watch | None = None,
 ) -> tuple[bool, str, CollectionError | None]:
     """Makes one run on an instance; returns True if it succeeded, its id, and its error.
 
     Args:
-        sweep: True to delete; None to use the settings.
         progress: called with each line of the log.
         home: the instance that keeps the run's history.
         level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
@@ -72,11 +84,11 @@ def execute(
     Raises:
         CollectionError: the run cannot be opened.
     """
-    changes = {} if sweep is None else {"sweep": sweep}
+    changes = {} if asked.sweep is None else {"sweep": asked.sweep}
     loaded, names = decided_here(loaded, **changes), Names.from_loaded(loaded)
     definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
     collecting = opened(loaded, clock)
-    new = jobs.open_run(home, collecting, flow)
+    new = jobs.open_run(home, collecting, asked.flow, windows=asked.windows)
     if level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def(names.qualified("collect"))

@@ -179,7 +179,7 @@ def _run(
     sweep: bool,
     flow: Flow = Flow.CLEAN,
 ) -> str:
-    succeeded, run_id, error = running.execute(loaded, sweep, say, clock, home, flow)
+    succeeded, run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), say, clock, home)
     if not succeeded:
         raise error or CollectionError(f"run {run_id} failed")
     return run_id

@@ -141,6 +141,20 @@ def test_a_dry_run_a_sweep_and_the_status(runs: PlainRuns, invoke: Invoke) -> No
     assert f"clean, dry run: marked, nothing deleted; {len(garbage)} candidates, 0 deleted" in kinds
 
 
+def test_windows_that_cannot_be_meant(runs: PlainRuns, invoke: Invoke) -> None:
+    assert_one_line(invoke("run", "--windows", "October"), "no slice window", status=Status.CONFIGURATION)
+    optimized = invoke("run", "--windows", "2026-11", "--flow", "optimized")
+    assert_one_line(optimized, "Choose the flow clean or unified", status=Status.CONFIGURATION)
+
+
+@pytest.mark.slow
+def test_a_run_over_one_window(runs: PlainRuns, invoke: Invoke) -> None:
+    ended = invoke("run", "--windows", "2026-11")
+    assert ended.exit_code == 0, ended.stderr
+    assert ended.stderr.splitlines()[0].endswith("windows 2026-11 to 2026-11")
+    assert "limited to the window 2026-11: 0 slices of other windows were not listed" in ended.stdout
+
+
 @pytest.mark.slow
 def test_a_sweep_that_could_not_delete_everything(runs: PlainRuns, invoke: Invoke) -> None:
     runs.server.undeletable = {min(truth_classes("chain/1")["unreferenced"])}

@@ -1,13 +1,16 @@
+from datetime import UTC, datetime
 from typing import get_args
 
 import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import jobs, launching
+from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, sensed, server
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
@@ -113,8 +116,52 @@ def test_the_page_of_the_job_says_what_was_opened_and_why_it_is_a_clean_run(runs
         "flow": "clean",
         "why_clean": "there is no earlier run",
         "sweep": False,
-        "windows": "legacy, 2026-11",
+        "windows": "the windows legacy, 2026-11",
     }
     request = requested(runs, build(runs.loaded, runs.clock))
     assert request.tags["lakefs/flow"] == "optimized"
     assert request.tags["lakefs/why_clean"] == "there is no earlier run"
+
+
+def test_windows_can_be_chosen(runs: GraphRuns) -> None:
+    definitions = build(runs.loaded, runs.clock)
+    config = {"ops": {"open_new_run": {"config": {"windows": "2026-11"}}}}
+    definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance, run_config=config)
+    request = requested(runs, definitions)
+    run_id = (request.run_key or "").split("|")[0]
+    assert [request.tags[tag] for tag in (RANGE_START_TAG, RANGE_END_TAG)] == [f"{run_id}|2026-11"] * 2
+    # The others are there to be chosen as well, in order.
+    name = RunPartitions(runs.server.repository).windows.name or ""
+    assert [*runs.instance.get_dynamic_partitions(name)] == ["legacy", "2026-11"]
+
+    assert definitions.resolve_job_def("collect").execute_in_process(instance=runs.instance, tags=request.tags).success
+
+    report = runs.report(run_id)
+    assert (report.windows, report.limited_to) == (("2026-11",), "the window 2026-11")
+    assert set(runs.addresses(run_id, "candidates")) <= truth_classes("chain/1")["unreferenced"]
+    assert all(address.startswith("data/") for address in runs.addresses(run_id, "store_df"))
+
+
+@pytest.mark.parametrize(
+    ("flow", "windows", "why"),
+    [
+        ("optimized", "2026-11", "a run of the flow optimized cannot be limited to the windows 2026-11"),
+        ("committed", "2026-11", "a run of the flow committed cannot be limited"),
+        ("clean", "2020-11", "no slice is in 2020-11"),
+    ],
+)
+def test_a_choice_of_windows_that_is_refused(runs: GraphRuns, flow: Flow, windows: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), Flow(flow), windows=windows)
+    assert not runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
+
+
+def test_windows_between_which_others_lie_in_the_ui(runs: GraphRuns) -> None:
+    partitions = RunPartitions(runs.server.repository)
+    runs.instance.add_dynamic_partitions(partitions.windows.name or "", ["2026-11", "legacy", "2026-08"])
+    moment = datetime(2026, 8, 1, tzinfo=UTC)
+    generator = layout.XidGenerator()
+    runs.server.place(f"data/{generator.descending(moment)}/{generator.ascending(moment)}", written_at=moment)
+    with pytest.raises(ConfigurationError, match=r"other windows lie between those of 2026-08..2026-11.*: legacy"):
+        jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), windows="2026-08..2026-11")
+    assert not runs.instance.get_dynamic_partitions(partitions.run_ids.name or "")

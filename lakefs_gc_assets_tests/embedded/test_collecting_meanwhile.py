@@ -65,7 +65,7 @@ def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSe
                     for worked in working:
                         if worked.done():
                             worked.result()
-                    succeeded, run_id, error = running.execute(loaded, None, lambda line: None, SystemClock(), home)
+                    succeeded, run_id, error = running.execute(loaded, running.AskedRun(), print, SystemClock(), home)
                     assert succeeded, error
                     found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
                     assert found is not None and found.success

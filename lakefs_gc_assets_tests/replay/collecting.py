@@ -32,7 +32,7 @@ def graph() -> Iterator[Collect]:
     with running.instance() as home:
 
         def collect(loaded: Loaded, sweep: bool, progress: LogLine, clock: Clock, flow: Flow) -> str:
-            succeeded, run_id, error = running.execute(loaded, sweep, progress, clock, home, flow)
+            succeeded, run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), progress, clock, home)
             if not succeeded:
                 raise error or CollectionError(f"run {run_id} failed")
             return run_id

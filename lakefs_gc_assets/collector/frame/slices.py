@@ -1,7 +1,7 @@
 """The slices of a store: which there are, the windows that they fall into, and which rows lie in sealed ones."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -43,6 +44,48 @@ def windows_of(slices: tuple[str, ...], size: WindowSize) -> tuple[str, ...]:
     """`legacy` first, then the windows of the slices, oldest first."""
     oldest_first = sorted(slices, key=layout.created_at)
     return tuple(dict.fromkeys([LEGACY_WINDOW, *(layout.window(name, size) for name in oldest_first)]))
+
+
+def select_windows(windows: Sequence[str], choice: str, size: WindowSize) -> tuple[str, ...]:
+    """The windows that a person chose: `FIRST..LAST`, both included, or a single one.
+
+    Months, days and hours choose smaller windows, too. `legacy` comes before all others.
+
+    Args:
+        windows: all windows, in order.
+        size: of the windows.
+    Raises:
+        ConfigurationError: the choice is no window, part of a window, or has no slice.
+    """
+    first, _, last = choice.partition("..") if ".." in choice else (choice, "", choice)
+    for bound in (first, last):
+        if not layout.is_window(bound):
+            raise ConfigurationError(
+                f"{bound!r} is no slice window: name one, or FIRST..LAST, such as legacy, 2026-10, 2026-10..2026-11"
+            )
+        if bound != LEGACY_WINDOW and len(bound) > len(windows[-1]) and windows[-1] != LEGACY_WINDOW:
+            raise ConfigurationError(
+                f"{bound} is only a part of a slice window: they are {size}s here (collection.slice_window)"
+            )
+    begin, end = _place_in_time(first, first), _place_in_time(last, last)
+    chosen = tuple(
+        name for name in windows if begin <= _place_in_time(name, first) and _place_in_time(name, last) <= end
+    )
+    if not chosen:
+        raise ConfigurationError(
+            f"no slice is in {choice}: there are slices in the windows {windows[0]} to {windows[-1]}"
+        )
+    return chosen
+
+
+def _place_in_time(window: str, like: str) -> str:
+    """Text by which windows sort in time, as exact as another one is."""
+    if window == LEGACY_WINDOW:
+        return ""
+    if not layout.is_xid(window):
+        return window[: len(like)]
+    created = layout.created_at(window)
+    return f"{created:012}" if layout.is_xid(like) else f"{layout.as_datetime(created):%Y-%m-%dT%H}"[: len(like)]
 
 
 def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:

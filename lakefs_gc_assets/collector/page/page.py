@@ -109,10 +109,13 @@ def _head(facts: RunFacts) -> Iterator[Element]:
         ("Cutoff", f"{report.cutoff:%F %T}Z: objects written or named later stay"),
         ("Slice windows", " to ".join(dict.fromkeys([*first, *last])) + f", {len(plan.windows):,} in all"),
     ]
+    if report.limited_to:
+        elsewhere = report.statistics.slices_elsewhere or 0
+        rows.append(("Limited to", f"{report.limited_to}: {elsewhere:,} slices of other windows were not listed"))
     if report.base_run:
         rows.append(("Builds on run", report.base_run))
     if report.why_clean:
-        what = "A clean run" if report.flow == Flow.CLEAN else "Everything was listed"
+        what = "A clean run" if report.flow == Flow.CLEAN else "Builds on no other run"
         rows.append((f"{what}, because", report.why_clean))
     if report.loosened:
         rows.append(("Loosened by its launch", ", ".join(f"{k}={json.dumps(v)}" for k, v in report.loosened.items())))

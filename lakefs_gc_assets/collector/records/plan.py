@@ -5,7 +5,7 @@ may stand beside the plan: the candidates are to be deleted after all.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -126,10 +126,8 @@ class Plan:
 
     @property
     def scope(self) -> str:
-        """Its windows in words, the first and the last of many."""
-        if len(self.windows) <= _WINDOWS_NAMED:
-            return f"the windows {', '.join(self.windows)}" if self.windows[1:] else f"the window {self.windows[0]}"
-        return f"the windows {self.windows[0]} to {self.windows[-1]}, {len(self.windows):,} in all"
+        """Its windows in words."""
+        return describe_windows(self.windows)
 
     @property
     def follows_expiry(self) -> bool:
@@ -149,6 +147,15 @@ class Plan:
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
         return records_json.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock", "name"))
+
+
+def describe_windows(windows: Sequence[str]) -> str:
+    """Windows in words, of many the first and the last."""
+    if len(windows) == 1:
+        return f"the window {windows[0]}"
+    if len(windows) <= _WINDOWS_NAMED:
+        return f"the windows {', '.join(windows)}"
+    return f"the windows {windows[0]} to {windows[-1]}, {len(windows):,} in all"
 
 
 def read(store: ObjectStore, run_id: str) -> Plan:

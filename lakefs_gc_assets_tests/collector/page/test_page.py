@@ -176,6 +176,12 @@ def test_what_expired_commits_hold_is_not_said_to_be_all_that_is_stored(reposito
     assert "10 objects that expired commits hold were looked at" in text(make(repository, found.run_id))
 
 
+def test_a_run_that_was_limited_to_some_windows_says_so(repository: OpenRepository) -> None:
+    assert "Limited to" not in text(make(repository, stored_run(repository).run_id))
+    limited = stored_run(repository, limited_to="the window 2026-10")
+    assert "the window 2026-10: 0 slices of other windows were not listed" in text(make(repository, limited.run_id))
+
+
 def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: OpenRepository) -> None:
     found = stored_run(repository)
     manifest = manifests.read(repository.store, found.run_id, CANDIDATES_DF)
