@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TypedDict
+from typing import NotRequired, TypedDict, Unpack
 
 from pydantic import TypeAdapter
 
@@ -111,6 +111,24 @@ def _reader() -> TypeAdapter[_Record]:
     return TypeAdapter(_Record)
 
 
+class Asked(TypedDict):
+    """Arguments of both ways of taking the lock.
+
+    Attributes:
+        run_id: the run that collects.
+        owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
+        now: the earliest of the clocks known, aware; others' locks expire by it.
+        expiry: after how long without renewal others may take this lock over.
+        launch: what started this process; by default nothing of Dagster.
+    """
+
+    run_id: str
+    owner: str
+    now: datetime
+    expiry: timedelta
+    launch: NotRequired[Launch]
+
+
 class Lock:
     """A lock that was acquired. Safe to use from several threads, such as one that renews it.
 
@@ -130,34 +148,21 @@ class Lock:
         self._writing = threading.Lock()
         self.token = LockToken(record.nonce)
         self.store_clock = store_clock
+        self.owner = record.owner
 
     @classmethod
-    def acquire(
-        cls,
-        store: ObjectStore,
-        *,
-        run_id: str,
-        owner: str,
-        now: datetime,
-        expiry: timedelta,
-        launch: Launch = _BY_HAND,
-    ) -> "Lock":
+    def acquire(cls, store: ObjectStore, **asked: Unpack[Asked]) -> "Lock":
         """Takes the lock: where there is none, or it was released or has expired, or has the same owner, or its
         Dagster run has ended.
 
         Args:
             store: bound to the repository's storage namespace.
-            run_id: the run that collects.
-            owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
-            now: the earliest of the clocks known, aware; others' locks expire by it.
-            expiry: after how long without renewal others may take this lock over.
-            launch: what started this process.
 
         Raises LockHeld where another owner holds it, NotOffered where the store does not honour conditional puts.
         """
-        record = _new_record(run_id, owner, now, expiry, launch)
+        record = _new_record(asked)
         try:
-            etag = _take(store, record, launch)
+            etag = _take(store, record, asked.get("launch", _BY_HAND))
         except NotOffered:
             # A put may have gone through although its answer cannot be used.
             with suppress(StorageError):
@@ -181,25 +186,15 @@ class Lock:
         return cls(store, record, etag, facts.last_modified)
 
     @classmethod
-    def acquire_unfenced(
-        cls,
-        store: ObjectStore,
-        *,
-        run_id: str,
-        owner: str,
-        now: datetime,
-        expiry: timedelta,
-        why: str,
-        launch: Launch = _BY_HAND,
-    ) -> "Lock":
+    def acquire_unfenced(cls, store: ObjectStore, why: str, **asked: Unpack[Asked]) -> "Lock":
         """Takes the lock by plain writes, where a store has no others; see `acquire`, and `why_unfenced` for `why`.
 
         Of two runs that take it in the same moment both may believe to hold it, until one of them checks or renews it.
         """
-        record = _new_record(run_id, owner, now, expiry, launch)
+        record = _new_record(asked)
         with suppress(ObjectNotFound):
             facts, current = _read(store)
-            if not _may_be_taken(current, facts, record, launch):
+            if not _may_be_taken(current, facts, record, asked.get("launch", _BY_HAND)):
                 raise _held(current, facts)
         store.put(KEY, record.encode())
         facts, current = _read(store)
@@ -312,7 +307,7 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
         StorageError: the store cannot be reached.
     """
-    arguments: _Asked = {
+    arguments: Asked = {
         "run_id": work,
         "owner": owner,
         "now": earliest_clock(repository),
@@ -326,7 +321,7 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         if not reason:
             raise NotOffered(f"{error}; {NO_LOCK}") from None
         why = f"{reason} (the store has no conditional writes)"
-        return Lock.acquire_unfenced(repository.store, **arguments, why=why)
+        return Lock.acquire_unfenced(repository.store, why, **arguments)
 
 
 def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:
@@ -402,20 +397,12 @@ def renewed(lock: Lock, repository: OpenRepository, warn: LogLine) -> Iterator[N
         thread.join()
 
 
-class _Asked(TypedDict):
-    """Arguments of both ways of taking the lock."""
-
-    run_id: str
-    owner: str
-    now: datetime
-    expiry: timedelta
-    launch: Launch
-
-
-def _new_record(run_id: str, owner: str, now: datetime, expiry: timedelta, launch: Launch) -> _Record:
-    minutes = expiry.total_seconds() / 60
+def _new_record(asked: Asked) -> _Record:
+    run_id, owner, now = asked["run_id"], asked["owner"], _utc(asked["now"])
+    minutes = asked["expiry"].total_seconds() / 60
     process = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
-    return _Record(uuid.uuid4().hex, run_id, owner, _utc(now), _utc(now), minutes, process=process, launch=launch.run)
+    launch = asked.get("launch", _BY_HAND)
+    return _Record(uuid.uuid4().hex, run_id, owner, now, now, minutes, process=process, launch=launch.run)
 
 
 def _user() -> str:

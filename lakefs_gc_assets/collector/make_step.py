@@ -146,9 +146,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         if request.begins is not None:
             if replaced := across_runs.replace_unreadable_restoration(repository.store, repository.clock.now()):
                 host.warn(replaced)
-            plan = planning.begin(
-                repository, request.run_id, request.windows, owner, lock, request.begins, request.name
-            )
+            plan = planning.begin(repository, request.run_id, request.windows, lock, request.begins, request.name)
         assert plan is not None
         with renewed(lock, repository, host.warn):
             yield Step(host.log, host.warn, repository, host.engine(repository), plan, lock)

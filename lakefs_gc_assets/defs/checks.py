@@ -94,7 +94,7 @@ _BREAKS: Mapping[str, Callable[..., pa.BooleanArray]] = {
 def define(names: Names) -> list[dg.AssetChecksDefinition]:
     """The checks of one repository's assets."""
     shape = "Columns, types and values are what the frame's pandera model says."
-    return [*(_check(names, name, "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
+    return [*(_check(names, [name], "shape", shape, _well_shaped) for name in STEPS), *_rules(names)]
 
 
 def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -> list[Violation]:
@@ -202,21 +202,16 @@ def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -
 
 
 def _check(
-    names: Names,
-    asset: str,
-    name: str,
-    description: str,
-    find: _Find,
-    others: Sequence[str] = (),
-    blocking: bool = True,
+    names: Names, frames: Sequence[str], name: str, description: str, find: _Find, blocking: bool = True
 ) -> dg.AssetChecksDefinition:
     """A check of an asset.
 
     Args:
+        frames: the assets whose frames it reads; the first is the one that it checks.
         find: returns the violations.
-        others: further assets whose frames it reads.
         blocking: True if violations end the run.
     """
+    asset, *others = frames
 
     @dg.asset_check(
         asset=names.asset(asset),
@@ -245,17 +240,25 @@ def _check(
 
 def _rules(names: Names) -> list[dg.AssetChecksDefinition]:
     """Checks of the candidates of a run."""
-    check = partial(_check, names, "candidates")
+    check, alone = partial(_check, names), ["candidates"]
     return [
-        check("disjoint", "No candidate is committed or uncommitted.", _disjoint, ("uncommitted_df", "committed_df")),
-        check("older_than_cutoff", "Every candidate was written and named before the cutoff.", _older_than_cutoff),
         check(
+            ["candidates", "uncommitted_df", "committed_df"],
+            "disjoint",
+            "No candidate is committed or uncommitted.",
+            _disjoint,
+        ),
+        check(
+            alone, "older_than_cutoff", "Every candidate was written and named before the cutoff.", _older_than_cutoff
+        ),
+        check(
+            ["candidates", "store_df", "uncommitted_df", "committed_df"],
             "live_set",
             "Something is committed where live commits count entries and there are candidates.",
             _live_set,
-            ("store_df", "uncommitted_df", "committed_df"),
         ),
         check(
+            alone,
             "nothing_deleted_is_live",
             "No branch head and nothing staged holds an object that an earlier run deleted. It ends no run.",
             lambda checked: find_losses(checked.stored(CANDIDATES_DF)),

@@ -118,7 +118,7 @@ def test_whoever_lost_such_a_lock_deletes_nothing_more(server: EmbeddedServer) -
     store = store_of(server)
 
     def taken(owner: str) -> lock.Lock:
-        return lock.Lock.acquire_unfenced(store, run_id=owner, owner=owner, now=at, expiry=expiry, why=REASON)
+        return lock.Lock.acquire_unfenced(store, REASON, run_id=owner, owner=owner, now=at, expiry=expiry)
 
     first = taken("first")
     with pytest.raises(LockHeld):

@@ -302,7 +302,6 @@ def begin(
     repository: OpenRepository,
     run_id: str,
     windows: tuple[str, ...],
-    owner: str,
     lock: Lock,
     flow: Flow = Flow.CLEAN,
     name: str | None = None,
@@ -310,8 +309,7 @@ def begin(
     """Makes the plan of a new attempt and stores it.
 
     Args:
-        owner: the first Dagster run of this collection.
-        lock: held, just written: its time in the store is the store's clock.
+        lock: held, just written: its time in the store is the store's clock, and its owner that of the run.
         flow: what is asked for; an optimized run that cannot be exact becomes a clean one, and the plan says why. So it
             does of a run by retention rules that lists everything although it was to build on another one.
         name: the name under which the run is opened, if any.
@@ -334,7 +332,7 @@ def begin(
     if repository.settings.quarantines:
         require_copies(repository.store)
     reports.require_not_ended(repository.store, run_id, windows)
-    planned = make_plan(repository, run_id, windows, owner, lock.store_clock, flow)
+    planned = make_plan(repository, run_id, windows, lock.owner, lock.store_clock, flow)
     planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced, name=name)
     plans.write_first(repository.store, planned)
     if name is not None:
@@ -348,7 +346,8 @@ def make_plan(
     """A plan that is stored nowhere.
 
     Args:
-        owner, flow: as for `begin`.
+        owner: the first Dagster run of this collection.
+        flow: as for `begin`.
         store_clock: the store's time of something that was just written, UTC.
     Raises:
         GuardTripped: the clocks disagree.

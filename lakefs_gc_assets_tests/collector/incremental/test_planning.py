@@ -35,7 +35,7 @@ def locked(opened: OpenRepository, owner: str = "dagster-run") -> Lock:
 
 
 def begin(opened: OpenRepository, owner: str = "dagster-run") -> Plan:
-    return planning.begin(opened, RUN, WINDOWS, owner, locked(opened, owner))
+    return planning.begin(opened, RUN, WINDOWS, locked(opened, owner))
 
 
 def test_a_plan_is_made_and_stored(opened: OpenRepository) -> None:
@@ -99,12 +99,12 @@ class TestIdsThatSomebodyMadeUp:
         for ahead in (HOUR + 2 * SECOND, 3650 * DAY):
             run_id = layout.issue_run_id(opened.clock.now() + ahead)
             with pytest.raises(OrderViolation, match=rf"run {run_id} is of .*Z, which is to come"):
-                planning.begin(opened, run_id, WINDOWS, "dagster-run", locked(opened))
+                planning.begin(opened, run_id, WINDOWS, locked(opened))
             assert not run_folder.has_plan(opened.store, run_id)
 
     def test_clocks_of_machines_may_differ(self, opened: OpenRepository) -> None:
         run_id = layout.issue_run_id(opened.clock.now() + HOUR - 2 * SECOND)
-        assert planning.begin(opened, run_id, WINDOWS, "dagster-run", locked(opened)).run_id == run_id
+        assert planning.begin(opened, run_id, WINDOWS, locked(opened)).run_id == run_id
 
     def test_the_plan_says_that_nobody_opened_the_run(self, opened: OpenRepository) -> None:
         assert begin(opened).opened is True
@@ -157,4 +157,4 @@ def test_the_run_before_is_the_newest_older_one(opened: OpenRepository) -> None:
 
 def test_an_id_made_by_hand_is_refused(opened: OpenRepository) -> None:
     with pytest.raises(OrderViolation, match="open_run"):
-        planning.begin(opened, "my-run", WINDOWS, "dagster-run", locked(opened))
+        planning.begin(opened, "my-run", WINDOWS, locked(opened))

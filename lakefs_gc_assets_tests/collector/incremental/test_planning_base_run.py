@@ -265,7 +265,7 @@ class TestPlanning:
 
     def plan(self, opened: OpenRepository, flow: Flow = Flow.OPTIMIZED) -> Plan:
         lock = Lock.acquire(opened.store, run_id=self.RUN, owner="owner", now=opened.clock.now(), expiry=HOUR)
-        return planning.begin(opened, self.RUN, ("legacy",), "owner", lock, flow)
+        return planning.begin(opened, self.RUN, ("legacy",), lock, flow)
 
     def test_an_optimized_run_names_the_run_it_builds_on(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)

@@ -20,7 +20,7 @@ def plan(opened: OpenRepository, moment: datetime = NOW) -> Plan:
     run_id = IDS.descending(moment)
     lock = Lock.acquire(opened.store, run_id=run_id, owner=run_id, now=opened.clock.now(), expiry=HOUR)
     try:
-        return planning.begin(opened, run_id, ("legacy",), run_id, lock, Flow.OPTIMIZED)
+        return planning.begin(opened, run_id, ("legacy",), lock, Flow.OPTIMIZED)
     finally:
         lock.release()
 

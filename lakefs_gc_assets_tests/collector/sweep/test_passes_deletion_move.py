@@ -444,5 +444,5 @@ def test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made(opened: OpenR
     )
     held = Lock.acquire(opened.store, run_id="run", owner="owner", now=NOW, expiry=HOUR)
     with pytest.raises(ConfigurationError, match=r"collection\.sweep_mode"):
-        planning.begin(replace(unable), "g4uk6erfnfus73frbnqg", ("legacy",), "owner", held)
+        planning.begin(replace(unable), "g4uk6erfnfus73frbnqg", ("legacy",), held)
     assert isinstance(opened.store, CopiesObjects)
