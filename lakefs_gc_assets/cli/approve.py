@@ -19,7 +19,7 @@ from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.cli.run import print_report, require_report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.defs.running import execute_approved, instance
+from lakefs_gc_assets.defs.running import Detail, execute_approved, instance
 from lakefs_gc_assets.errors import CollectionError
 
 
@@ -54,7 +54,7 @@ def approve(
     if not yes and not click.confirm(f"{action}, unless they are live by now?", err=True):
         raise CollectionError("it was not confirmed: nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
-        error = execute_approved(loaded, run_id, progress, collector.clock, home, level, watch)
+        error = execute_approved(loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     if error is not None:
         raise error
     print_report(require_report(opened.store, run_id), as_json)

@@ -1,7 +1,6 @@
 """`lakefs-gc run`: makes one run."""
 
 import json
-import logging
 import sys
 from pathlib import Path
 
@@ -15,9 +14,11 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.running import AskedRun, Watch, execute, instance, opened
+from lakefs_gc_assets.defs.running import AskedRun, Detail, execute, instance, opened
 from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets.storage.interface import ObjectStore
+
+_NORMAL = Detail()
 
 
 @click.command()
@@ -67,7 +68,7 @@ def run(
     loaded = loaded_configuration(file, repository)
     with shown_progress(level) as (progress, watch):
         asked = AskedRun(sweep, Flow(flow), windows)
-        run_report = collect(loaded, asked, progress, SystemClock(), level, watch)
+        run_report = collect(loaded, asked, progress, SystemClock(), Detail(level, watch))
     print_report(run_report, as_json)
 
 
@@ -76,20 +77,19 @@ def collect(
     asked: AskedRun,
     progress: LogLine,
     clock: Clock,
-    level: int = logging.INFO,
-    watch: Watch | None = None,
+    detail: Detail = _NORMAL,
 ) -> Report:
     """Opens a run and makes it in this process.
 
     Args:
-        progress, level, watch: as for `execute`.
+        progress: called with each line of the log.
     Returns:
         The report of the run.
     Raises:
         CollectionError: the run could not be opened, or a step ended it.
     """
     with instance() as home:
-        _, run_id, error = execute(loaded, asked, progress, clock, home, level, watch)
+        _, run_id, error = execute(loaded, asked, progress, clock, home, detail)
     if error is not None:
         raise error
     return require_report(opened(loaded, clock).open().store, run_id)

@@ -135,6 +135,7 @@ class Lock:
     Attributes:
         token: to check the lock in other processes, see `verify`.
         store_clock: the store's time of writing the lock, at acquisition; UTC.
+        owner: who acquired it.
         why_unfenced: why the run goes on although somebody could take the lock unnoticed, since the store has no
             conditional writes; None where nobody can.
     """

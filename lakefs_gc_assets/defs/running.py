@@ -59,8 +59,22 @@ class AskedRun:
     windows: str = ""
 
 
+@dataclass(frozen=True)
+class Detail:
+    """How much of a run's messages is logged as lines.
+
+    Attributes:
+        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
+        watch: watcher of steps; their messages are then not logged as lines, except warnings.
+    """
+
+    level: int = logging.INFO
+    watch: Watch | None = None
+
+
 _STACK = ("\tat ", "  File ", "Traceback ")
 _LINE = 1000
+_NORMAL = Detail()
 _NOT_REACHED = "Dependencies for step "
 """Prefix of Dagster's message about each step that is skipped after a failed one."""
 
@@ -71,25 +85,22 @@ def execute(
     progress: LogLine,
     clock: Clock,
     home: dg.DagsterInstance,
-    level: int = logging.INFO,
-    watch: Watch | None = None,
+    detail: Detail = _NORMAL,
 ) -> tuple[bool, str, CollectionError | None]:
     """Makes one run on an instance; returns True if it succeeded, its id, and its error.
 
     Args:
         progress: called with each line of the log.
         home: the instance that keeps the run's history.
-        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
-        watch: watcher of steps; their messages are then not logged as lines, except warnings.
     Raises:
         CollectionError: the run cannot be opened.
     """
     changes = {} if asked.sweep is None else {"sweep": asked.sweep}
     loaded, names = decided_here(loaded, **changes), Names.from_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
+    definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
     collecting = opened(loaded, clock)
     new = jobs.open_run(home, collecting, asked.flow, windows=asked.windows)
-    if level <= logging.INFO:
+    if detail.level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
     job = definitions.resolve_job_def(names.qualified("collect"))
     console: dict[str, object] = {"loggers": {"console": {}}}
@@ -122,18 +133,17 @@ def execute_approved(
     progress: LogLine,
     clock: Clock,
     home: dg.DagsterInstance,
-    level: int = logging.INFO,
-    watch: Watch | None = None,
+    detail: Detail = _NORMAL,
 ) -> CollectionError | None:
     """Approves a dry run and runs its last step, which sweeps after a recheck; returns its error.
 
     Args:
-        progress, level, watch: as for `execute`.
+        progress: called with each line of the log.
     Raises:
         CollectionError: there is no such run.
     """
     loaded, names = decided_here(loaded, approve_run=run_id), Names.from_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress, level, watch)})
+    definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     windows = names.partitions.add(home, run_id, plan.windows)
@@ -184,13 +194,9 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield home
 
 
-def line_logger(progress: LogLine, level: int = logging.INFO, watch: Watch | None = None) -> dg.LoggerDefinition:
-    """A console that shows a run's messages as plain lines.
-
-    Args:
-        level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
-        watch: as for `execute`.
-    """
+def line_logger(progress: LogLine, detail: Detail = _NORMAL) -> dg.LoggerDefinition:
+    """A console that shows a run's messages as plain lines."""
+    level, watch = detail.level, detail.watch
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
