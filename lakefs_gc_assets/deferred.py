@@ -1,4 +1,4 @@
-"""Modules of this package that are imported when they are needed: the one place that does so.
+"""Modules that are imported when they are needed: the one place that does so.
 
 Some modules need libraries that take long to import, and most processes never use them. Such a module is imported for
 type checkers and for the import graph, and deferred when the program runs:

@@ -83,6 +83,13 @@ class Table:
     object_bytes: int
     _stored: StoredFrame[Any] = field(repr=False)
 
+    @classmethod
+    def from_stored(cls, stored: StoredFrame[Any]) -> "Table":
+        """The table of a frame as stored."""
+        manifest = stored.manifest
+        paths = tuple(opening.readable_path(stored.opener, file.key) for file in manifest.files)
+        return cls(stored.name, manifest.span.run_id, paths, manifest.rows, manifest.object_bytes, stored)
+
     def __len__(self) -> int:
         return self.rows
 
@@ -176,9 +183,7 @@ class Run:
             raise CollectionError(f"there is no frame {name!r}: there are {', '.join(FRAMES)}")
         store = self._opener.open()
         manifest = history.read_manifest(store, name, self.id)
-        paths = tuple(opening.readable_path(self._opener, file.key) for file in manifest.files)
-        stored = StoredFrame(FRAMES[name], manifest, self._opener)
-        return Table(name, self.id, paths, manifest.rows, manifest.object_bytes, stored)
+        return Table.from_stored(StoredFrame(FRAMES[name], manifest, self._opener))
 
 
 @dataclass(frozen=True)

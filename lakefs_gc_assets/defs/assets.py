@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching, pages
 from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
 from lakefs_gc_assets.defs.history import Historian, forget_unused
-from lakefs_gc_assets.defs.io_manager import cell_metadata, described, table_of
+from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, cell_metadata, described, table_of
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
@@ -34,9 +34,6 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
-
-_FRAME = dg.PythonObjectDagsterType(StoredFrame)
-"""Dagster cannot read generic types from annotations."""
 
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
@@ -112,7 +109,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 
     @dg.asset(
         key=names.asset(name),
-        ins={frame: dg.AssetIn(names.asset(frame)) for frame in inputs},
+        ins={frame: dg.AssetIn(names.asset(frame), dagster_type=FRAME_TYPE) for frame in inputs},
         description=FRAMES[name].description + (figure_definitions(figures) if figures else ""),
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -122,7 +119,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         io_manager_key=names.qualified("frames"),
         pool=names.pool,
         metadata=metadata,
-        dagster_type=_FRAME,
+        dagster_type=FRAME_TYPE,
     )
     def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
         collector: Collector = getattr(context.resources, names.collector)

@@ -1,30 +1,48 @@
 """IO manager of frames: assets pass stored frames, with metadata for the UI."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.statistics import declarations
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.failures import between_steps, readable
 from lakefs_gc_assets.defs.history import forget_unused
 from lakefs_gc_assets.defs.pages import column_lineage, plain
-from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, selected
-from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, run_keys_of, selected
+from lakefs_gc_assets.defs.resources import Collector, session
+from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
+from lakefs_gc_assets.results import Table
 
 PREVIEW_ROWS = 20
+FRAME_TYPE = dg.PythonObjectDagsterType(StoredFrame)
+"""Type of what the five assets pass on. Dagster cannot read generic types from annotations."""
+
+_CONVERSIONS: Mapping[str, Callable[[Table, Collector], object]] = {
+    "pyspark.sql.DataFrame": lambda table, collector: table.to_spark(session(collector.spark)),
+    "pyarrow.Table": lambda table, _: table.to_arrow(),
+    "pandas.DataFrame": lambda table, _: table.to_pandas(),
+    "polars.DataFrame": lambda table, _: deferred("polars").DataFrame(table),
+    "lakefs_gc_assets.results.Table": lambda table, _: table,
+}
+"""Makes what an asset of one's own asks for, by its type, which need not be installed."""
 
 
 @dataclass(frozen=True)
 class FrameIOManager(dg.IOManager):
-    """Passes stored frames to assets and checks. Assets store their own frames as their last act."""
+    """Passes stored frames to assets and checks. Assets store their own frames as their last act.
+
+    An asset of one's own gets the frame as its annotation says: a DataFrame of Spark, pandas or polars, or a table of
+    pyarrow. Without an annotation it gets a `lakefs_gc_assets.results.Table`.
+    """
 
     collector: Collector
 
@@ -33,11 +51,18 @@ class FrameIOManager(dg.IOManager):
         with between_steps(self.collector, obj.manifest.span.run_id):
             context.add_output_metadata(metadata(obj, context.asset_key.path[:-1]))
 
-    def load_input(self, context: dg.InputContext) -> StoredFrame[Any]:
-        """The frame of the one run that the partitions name; always the whole frame, for any selection of windows.
+    def load_input(self, context: dg.InputContext) -> object:
+        """The frame for one of the five assets, or what an asset of one's own asks for.
 
-        Raises dagster.Failure if it was not made or its manifest cannot be read.
+        Raises dagster.Failure if the frame was not made or cannot be read, or if it cannot be given as that type.
         """
+        if context.dagster_type.typing_type is StoredFrame:
+            return self._for_next_step(context)
+        with readable():
+            return self._convert(context)
+
+    def _for_next_step(self, context: dg.InputContext) -> StoredFrame[Any]:
+        """The frame of the one run that the partitions name; always the whole frame, for any selection of windows."""
         frame, cells, step = context.asset_key.path[-1], context.asset_partition_keys, context.step_context
         first = next(assets_to_make(step.dagster_run, STEPS))
         try:
@@ -50,6 +75,48 @@ class FrameIOManager(dg.IOManager):
             if isinstance(failure.__cause__, OrderViolation):
                 forget_unused(step.instance, self.collector, cells, step.dagster_run)
             raise
+
+    def _convert(self, context: dg.InputContext) -> object:
+        """The frame as the type of an asset's input. Reading takes no lock and ends no run.
+
+        A Dagster run over cells of a run reads that run, and the rows of its windows alone. Any other reads the newest
+        finished run. Raises CollectionError.
+        """
+        wanted: Any = context.dagster_type.typing_type
+        name = _public_name(Table if wanted is Any else wanted)
+        if name is None:
+            raise ConfigurationError(
+                f"{context.asset_key.path[-1]} cannot be given as {wanted}: annotate the input as one of "
+                + ", ".join(_CONVERSIONS)
+            )
+        repository = self.collector.open_to_read()
+        cells = _cells(context)
+        run_id = self.collector.require_run(*selected(cells)) if cells else history.newest_run(repository.store)
+        frame = FRAMES[context.asset_key.path[-1]]
+        stored = StoredFrame.from_run(repository.store, repository.opener, run_id, frame)
+        if cells:
+            windows = selected(cells)[1]
+            files = tuple(file for file in stored.manifest.files if file.slice_window in windows)
+            stored = replace(stored, manifest=replace(stored.manifest, files=files))
+        context.log.info(f"{frame.name} of run {run_id}: {stored.count:,} rows, as {name}")
+        return _CONVERSIONS[name](Table.from_stored(stored), self.collector)
+
+
+def _cells(context: dg.InputContext) -> list[str]:
+    """The cells of an input that belong to the runs of the Dagster run's partitions; none if it has none."""
+    keys = run_keys_of(context.step_context.dagster_run)
+    if not keys:
+        return []  # Without asking for every cell there is.
+    return [cell for cell in context.asset_partition_keys if cell.partition("|")[0] in keys]
+
+
+def _public_name(wanted: Any) -> str | None:
+    """The name of a type in _CONVERSIONS, wherever in its package it is defined; None if it is another type."""
+    for name in _CONVERSIONS:
+        package, _, rest = name.partition(".")
+        if f"{wanted.__module__}.".startswith(f"{package}.") and wanted.__name__ == rest.rpartition(".")[2]:
+            return name
+    return None
 
 
 def frame_io_manager(names: Names) -> dg.IOManagerDefinition:

@@ -120,6 +120,12 @@ def run_key_of(run: dg.DagsterRun) -> str | None:
     return cell.partition("|")[0] if cell else None
 
 
+def run_keys_of(run: dg.DagsterRun) -> set[str]:
+    """The keys at the start and the end of the partitions that a Dagster run covers; empty if it covers none."""
+    tags = (RANGE_START_TAG, RANGE_END_TAG, _PARTITION_TAG)
+    return {run.tags[tag].partition("|")[0] for tag in tags if tag in run.tags}
+
+
 def last_run_id(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
     """The id of the run that made an asset last, from the metadata of its frame; None if none did."""
     event = instance.get_latest_materialization_event(asset)

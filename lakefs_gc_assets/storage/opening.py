@@ -9,7 +9,7 @@ from lakefs_gc_assets.errors import ConfigurationError, requiring
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import azure, gcs, local, s3
-from lakefs_gc_assets.storage.interface import ObjectStore, StoreKind
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, StoreKind
 
 KINDS = (s3.KIND, gcs.KIND, azure.KIND, local.KIND)
 
@@ -44,7 +44,7 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
         return kind.open(settings, namespace)
 
 
-def readable_path(opener: "StoreOpener", key: str) -> str:
+def readable_path(opener: OpensStore, key: str) -> str:
     """How other programs name an object of a store: as a file's path, `s3://…`, `gs://…`, or as lakeFS spells Azure's.
 
     Raises ConfigurationError where a folder is not there.

@@ -196,8 +196,9 @@ def test_a_server_that_is_gone_in_mid_run_leaves_a_report_and_no_lock(
         if begins == "between steps" and obj.name == "uncommitted_df":
             gone.append(obj.name)
 
-    def after_an_input(self: FrameIOManager, context: dg.InputContext) -> StoredFrame[Any]:
+    def after_an_input(self: FrameIOManager, context: dg.InputContext) -> object:
         found = load_input(self, context)
+        assert isinstance(found, StoredFrame)
         if begins == "as a step begins" and context.step_context.step.key == ended_in:
             gone.append(found.name)
         return found

@@ -1,23 +1,44 @@
-from dataclasses import replace
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame as SparkDataFrame
+from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF, FRAMES, STEPS, STORE_DF, F, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
 from lakefs_gc_assets.defs.pages import column_lineage
+from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.embedded.sample import make_sample_repository, session
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.results import Table
 from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.made_frames import COMMITTED_FIGURES, LISTED_FIGURES
-from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.s3_server import S3Server
 from lakefs_gc_assets_tests.spark.frame_rows import NOW, listed, live, span
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
 __all__ = ["bucket", "replaying", "s3_server"]
+
+OWN_PROJECT = DOCS / "how-to" / "own-project.md"
 
 
 def stored(
@@ -125,6 +146,137 @@ def test_candidates_come_from_everything_that_is_subtracted() -> None:
         "committed_df",
     }
     assert lineage.deps_by_column.keys() == set(CANDIDATES_DF.schema.names)
+
+
+class DataFrame:
+    """Stands for polars.DataFrame, which need not be installed: it takes an Arrow stream, as polars does."""
+
+    __module__ = "polars.dataframe.frame"
+
+    def __init__(self, stream: object) -> None:
+        self.rows = pa.table(stream)
+
+
+@dataclass
+class Consumed:
+    """A repository with two finished dry runs, the older one over each of its windows."""
+
+    loaded: Loaded
+    older: str
+    newest: str
+    windows: tuple[str, ...]
+
+    def materialize(self, *assets: dg.AssetsDefinition, run_id: str = "") -> dg.ExecuteInProcessResult:
+        """Materializes assets of one's own beside ours; a `run_id` for those with partitions, over its last window."""
+        ours = build(self.loaded, SystemClock())
+        job = dg.define_asset_job("own", dg.AssetSelection.assets(*assets))
+        defs = dg.Definitions.merge(ours, dg.Definitions(assets=assets, jobs=[job]))
+        with dg.instance_for_test() as instance:
+            for known in (self.older, self.newest):
+                PARTITIONS.add(instance, known, self.windows)
+            cell = dg.MultiPartitionKey({"run_id": run_id, "slice": self.windows[-1]}) if run_id else None
+            return defs.resolve_job_def("own").execute_in_process(
+                instance=instance, partition_key=cell, raise_on_error=False
+            )
+
+
+PARTITIONS = RunPartitions("sample")
+
+
+@pytest.fixture(scope="module")
+def consumed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consumed]:
+    with EmbeddedServer(tmp_path_factory.mktemp("lakefs")) as server:
+        sample = make_sample_repository(server, objects=60)
+        loaded = Loaded(configuration(server, sample.repository), {})
+        older = ArrowRuns(loaded).collect()
+        with session(server, sample.repository) as api, server.clock.at(server.clock.now() - timedelta(days=5)):
+            api.upload("main", "newer", b"garbage of the second run")
+            api.delete("main", "newer")
+        yield Consumed(loaded, older.run_id, ArrowRuns(loaded).collect().run_id, older.windows)
+
+
+def rows_of(given: Any) -> int:
+    """Number of rows of whatever an asset was given."""
+    if isinstance(given, SparkDataFrame):
+        return given.count()
+    rows: pa.Table = given.rows if isinstance(given, DataFrame) else given
+    return rows.num_rows if isinstance(rows, pa.Table) else len(rows)
+
+
+def in_store(consumed: Consumed, run_id: str, window: str | None = None) -> int:
+    """Number of candidates that a run stored, of all windows or one."""
+    repository = running.opened(consumed.loaded, SystemClock()).open()
+    manifest = StoredFrame.from_run(repository.store, repository.opener, run_id, CANDIDATES_DF).manifest
+    return manifest.rows if window is None else manifest.rows_by_window().get(window, 0)
+
+
+def asking_for(kind: Any, given: list[object]) -> dg.AssetsDefinition:
+    """An asset that asks for candidates as a type, and keeps what it is given and how many rows that has."""
+
+    def report(candidates: object) -> None:
+        given.extend([candidates, rows_of(candidates)])
+
+    report.__annotations__["candidates"] = kind
+    return dg.asset(report, name=f"report_{len(kind.__module__)}")
+
+
+def test_assets_get_the_newest_finished_run_as_they_ask(consumed: Consumed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", SimpleNamespace(DataFrame=DataFrame))
+    kinds: dict[Any, type] = {pd.DataFrame: pd.DataFrame, DataFrame: DataFrame, pa.Table: pa.Table, Any: Table}
+    given: list[object] = []
+
+    result = consumed.materialize(*(asking_for(kind, given) for kind in kinds))
+
+    assert result.success
+    assert {type(frame) for frame in given[::2]} == {*kinds.values()}
+    assert in_store(consumed, consumed.newest) == in_store(consumed, consumed.older) + 1
+    assert given[1::2] == [in_store(consumed, consumed.newest)] * len(kinds)
+
+
+@pytest.mark.slow
+def test_an_asset_gets_a_dataframe_of_spark(consumed: Consumed, spark: SparkSession) -> None:
+    given: list[object] = []
+
+    assert consumed.materialize(asking_for(SparkDataFrame, given)).success
+
+    frame, rows = given
+    assert isinstance(frame, SparkDataFrame)
+    assert rows == in_store(consumed, consumed.newest)
+
+
+def test_an_asset_with_the_partitions_of_the_five_gets_the_windows_of_its_run(consumed: Consumed) -> None:
+    given: list[int] = []
+
+    @dg.asset(partitions_def=PARTITIONS.definition)
+    def report(candidates: pd.DataFrame) -> None:
+        given.append(len(candidates))
+
+    assert consumed.materialize(report, run_id=consumed.older).success
+    (rows,) = given
+    window = consumed.windows[-1]
+    assert rows == in_store(consumed, consumed.older, window) != in_store(consumed, consumed.newest, window)
+
+
+def test_a_type_that_no_frame_can_be_given_as_is_refused(consumed: Consumed) -> None:
+    @dg.asset
+    def report(candidates: dict[str, int]) -> None: ...
+
+    failed = consumed.materialize(report)
+
+    (said,) = failures(failed).values()
+    assert "candidates cannot be given as" in said and "pyspark.sql.DataFrame, pyarrow.Table, pandas.DataFrame" in said
+
+
+def test_the_example_of_the_documentation(consumed: Consumed) -> None:
+    (example,) = (block.text for block in fenced(OWN_PROJECT.read_text()) if block.language == "python")
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, OWN_PROJECT, "exec"), names)  # noqa: S102
+
+    result = consumed.materialize(names["garbage_by_reason"])
+
+    assert result.success
+    (event,) = result.asset_materializations_for_node("garbage_by_reason")
+    assert "no commit holds it" in str(event.metadata["by_reason"].value)
 
 
 @pytest.mark.slow
