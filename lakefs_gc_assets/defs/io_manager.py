@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -154,12 +155,6 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
     """
     manifest = frame.manifest
     return {
-        "dagster/uri": frame.uri,
-        "path": dg.MetadataValue.path(frame.uri),
-        "run_id": manifest.span.run_id,
-        "attempt": manifest.span.attempt,
-        "started_at": dg.MetadataValue.timestamp(manifest.span.started_at),
-        "ended_at": dg.MetadataValue.timestamp(manifest.span.ended_at),
         "frame": table_of(
             {
                 "rows": described(manifest.rows, "rows", manifest.object_bytes),
@@ -169,9 +164,15 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
                 **_numbers(manifest.figures),
             }
         ),
-        "rows_by_window": dg.MetadataValue.md(_counts("window", manifest.rows_by_window())),
-        "preview": dg.MetadataValue.md(_preview(frame.preview(rows=PREVIEW_ROWS))),
         **_figures(manifest.figures),
+        "preview": dg.MetadataValue.md(_preview(frame.sample(PREVIEW_ROWS), manifest.span.ended_at)),
+        "rows_by_window": dg.MetadataValue.md(_counts("window", manifest.rows_by_window())),
+        "run_id": manifest.span.run_id,
+        "started_at": dg.MetadataValue.timestamp(manifest.span.started_at),
+        "ended_at": dg.MetadataValue.timestamp(manifest.span.ended_at),
+        "attempt": manifest.span.attempt,
+        "path": dg.MetadataValue.path(frame.uri),
+        "dagster/uri": frame.uri,
         **({"dagster/column_lineage": lineage} if (lineage := column_lineage(frame.name, prefix)) else {}),
     }
 
@@ -195,11 +196,27 @@ def _counts(what: str, counts: dict[str, int]) -> str:
     return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 
-def _preview(rows: pa.Table) -> str:
-    if not rows.num_rows:
+_LEADING = ("why", "outcome", "error", "address", "size", "age")
+"""Columns of a preview that decide, in this order; the others follow."""
+
+
+def _preview(rows: pa.Table, now: datetime) -> str:
+    """Rows as Markdown, without columns that are empty in all of them.
+
+    Args:
+        now: the moment that ages count back from, UTC.
+    """
+    shown: list[dict[str, object]] = []
+    for row in rows.to_pylist():
+        if "last_modified" in row:
+            row["age"] = f"{(now - row['last_modified']) / timedelta(days=1):,.1f} days"
+        if "size" in row:
+            row["size"] = size(row["size"])
+        shown.append(row)
+    if not shown:
         return "no rows"
-    names = rows.column_names
-    lines = ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in rows.to_pylist()]
+    names = [name for name in dict.fromkeys([*_LEADING, *shown[0]]) if any(row.get(name) is not None for row in shown)]
+    lines = ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in shown]
     return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines])
 
 

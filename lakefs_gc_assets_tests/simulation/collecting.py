@@ -161,7 +161,7 @@ class Run:
             frame = make_frame(name, this, inputs)
         self._kept = request.goes_on
         with self._between_steps(holds_lock=True):
-            frame.preview()
+            frame.sample(20)
         if name == STEPS[3]:
             self._check(frame, inputs)
         if name == STEPS[-1]:

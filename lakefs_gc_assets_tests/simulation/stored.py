@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, Frame
@@ -22,7 +23,8 @@ def exists(store: ObjectStore, run_id: str, name: str) -> bool:
 
 def table_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[FrameFile]) -> pa.Table:
     """The rows of files of a frame."""
-    return files.preview(store, written, frame.schema, sum(file.rows for file in written))
+    tables = (files.read_file(store, file, frame.schema, added=frame.added) for file in written)
+    return pa.concat_tables([nullable(frame.schema).empty_table(), *tables])
 
 
 def stored_rows(store: ObjectStore, run_id: str, name: str) -> list[Row]:

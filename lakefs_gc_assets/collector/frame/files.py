@@ -12,7 +12,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +30,9 @@ from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch
 from lakefs_gc_assets.storage.objects import read_ahead
 
+T = TypeVar("T")
+_SAMPLED_FILES = 5
+"""Maximum number of files that a sample is taken from, if these have enough rows."""
 _FILE_BYTES = 32 * 1024 * 1024
 WRITTEN = pa.schema(
     [
@@ -224,23 +227,41 @@ def reader(
     return read
 
 
-def preview(
-    store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int = 20, added: Sequence[str] = ()
+def sample(
+    store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int, added: Sequence[str] = ()
 ) -> pa.Table:
-    """The first rows of a frame, from as few files as possible.
+    """Rows of a frame from many slices, from a few of its files.
 
     Args:
         added: columns that files of an earlier version lack.
     """
+    smallest: dict[str, FrameFile] = {}
+    for file in sorted(files, key=lambda file: (file.slice_window, file.bytes)):
+        smallest.setdefault(file.slice_window, file)
+    chosen = _spread([*smallest.values()], _SAMPLED_FILES)
     parts: list[pa.Table] = []
-    missing = rows
-    for file in files:
-        if missing <= 0:
+    for place, file in enumerate([*chosen, *(file for file in files if file not in chosen)]):
+        if place >= len(chosen) and sum(part.num_rows for part in parts) >= rows:
             break
-        part = read_file(store, file, schema, added=added).slice(0, missing)
-        parts.append(part)
-        missing -= part.num_rows
-    return pa.concat_tables(parts) if parts else nullable(schema).empty_table()
+        parts.append(_spread_rows(read_file(store, file, schema, added=added), rows))
+    return _spread_rows(pa.concat_tables(parts), rows) if parts else nullable(schema).empty_table()
+
+
+def _spread_rows(table: pa.Table, rows: int) -> pa.Table:
+    """Up to so many rows of a table: one of each slice first, then others at equal distances."""
+    count = table.num_rows
+    by = "slice" if "slice" in table.column_names else "slice_window"
+    numbered = pa.table({"by": table.column(by), "at": pa.array(range(count), pa.int64())})
+    first = sorted(numbered.group_by("by", use_threads=False).aggregate([("at", "min")]).column("at_min").to_pylist())
+    places = dict.fromkeys([*_spread(first, rows), *_spread(range(count), rows), *range(min(count, rows))])
+    return table.take(pa.array(sorted([*places][:rows]), pa.int64()))
+
+
+def _spread(values: Sequence[T], most: int) -> list[T]:
+    """Up to so many of the values, at equal distances, with the first and the last one."""
+    if len(values) <= most or most < 2:
+        return [*values[:most]]
+    return [values[place * (len(values) - 1) // (most - 1)] for place in range(most)]
 
 
 @dataclass(frozen=True)
@@ -293,8 +314,10 @@ class StoredFrame(Generic[F]):
 
     def table(self) -> pa.Table:
         """All rows in this process: for frames that fit into memory."""
-        return self.preview(self.count)
+        store, frame = self.opener.open(), self.frame
+        tables = (read_file(store, file, frame.schema, added=frame.added) for file in self.manifest.files)
+        return pa.concat_tables([nullable(frame.schema).empty_table(), *tables])
 
-    def preview(self, rows: int = 20) -> pa.Table:
-        """The first rows in this process."""
-        return preview(self.opener.open(), self.manifest.files, self.frame.schema, rows, self.frame.added)
+    def sample(self, rows: int) -> pa.Table:
+        """Some rows in this process, from many slices."""
+        return sample(self.opener.open(), self.manifest.files, self.frame.schema, rows, self.frame.added)

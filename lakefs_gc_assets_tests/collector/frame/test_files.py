@@ -100,21 +100,41 @@ def test_rows_are_read_as_they_were_written(folder_store: ObjectStore, rows: lis
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(ROWS, st.integers(0, 25))
-def test_a_preview_is_the_beginning(folder_store: ObjectStore, rows: list[dict[str, object]], count: int) -> None:
+def test_a_sample_has_rows_of_the_frame_each_once(
+    folder_store: ObjectStore, rows: list[dict[str, object]], count: int
+) -> None:
     stored = written(folder_store, rows)
 
-    shown = files.preview(folder_store, stored, LISTED, count)
+    shown = files.sample(folder_store, stored, LISTED, count)
 
-    assert shown.to_pylist() == read(folder_store, stored)[:count]
+    assert shown.num_rows == min(count, len(rows))
+    assert not Counter(map(repr, shown.to_pylist())) - Counter(map(repr, read(folder_store, stored)))
     assert shown.schema.names == LISTED.names
 
 
-def test_a_preview_has_at_most_twenty_rows_and_reads_no_more_files(store: ObjectStore) -> None:
-    first = written(store, [listed(f"data/{number}") for number in range(19)])
-    second = written(store, [listed(f"data/x{number}") for number in range(19)])
-    missing = [FrameFile("nowhere", "2026-11", 5, 1, "")]
+def test_a_sample_is_from_many_slices_and_windows_but_few_files(store: ObjectStore) -> None:
+    stored = []
+    for month in range(1, 9):
+        slices = [f"slice-{month}-{number // 100}" for number in range(1000)]
+        rows = [
+            listed(f"data/{month}/{at}", slice=name, slice_window=f"2026-{month:02}") for at, name in enumerate(slices)
+        ]
+        stored += written(store, rows)
+    unread = [replace(file, key="nowhere") for file in stored if file.slice_window in ("2026-03", "2026-05")]
+    others = [file for file in stored if file.slice_window not in ("2026-03", "2026-05")]
 
-    assert files.preview(store, first + second + missing, LISTED).num_rows == 20
+    shown = files.sample(store, [*others, *unread], LISTED, 20)
+
+    assert shown.num_rows == 20 and len(set(shown.column("slice").to_pylist())) == 20
+    assert {"2026-01", "2026-08"} < set(shown.column("slice_window").to_pylist())
+
+
+def test_a_sample_of_small_files_has_enough_rows_and_reads_no_more(store: ObjectStore) -> None:
+    first = written(store, [listed(f"data/{number}") for number in range(19)])
+    second = written(store, [listed(f"data/x{number}") for number in range(20)])
+    missing = [FrameFile("nowhere", "2026-11", 5, 10**9, "")]
+
+    assert files.sample(store, first + second + missing, LISTED, 20).num_rows == 20
 
 
 def test_a_full_file_is_put_and_the_next_one_begun(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +257,7 @@ def test_a_column_that_files_of_earlier_versions_lack_is_null_there(store: Objec
     some = files.read_file(store, file, wanted, ("why", "address"), ("why",))
     assert some.to_pylist() == [{"why": None, "address": "data/a"}, {"why": None, "address": "data/b"}]
     assert files.read_file(store, file, wanted, ("address",), ("why",)).column_names == ["address"]
-    assert files.preview(store, [file], wanted, added=("why",)) == found
+    assert files.sample(store, [file], wanted, 20, added=("why",)) == found
     with pytest.raises(CorruptFile, match="columns"):
         files.read_file(store, file, wanted)
 

@@ -90,7 +90,7 @@ def test_a_frame_is_read_as_it_was_stored(
     some = engine.collect(frame.rows(engine, *columns))
     assert some.column_names == columns
     assert counted(some.to_pylist(), columns) == counted(rows, columns)
-    assert frame.preview(rows=5).num_rows == min(5, len(rows))
+    assert frame.sample(5).num_rows == min(5, len(rows))
     assert frame.manifest.rows_by_window() == Counter(row["slice_window"] for row in rows)
     assert frame.manifest.object_bytes == sum(row["size"] for row in rows)
 
