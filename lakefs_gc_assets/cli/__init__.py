@@ -25,6 +25,7 @@ COMMANDS = {
         "lakefs_gc_assets.cli.demo:demo",
         "Shows a whole collection of a sample repository on an embedded lakeFS server.",
         "lakefs_gc_assets.cli.common:start_as_usual",
+        serves=True,
     ),
     "doctor": LazyCommand(
         "lakefs_gc_assets.cli.doctor:doctor",
@@ -33,6 +34,7 @@ COMMANDS = {
     "embedded": LazyCommand(
         "lakefs_gc_assets.cli.embedded:embedded",
         "Serves an embedded lakeFS with a sample repository until interrupted.",
+        serves=True,
     ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
     "init": LazyCommand("lakefs_gc_assets.cli.init:init", "Writes a configuration file to begin with."),
@@ -70,6 +72,7 @@ COMMANDS = {
     "ui": LazyCommand(
         "lakefs_gc_assets.cli.ui:ui",
         "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look around.",
+        serves=True,
     ),
 }
 

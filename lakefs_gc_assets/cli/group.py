@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +33,9 @@ from lakefs_gc_assets.errors import (
     RunFailed,
 )
 from lakefs_gc_assets.spark.start import process
+
+SECONDS_TO_LEAVE = 8.0
+"""How long a command may take to end after SIGTERM."""
 
 
 class Status(IntEnum):
@@ -117,6 +122,41 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _leaving_in_time(as_json: bool) -> Iterator[None]:
+    """Ends the process a few seconds after SIGTERM, whatever it waits for then.
+
+    A thread of native code that waits for a store does not notice the signal, and to release the lock of a store that
+    does not answer takes minutes. Everything that a run does may be cut off at any point, as a power failure would.
+    """
+    # Where standard error is replaced, this process is a test's: it does more than this command.
+    if threading.current_thread() is not threading.main_thread() or sys.stderr is not sys.__stderr__:
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+
+    def leave() -> None:
+        while reader.recv(1) != bytes([signal.SIGTERM]):
+            pass
+        time.sleep(SECONDS_TO_LEAVE)
+        line = (
+            f"interrupted, and left after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer: the "
+            "repository's lock may stay until it expires, see lakefs-gc unlock"
+        )
+        if as_json:
+            _answer_error(line, Status.INTERRUPTED)
+        click.echo(f"lakefs-gc: {line}", err=True)
+        os._exit(Status.INTERRUPTED)
+
+    threading.Thread(target=leave, name="leave in time", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+
+
 def _answer_error(line: str, status: int) -> None:
     click.echo(json.dumps({"error": line, "status": int(status)}, ensure_ascii=False))
 
@@ -137,11 +177,13 @@ class LazyCommand:
         short_help: text in the list of commands: the first sentence of its help.
         before: module and name of a function, as `module:name`, to call with the command's arguments before its module
             is imported; None for no such function.
+        serves: true if it serves until it is interrupted, and ends its own processes then.
     """
 
     target: str
     short_help: str
     before: str | None = None
+    serves: bool = False
 
     def load(self) -> click.Command:
         """Imports the command."""
@@ -202,7 +244,10 @@ class LazyGroup(click.Group):
         if not ctx.resilient_parsing:
             if args[0] not in self._lazy_commands:
                 raise NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx)
-            self._lazy_commands[args[0]].begin(args[1:])
+            command = self._lazy_commands[args[0]]
+            if not command.serves:
+                ctx.with_resource(_leaving_in_time(as_json="--json" in args))
+            command.begin(args[1:])
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -3,8 +3,10 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,41 @@ def test_an_interrupt_ends_in_one_line_and_lets_go_of_what_is_held(
     assert (ended.value.code, released) == (Status.INTERRUPTED, True)
     assert capsys.readouterr().err == "lakefs-gc: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+STUCK = """
+import sys
+from obstore.store import S3Store
+from lakefs_gc_assets.cli import group
+
+@group.click.command()
+def wait():
+    print("waiting", flush=True)
+    options = {"timeout": "30s", "allow_http": True}
+    S3Store("bucket", endpoint=sys.argv[2], skip_signature=True, client_options=options).get("key")
+
+group.SECONDS_TO_LEAVE = 1.0
+commands = {"wait": group.LazyCommand("__main__:wait", "")}
+group.LazyGroup("stuck", lazy_commands=commands).main(["wait"])
+"""
+
+
+def test_sigterm_ends_a_command_in_time_that_waits_in_native_code() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-c", STUCK, "wait", endpoint]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waiting\n"
+            time.sleep(0.2)
+            process.terminate()
+            try:
+                _, said = process.communicate(timeout=10)
+            finally:
+                process.kill()
+    assert process.returncode == Status.INTERRUPTED
+    assert said.startswith("lakefs-gc: interrupted, and left after 1 s, since the server or the store did not answer")
+    assert said.count("\n") == 1
 
 
 def test_the_help_and_the_page_about_scripts_list_every_status() -> None:
