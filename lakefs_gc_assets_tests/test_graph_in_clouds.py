@@ -176,7 +176,7 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
     copy = passes.key(moved.run_id, dropped.address)
     assert cloud.store.get(copy) == dropped.content
 
-    restored = cloud.command("restore", "--run-id", moved.run_id)
+    restored = cloud.command("restore", moved.run_id, "--yes")
 
     assert restored.stdout.splitlines() == [f"{dropped.address}: restored", "1 restored"]
     assert cloud.store.get(dropped.address) == dropped.content

@@ -74,6 +74,9 @@ COMMANDS = {
         "Starts the Dagster UI on the repositories of a configuration file, or on a sample repository to look around.",
         serves=True,
     ),
+    "unlock": LazyCommand(
+        "lakefs_gc_assets.cli.unlock:unlock", "Releases the repository's lock if RUN holds it and is dead."
+    ),
 }
 
 _STATUSES = "\n".join(["\b", "Exit status:", *(f"  {status:>3}  {meaning}" for status, meaning in MEANINGS.items())])

@@ -6,7 +6,8 @@ Dagster only when they are needed.
 
 import json
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -124,6 +125,45 @@ def answer(content: object, indent: int | None = 1) -> None:
         indent: None for one line.
     """
     click.echo(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
+
+
+def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    context.meta[f"{__name__}.{option.name}"] = value
+
+
+def _same_run(context: click.Context, _: click.Parameter, run_id: str | None) -> str | None:
+    named = context.meta[f"{__name__}.named_run"]
+    if run_id and named and run_id != named:
+        raise click.UsageError("RUN and --run-id name different runs.")
+    return run_id or named
+
+
+def names_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the argument RUN, which the option --run-id may name too, as `run_id`."""
+    option = click.option(
+        "--run-id", "named_run", help="The same as RUN.", expose_value=False, is_eager=True, callback=_keep
+    )
+    return option(click.argument("run_id", metavar="[RUN]", required=False, callback=_same_run)(command))
+
+
+YES = click.option(
+    "--yes",
+    is_flag=True,
+    expose_value=False,
+    callback=_keep,
+    help="Do it without asking; needed where there is no terminal.",
+)
+"""An option whose value `is_confirmed` tells."""
+
+
+def is_confirmed() -> bool:
+    """True if the command that runs was given --yes."""
+    return bool(click.get_current_context().meta[f"{__name__}.yes"])
+
+
+def is_on_terminal() -> bool:
+    """True if a person can be asked."""
+    return sys.stdin.isatty()
 
 
 def show_progress(line: str) -> None:

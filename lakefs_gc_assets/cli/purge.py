@@ -13,8 +13,12 @@ from lakefs_gc_assets.cli.common import (
     JSON,
     QUIET,
     REPOSITORY,
+    YES,
     answer,
+    is_confirmed,
+    is_on_terminal,
     loaded_configuration,
+    names_run,
     open_collector,
     progress_unless,
     show_progress,
@@ -23,6 +27,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.maintenance import PurgePlan, Totals
+from lakefs_gc_assets.errors import CollectionError
 
 _SHOWN = 5
 
@@ -30,14 +35,23 @@ _SHOWN = 5
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.option("--run-id", help="Only objects that this run moved there.")
+@names_run
 @click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it is due, and purge nothing.")
+@YES
 @QUIET
 @JSON
 def purge(
-    file: Path | None, repository: str | None, run_id: str | None, dry_run: bool, quiet: bool, as_json: bool
+    file: Path | None,
+    repository: str | None,
+    run_id: str | None,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Deletes objects for good that have been in quarantine for collection.quarantine_days.
+
+    Only those that RUN moved there, if it is given. The command asks before it deletes; where there is no terminal, it
+    refuses unless --yes is given.
 
     It first checks again what is live. Objects that are live again are brought back, and then the next run is a clean
     one. If that cannot be checked, nothing is deleted. May be repeated.
@@ -45,6 +59,11 @@ def purge(
     Exit status 0 if everything that was due is purged or brought back, 6 if not.
     """
     collector = open_collector(loaded_configuration(file, repository))
+    asks = not (dry_run or is_confirmed())
+    if asks and not is_on_terminal():
+        raise CollectionError("nothing was purged: give --yes where there is no terminal to ask on")
+    if asks:
+        _ask(maintenance.plan_purge(collector.open(), run_id))
     if dry_run:
         planned = maintenance.plan_purge(collector.open(), run_id)
         if as_json:
@@ -68,6 +87,18 @@ def purge(
         sys.exit(Status.INCOMPLETE)
 
 
+def _ask(planned: PurgePlan) -> None:
+    """Asks whether to delete what is due. Raises CollectionError if the answer is no."""
+    question = f"Delete {_due(planned)} for good, unless they are live by now?"
+    if not click.confirm(question, err=True):
+        raise CollectionError("it was not confirmed: nothing was purged")
+
+
+def _due(planned: PurgePlan) -> str:
+    count, total = sum(moved.copies.num_rows for moved in planned.due), sum(moved.size for moved in planned.due)
+    return f"{count:,} objects, {size(total)}"
+
+
 def _describe(planned: PurgePlan) -> Iterator[str]:
     """Lines about the objects in quarantine, run by run."""
     for moved in (*planned.due, *planned.waiting):
@@ -75,5 +106,4 @@ def _describe(planned: PurgePlan) -> Iterator[str]:
         yield f"run {moved.run_id}: {moved.copies.num_rows:,} objects, {size(moved.size)}, {due_at}"
         yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
-    count, total = sum(moved.copies.num_rows for moved in planned.due), sum(moved.size for moved in planned.due)
-    yield f"{count:,} objects, {size(total)}, would be checked and deleted unless they are live; this was a dry run"
+    yield f"{_due(planned)}, would be checked and deleted unless they are live; this was a dry run"

@@ -14,8 +14,12 @@ from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
     REPOSITORY,
+    YES,
     answer,
+    is_confirmed,
+    is_on_terminal,
     loaded_configuration,
+    names_run,
     open_collector,
     show_progress,
 )
@@ -23,6 +27,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.errors import CollectionError
 
 _SHOWN = 20
 
@@ -30,7 +35,7 @@ _SHOWN = 20
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.option("--run-id", required=True, help="The run whose deletions are undone.")
+@names_run
 @click.option(
     "--address",
     "addresses",
@@ -38,16 +43,20 @@ _SHOWN = 20
     help="Bring back this object only: relative to the storage namespace (data/…), or in full. May be given again.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
+@YES
 @JSON
 def restore(
     file: Path | None,
     repository: str | None,
-    run_id: str,
+    run_id: str | None,
     addresses: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
+
+    On a terminal it shows what would be brought back, and brings it back only with --yes. Where there is no terminal,
+    it refuses unless --yes or --dry-run is given.
 
     From quarantine, each object is copied to its address unless there is one already. In a bucket that keeps versions,
     only delete markers that the run's receipts name are removed, and only if they are still the newest version. May be
@@ -55,14 +64,22 @@ def restore(
 
     Exit status 0 if every object is back, 6 if not.
     """
-    opened = open_collector(loaded_configuration(file, repository)).open()
-    if dry_run:
+    if run_id is None:
+        raise click.UsageError("Missing argument RUN, the run whose deletions are undone.")
+    loaded = loaded_configuration(file, repository)
+    is_dry = dry_run or not is_confirmed()
+    if is_dry and not dry_run and not is_on_terminal():
+        raise CollectionError("nothing was brought back: give --yes, or --dry-run to see what would be")
+    opened = open_collector(loaded).open()
+    if is_dry:
         planned = restore_run.plan_restore(opened, run_id, addresses, show_progress)
         if as_json:
             answer(planned.to_pylist())
             return
         for line in _describe(planned):
             click.echo(line)
+        if not dry_run:
+            click.echo("nothing was brought back: give --yes to do it")
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"

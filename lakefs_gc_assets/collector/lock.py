@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pwd
+import re
 import socket
 import threading
 import uuid
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
 from functools import cache
 from typing import NotRequired, TypedDict, Unpack
 
@@ -273,6 +275,85 @@ def holder(store: ObjectStore) -> str | None:
     )
 
 
+class Life(Enum):
+    """Knowledge about the process that holds a lock."""
+
+    EXPIRED = auto()
+    LAUNCH_ENDED = auto()
+    GONE = auto()
+    ALIVE = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that somebody holds, as a person who wants to release it must know it.
+
+    Attributes:
+        holder: in words: owner, user, machine and process.
+        expires_at: the time from which the next run takes the lock by itself, UTC.
+    """
+
+    run_id: str
+    holder: str
+    acquired_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    life: Life
+
+
+def inspect(repository: OpenRepository) -> HeldLock | None:
+    """The lock and all that is known of its holder; None if nobody holds it. Raises StorageError."""
+    try:
+        facts, current = _read(repository.store)
+    except ObjectNotFound:
+        return None
+    if current.released:
+        return None
+    expires_at = current.expires_at(facts.last_modified)
+    if earliest_clock(repository) >= expires_at:
+        life = Life.EXPIRED
+    elif current.outlived_its_launch(repository.launch):
+        life = Life.LAUNCH_ENDED
+    else:
+        life = _life_of(current.process)
+    return HeldLock(current.run_id, current.holder, current.acquired_at, current.renewed_at, expires_at, life)
+
+
+def _life_of(process: str) -> Life:
+    """Whether a process lives, by its words in the lock; known only on its own machine."""
+    words = re.search(r" on (.*), process ([1-9]\d*)$", process)
+    if words is None or words[1] != socket.gethostname():
+        return Life.UNKNOWN
+    try:
+        os.kill(int(words[2]), 0)
+    except ProcessLookupError:
+        return Life.GONE
+    except (OSError, OverflowError):
+        return Life.ALIVE
+    return Life.ALIVE
+
+
+def release_inspected(repository: OpenRepository, held: HeldLock) -> None:
+    """Releases a lock that was inspected. Raises LockLost if it was renewed or changed hands since, StorageError."""
+    store = repository.store
+    try:
+        facts, current = _read(store)
+        if (current.run_id, current.acquired_at, current.renewed_at) != (
+            held.run_id,
+            held.acquired_at,
+            held.renewed_at,
+        ):
+            raise PreconditionFailed
+        released = replace(current, released=True).encode()
+        try:
+            store.put_if_match(KEY, released, _etag(facts))
+        except NotOffered:
+            store.put(KEY, released)
+    except (ObjectNotFound, PreconditionFailed):
+        raise LockLost(f"the lock {KEY} was renewed or changed hands meanwhile: its holder lives") from None
+
+
 def is_held_by(store: ObjectStore, owner: str) -> bool:
     """True if this owner has the lock and has not released it."""
     try:
@@ -472,7 +553,8 @@ def _held(current: _Record, facts: ObjectFacts) -> LockHeld:
     return LockHeld(
         f"{current.owner} collects this repository (run {current.run_id}) since {_shown(current.acquired_at)}, last "
         f"renewed {_shown(current.renewed_at)}: wait until it ends{process}. If it is dead, its lock can be taken over "
-        f"from {_shown(current.expires_at(facts.last_modified))} on, or delete {KEY}"
+        f"from {_shown(current.expires_at(facts.last_modified))} on; `lakefs-gc unlock {current.run_id}` checks that "
+        "and releases it before"
     )
 
 

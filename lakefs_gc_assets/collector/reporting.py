@@ -39,7 +39,7 @@ from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _WAY_BACK = (
-    "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore --run-id RUN --address ADDRESS` brings it back "
+    "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore RUN --address ADDRESS --yes` brings it back "
     "where the bucket keeps versions or the run moved it to quarantine"
 )
 

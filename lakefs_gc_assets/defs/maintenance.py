@@ -67,9 +67,7 @@ class PurgePlan:
     def describe_unreadable(self) -> Iterator[str]:
         """A line for each run whose copies stay."""
         for run_id, why in self.unreadable.items():
-            yield (
-                f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore --run-id {run_id}` restores it"
-            )
+            yield (f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore {run_id} --yes` restores it")
 
     def due_at(self, moved: Moved) -> datetime:
         """Time from which the objects of a run may be purged, UTC."""

@@ -145,7 +145,7 @@ def test_one_object(asked: Callable[..., str]) -> None:
 def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:
     planned = json.loads(asked("restore", "--run-id", repository.swept.run_id, "--dry-run"))
     require_documented("restore --dry-run --json", planned)
-    one = ("restore", "--run-id", repository.swept.run_id, "--address", planned[0]["address"])
+    one = ("restore", "--run-id", repository.swept.run_id, "--address", planned[0]["address"], "--yes")
     *rows, last = [json.loads(line) for line in asked(*one).splitlines()]
     require_documented("restore --json", rows)
     assert last == {"counts": {"restored": 1}}
@@ -251,7 +251,7 @@ def test_runs_forecasts_and_purges(
     assert {"forecast.html", "runs.json"} <= {Path(name).name for name in left}
     for name, content in left.items():
         planted.require_absent(repository.planted, content, name)
-    last = json.loads(asked("purge", "--quiet").splitlines()[-1])
+    last = json.loads(asked("purge", "--quiet", "--yes").splitlines()[-1])
     assert set(last) == {"counts", "bytes_freed"}
 
 

@@ -1,6 +1,7 @@
 """`lakefs-gc restore` on an embedded server whose objects lie in a bucket that keeps versions."""
 
 import json
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -93,12 +94,12 @@ def test_what_a_run_deleted_is_there_again_and_the_next_run_is_clean(deleted: De
     assert find_base_run(deleted.repository).run_id == deleted.run_id
     full = f"{deleted.repository.namespace.uri}{deleted.addresses[1]}"
 
-    one = restore("--run-id", deleted.run_id, "--address", full)
+    one = restore("--run-id", deleted.run_id, "--address", full, "--yes")
 
     assert (one.exit_code, one.stdout.splitlines()) == (0, [f"{deleted.addresses[1]}: restored", "1 restored"])
     assert deleted.statuses() == [410, 200]
 
-    both = restore("--run-id", deleted.run_id)
+    both = restore(deleted.run_id, "--yes")
 
     first, second = deleted.addresses
     assert both.exit_code == 0
@@ -123,14 +124,34 @@ def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
     assert find_base_run(deleted.repository).run_id == deleted.run_id
 
 
+def test_nothing_comes_back_unless_told(deleted: Deleted, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = restore(deleted.run_id)
+    monkeypatch.setattr(sys.modules["lakefs_gc_assets.cli.restore"], "is_on_terminal", lambda: True)
+    shown = restore(deleted.run_id)
+
+    assert refused.exit_code == Status.FAILED
+    assert refused.stderr == "lakefs-gc: nothing was brought back: give --yes, or --dry-run to see what would be\n"
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[-1] == "nothing was brought back: give --yes to do it"
+    assert shown.stdout.splitlines()[:-1] == restore(deleted.run_id, "--dry-run").stdout.splitlines()
+    assert deleted.statuses() == [410, 410]
+
+
+def test_a_run_is_named_once(deleted: Deleted) -> None:
+    for arguments in ((), (deleted.run_id, "--run-id", "c" * 20)):
+        result = restore(*arguments, "--yes")
+        assert result.exit_code == Status.USAGE and "RUN" in result.stderr
+    assert deleted.statuses() == [410, 410]
+
+
 def test_in_json(deleted: Deleted) -> None:
     first, second = deleted.addresses
     sizes = {address: len(path) for address, path in zip(deleted.addresses, PATHS, strict=True)}
     shown = restore("--run-id", deleted.run_id, "--dry-run", "--json")
     assert {row["address"]: row["size"] for row in json.loads(shown.stdout)} == sizes
-    assert restore("--run-id", deleted.run_id, "--address", first).exit_code == 0
+    assert restore("--run-id", deleted.run_id, "--address", first, "--yes").exit_code == 0
 
-    *rows, last = map(json.loads, restore("--run-id", deleted.run_id, "--json").stdout.splitlines())
+    *rows, last = map(json.loads, restore("--run-id", deleted.run_id, "--json", "--yes").stdout.splitlines())
 
     assert {row["address"]: row["fate"] for row in rows} == {first: "there already", second: "restored"}
     assert all(row.keys() == {"address", "fate", "why"} for row in rows)
@@ -140,7 +161,7 @@ def test_in_json(deleted: Deleted) -> None:
 def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) -> None:
     deleted.repository.store.delete([deleted.addresses[0]])
 
-    result = restore("--run-id", deleted.run_id)
+    result = restore(deleted.run_id, "--yes")
 
     assert result.exit_code == Status.INCOMPLETE
     lines = result.stdout.splitlines()
@@ -160,7 +181,7 @@ def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) ->
 def test_what_cannot_be_meant_changes_nothing(
     deleted: Deleted, arguments: tuple[str, ...], said: str, status: Status
 ) -> None:
-    result = restore(*(argument.replace("{run}", deleted.run_id) for argument in arguments))
+    result = restore(*(argument.replace("{run}", deleted.run_id) for argument in arguments), "--yes")
 
     assert result.exit_code == status
     assert said in result.stderr and result.stderr.count("\n") == 1
@@ -174,7 +195,7 @@ def test_a_collection_under_way_is_not_disturbed(deleted: Deleted) -> None:
         deleted.repository.store, run_id=deleted.run_id, owner="another", now=NOW, expiry=timedelta(hours=1)
     )
 
-    result = restore("--run-id", deleted.run_id)
+    result = restore(deleted.run_id, "--yes")
 
     assert result.exit_code == Status.LOCKED
     assert "another collects this repository" in result.stderr

@@ -54,7 +54,7 @@ def test_who_is_kept_out_learns_by_whom_and_until_when(store: ObjectStore) -> No
     assert f", process {os.getpid()}). If it is dead" in text
     for moment in (at, at + timedelta(minutes=90)):
         assert moment.strftime("%Y-%m-%d %H:%M:%S UTC") in text
-    assert f"delete {KEY}" in text
+    assert "`lakefs-gc unlock " in text
 
 
 def test_who_lost_the_lock_learns_that_nothing_more_may_be_deleted(local_store: ObjectStore) -> None:

@@ -119,6 +119,6 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
         assert len(found) == len(command("deleted", run_id).splitlines()) == len(sample.garbage)
         assert unreadable(lakefs, sample) == []
         assert still_stored(lakefs, sample) == []
-        assert command("restore", "--run-id", run_id).splitlines()[-1] == f"{len(sample.garbage)} restored"
+        assert command("restore", run_id, "--yes").splitlines()[-1] == f"{len(sample.garbage)} restored"
         assert len(still_stored(lakefs, sample)) == len(sample.garbage)
         assert unreadable(lakefs, sample) == []

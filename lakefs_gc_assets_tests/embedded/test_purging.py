@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -79,7 +80,8 @@ class Quarantined:
             for key in batch["key"].to_pylist()
         }
 
-    def command(self, *arguments: str, **changes: float) -> Result:
+    def command(self, *arguments: str, answer: str | None = "--yes", **changes: float) -> Result:
+        """Purges; `answer` is what somebody types, or --yes."""
         server = self.server
         collection = {"wait_before_dump_seconds": 0, "quarantine_days": 0, **changes}
         content = {
@@ -94,8 +96,8 @@ class Quarantined:
         }
         file = self.folder / "lakefs-gc.yaml"
         file.write_text(yaml.safe_dump(content))
-        given = ["purge", "--config", str(file), *arguments]
-        return CliRunner().invoke(main, given, env={"TEST_LAKEFS_SECRET": server.secret_access_key})
+        given = ["purge", "--config", str(file), *(["--yes"] if answer == "--yes" else []), *arguments]
+        return CliRunner().invoke(main, given, input=answer, env={"TEST_LAKEFS_SECRET": server.secret_access_key})
 
     def job(self, config: dict[str, Any] | None = None, **changes: Any) -> dg.ExecuteInProcessResult:
         job = build(self.loaded(**changes), SystemClock()).resolve_job_def("purge")
@@ -146,6 +148,20 @@ def branch_on(quarantined: Quarantined, commit: str, name: str = "back") -> None
     body = {"name": name, "source": commit}
     path = f"/repositories/{quarantined.repository}/branches"
     assert clients.call(quarantined.server, "POST", path, body)[0] == 201
+
+
+def test_nothing_is_purged_unless_somebody_says_so(quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = quarantined.command(answer=None)
+    monkeypatch.setattr(sys.modules["lakefs_gc_assets.cli.purge"], "is_on_terminal", lambda: True)
+    declined = quarantined.command(answer="n\n")
+
+    assert (refused.exit_code, declined.exit_code) == (1, 1)
+    assert refused.stderr == "lakefs-gc: nothing was purged: give --yes where there is no terminal to ask on\n"
+    assert "Delete 4 objects, " in declined.stderr
+    assert declined.stderr.endswith("lakefs-gc: it was not confirmed: nothing was purged\n")
+    assert len(quarantined.moved()) == 4
+    assert quarantined.command(answer="y\n").exit_code == 0
+    assert quarantined.moved() == set()
 
 
 def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarantined) -> None:

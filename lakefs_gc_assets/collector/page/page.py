@@ -377,16 +377,16 @@ def _next_steps(facts: RunFacts) -> Iterator[Element]:
         yield element("p", "The error above says what to do; then open a new run.")
         if not report.dry_run:
             yield element("p", "Some objects may be gone already. To see those that can be brought back:")
-            yield element("pre", f"lakefs-gc restore --run-id {run_id} --dry-run")
+            yield element("pre", f"lakefs-gc restore {run_id} --dry-run")
     elif report.dry_run:
         yield from _approval(facts)
     if statistics.quarantined:
         until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
         yield element("p", f"To undo the move to quarantine; it may be purged from {until:%F %T}Z on:")
-        yield element("pre", f"lakefs-gc restore --run-id {run_id}")
+        yield element("pre", f"lakefs-gc restore {run_id} --yes")
     if statistics.deleted:
         yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
-        yield element("pre", f"lakefs-gc restore --run-id {run_id}")
+        yield element("pre", f"lakefs-gc restore {run_id} --yes")
         yield element("p", "In a bucket without versions, deleted objects are gone.")
     if statistics.failed:
         yield element("p", "To see what could not be deleted, and why:")

@@ -125,7 +125,7 @@ def test_a_sweep_says_how_it_is_undone(repository: OpenRepository) -> None:
 
     assert "Sweep: some deletions failed" in told
     assert "The run freed 2.0 GiB" in told
-    assert f"lakefs-gc restore --run-id {found.run_id}" in told and "a bucket that keeps versions" in told
+    assert f"lakefs-gc restore {found.run_id} --yes" in told and "a bucket that keeps versions" in told
     assert f"lakefs-gc deleted {found.run_id}" in told
     assert "approve" not in told
 
