@@ -4,6 +4,7 @@ EMR's own Spark does the work. Frames, report and receipts are stored in the rep
 lineage shows them afterwards.
 """
 
+import shlex
 from typing import Any
 
 import boto3
@@ -117,7 +118,8 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
             "sparkSubmit": {
                 "entryPoint": settings.entry_point,
                 "sparkSubmitParameters": " ".join(
-                    f"--conf {name}={value}" for name, value in loaded.configuration.spark.config.items()
+                    f"--conf {shlex.quote(f'{name}={value}')}"
+                    for name, value in loaded.configuration.spark.config.items()
                 ),
             }
         },

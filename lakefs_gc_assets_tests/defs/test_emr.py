@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -192,3 +193,14 @@ def test_executors_get_the_credentials_of_the_store_and_no_others() -> None:
         "spark.emr-serverless.driverEnv.STORE_KEY": "EMR.secret@store/gc",
         "spark.executorEnv.STORE_KEY": "EMR.secret@store/gc",
     }
+
+
+def test_a_property_with_spaces_is_one_argument_of_spark_submit() -> None:
+    config = {"spark.driver.extraJavaOptions": "-Xss4m -Dname='a b'", "spark.plain": "1"}
+    loaded = loaded_from({"spark": {"config": config}}, "test")
+
+    driver = start_parameters(loaded.configuration.emr_serverless, loaded)["jobDriver"]["sparkSubmit"]
+
+    given = shlex.split(driver["sparkSubmitParameters"])
+    assert given == ["--conf", "spark.driver.extraJavaOptions=-Xss4m -Dname='a b'", "--conf", "spark.plain=1"]
+    assert driver["sparkSubmitParameters"].endswith("--conf spark.plain=1")
