@@ -123,7 +123,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def _leaving_in_time(as_json: bool) -> Iterator[None]:
+def _ended_in_time(as_json: bool) -> Iterator[None]:
     """Ends the process a few seconds after SIGTERM, whatever it waits for then.
 
     A thread of native code that waits for a store does not notice the signal, and to release the lock of a store that
@@ -246,7 +246,7 @@ class LazyGroup(click.Group):
                 raise NoSuchCommand(args[0], possibilities=self.list_commands(ctx), ctx=ctx)
             command = self._lazy_commands[args[0]]
             if not command.serves:
-                ctx.with_resource(_leaving_in_time(as_json="--json" in args))
+                ctx.with_resource(_ended_in_time(as_json="--json" in args))
             command.begin(args[1:])
         return super().resolve_command(ctx, args)
 

@@ -64,9 +64,9 @@ def restore(
 
     Exit status 0 if every object is back, 6 if not.
     """
+    loaded = loaded_configuration(file, repository)
     if run_id is None:
         raise click.UsageError("Missing argument RUN, the run whose deletions are undone.")
-    loaded = loaded_configuration(file, repository)
     is_dry = dry_run or not is_confirmed()
     if is_dry and not dry_run and not is_on_terminal():
         raise CollectionError("nothing was brought back: give --yes, or --dry-run to see what would be")

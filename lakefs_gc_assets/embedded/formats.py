@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import crc32c
+import google_crc32c
 from cramjam import snappy
 
 from lakefs_gc_assets.lakefs.addresses import AddressType
@@ -118,7 +118,7 @@ class _File:
             if len(smaller) < len(block) - len(block) // 8:
                 block, kind = smaller, _SNAPPY
         offset = len(self.buffer)
-        checksum = crc32c.crc32c(bytes((kind,)), crc32c.crc32c(block))
+        checksum = google_crc32c.value(block + bytes((kind,)))
         masked = ((checksum >> 15 | checksum << 17) + 0xA282_EAD8) & 0xFFFF_FFFF
         self.buffer += block + bytes((kind,)) + struct.pack("<I", masked)
         return varint(offset) + varint(len(block))

@@ -15,10 +15,10 @@ from itertools import pairwise
 from struct import Struct, unpack_from
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 from cramjam import snappy
-from crc32c import crc32c
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats import records
@@ -102,7 +102,8 @@ def _checked_length(data: memoryview, offset: int, size: int, file: str) -> int:
     end = offset + size
     if end + TRAILER_BYTES > len(data):
         raise CorruptFile(file, "block handle", f"a block of {size} bytes at {offset} ends after byte {len(data)}")
-    crc = crc32c(data[offset : end + 1])
+    # It takes no memoryview, and a block is small.
+    crc = google_crc32c.value(bytes(data[offset : end + 1]))
     rotated = crc >> 15 | (crc << 17) & 0xFFFF_FFFF
     if (rotated + _CRC_MASK_DELTA) & 0xFFFF_FFFF != _u32(data, end + 1)[0]:
         raise CorruptFile(file, "block checksum", f"the CRC32C of the block at {offset} differs from the stored one")

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import crc32c
+import google_crc32c
 from cramjam import snappy
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
@@ -63,7 +63,7 @@ def block(entries: Sequence[Record], interval: int = 16) -> bytes:
 
 def sealed(content: bytes, kind: int) -> bytes:
     """Stored bytes of a block, its type and checksum behind it."""
-    crc = crc32c.crc32c(content + bytes((kind,)))
+    crc = google_crc32c.value(content + bytes((kind,)))
     return content + bytes((kind,)) + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
