@@ -1,5 +1,7 @@
 """What `deployment/` holds: the manifest's Dagster on a real PostgreSQL, and names that must be the package's."""
 
+import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
@@ -10,7 +12,9 @@ import dagster as dg
 import pytest
 import yaml
 
+from lakefs_gc_assets.cli.metrics import HELP
 from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.records.statistics import RunStatistics, meanings
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import EMRServerlessSettings
@@ -173,6 +177,38 @@ def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:
     assert container["image"] == pod["containers"][0]["image"]
     text = (FOLDER / "Containerfile").read_text()
     assert text.count(f"ENV NUMBA_CACHE_DIR={container['command'][2]}\n") == 2
+
+
+def expressions() -> dict[str, str]:
+    """Expressions of alerts and of the dashboard's panels, by their names."""
+    [group] = yaml.safe_load((FOLDER / "prometheus-alerts.yaml").read_text())["groups"]
+    dashboard = json.loads((FOLDER / "grafana-dashboard.json").read_text())
+    panels = {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+    }
+    return {rule["alert"]: rule["expr"] for rule in group["rules"]} | panels
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_alerts_and_panels_use_figures_that_there_are(name: str) -> None:
+    expression = expressions()[name]
+    metrics = set(re.findall(r"lakefs_gc_(\w+)", expression))
+    assert metrics <= HELP.keys() and (metrics or "node_textfile_mtime_seconds" in expression)
+    kinds = set(re.findall(r'kind="(\w+)"', expression))
+    figures = {each.removesuffix("_bytes") for each in meanings(RunStatistics)}
+    assert kinds <= figures
+    assert bool(kinds) == bool(metrics & {"last_run_objects", "last_run_bytes"})
+
+
+def test_every_alert_has_a_section_about_what_to_do() -> None:
+    page = (FOLDER.parent / "docs" / "how-to" / "monitoring.md").read_text()
+    [group] = yaml.safe_load((FOLDER / "prometheus-alerts.yaml").read_text())["groups"]
+    alerts = [rule["alert"] for rule in group["rules"]]
+    assert re.findall(r"^### (LakefsGc\w+)$", page, re.MULTILINE) == alerts
+    for rule in group["rules"]:
+        assert rule["annotations"]["runbook"] == f"docs/how-to/monitoring.md#{rule['alert'].lower()}"
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
