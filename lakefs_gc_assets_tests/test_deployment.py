@@ -42,7 +42,8 @@ def test_runs_on_postgresql_as_the_manifest_sets_it_up(
     runs = replaying("small", deletes="overlay", max_candidate_share=1, sweep=True)
     with postgres() as port:
         (tmp_path / "dagster.yaml").write_text(files["dagster.yaml"].replace("port: 5432", f"port: {port}"))
-        for name, value in {**environment, "DAGSTER_POSTGRES_HOST": "127.0.0.1"}.items():
+        # This server has no certificate.
+        for name, value in {**environment, "DAGSTER_POSTGRES_HOST": "127.0.0.1", "PGSSLMODE": "disable"}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("DAGSTER_POSTGRES_PASSWORD", PASSWORD)
         monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
@@ -108,6 +109,7 @@ def test_every_pod_has_as_few_rights_as_it_needs(name: str) -> None:
             "capabilities": {"drop": ["ALL"]},
         }
     assert "livenessProbe" in container
+    assert "ephemeral-storage" in container["resources"]["requests"].keys() & container["resources"]["limits"].keys()
     assert {mount["name"] for mount in container["volumeMounts"]} == {"configuration", "home", "temporary"}
     assert "--uid 10001" in (FOLDER / "Containerfile").read_text()
 
@@ -135,7 +137,8 @@ def test_every_pod_is_reached_by_those_alone_that_are_named() -> None:
     policies = [each["spec"] for (kind, _), each in manifest().items() if kind == "NetworkPolicy"]
     reached: dict[str, list[Any]] = {}
     for policy in policies:
-        assert policy["policyTypes"] == ["Ingress"]
+        assert policy["policyTypes"] == ["Ingress", "Egress"]
+        assert all(rule["ports"] for rule in policy["egress"])
         selector = policy["podSelector"]
         names = (
             [selector["matchLabels"]["app"]] if "matchLabels" in selector else selector["matchExpressions"][0]["values"]
@@ -147,6 +150,14 @@ def test_every_pod_is_reached_by_those_alone_that_are_named() -> None:
     [code] = reached["lakefs-gc-code"]
     [callers] = code["from"][0]["podSelector"]["matchExpressions"]
     assert {*callers["values"]} == deployments().keys() - {"lakefs-gc-code"}
+
+
+def test_who_reaches_the_code_location_and_the_database_may_do_so() -> None:
+    for policy in (each["spec"] for (kind, _), each in manifest().items() if kind == "NetworkPolicy"):
+        ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+        is_code = policy["podSelector"].get("matchLabels") == {"app": "lakefs-gc-code"}
+        assert {53, 5432} <= ports and (443 if is_code else 4000) in ports
+    assert manifest()["ConfigMap", "lakefs-gc-environment"]["data"]["PGSSLMODE"] == "require"
 
 
 def test_the_images_have_what_settings_point_to() -> None:
