@@ -83,6 +83,7 @@ CREDENTIALS = (
     "account_key",
     "sas_token",
     "client_secret",
+    "signing_key",
 )
 """Settings of `store` that other processes read from their own environment where the file takes them from there."""
 
@@ -136,6 +137,11 @@ class StoreSettings(Settings):
         default="",
         description="Folder that a local:// storage namespace is relative to, as in lakeFS's blockstore.local.path.",
     )
+    signing_key: str = _secret(
+        "Keys of at least 32 characters, separated by blanks or commas, by which the files of runs are signed (with "
+        "the first) and verified (with any). Files without a signature count as damaged then. Empty: files are not "
+        "signed"
+    )
     from_environment: dict[str, str] = Field(
         default_factory=dict,
         description="Credentials that are in environment variables: the variable's name by that of the setting. "
@@ -167,8 +173,8 @@ class StoreSettings(Settings):
             if variable not in os.environ:
                 raise ConfigurationError(
                     f"store.{name} is to come from the environment variable {variable}, which is not set on "
-                    f"{os.uname().nodename}: executors of Spark are told its name alone. Set it for them as well, or "
-                    "give them a role that may use the bucket"
+                    f"{os.uname().nodename}: executors of Spark are told its name alone. Set it for them as well"
+                    + ("" if name == "signing_key" else ", or give them a role that may use the bucket")
                 )
         return self.model_copy(update={name: os.environ[variable] for name, variable in self.from_environment.items()})
 

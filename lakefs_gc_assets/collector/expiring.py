@@ -325,13 +325,13 @@ def preparations_of(store: ObjectStore, run_id: str, entries: Collection[str]) -
 
 
 def _by_manifest(store: ObjectStore, key: str) -> Sequence[object]:
-    data = get_if_there(store, key)
-    if data is None:
-        return ()
     try:
+        data = get_if_there(store, key)
+        if data is None:
+            return ()
         content = json.loads(data)
         records_json.require_digest(content)
         ids = content["figures"]["server_run_ids"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (CorruptFile, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
     return ids if isinstance(ids, list) else ()

@@ -35,7 +35,7 @@ def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
     if not settings.endpoint_url and resource.endpoint_url:
         changes["path_style"] = True  # As the resource's own client does.
     own_credentials = (settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)
-    if not any((*own_credentials, settings.from_environment)):
+    if not any((*own_credentials, settings.from_environment.keys() - {"signing_key"})):
         changes |= {
             "profile": resource.profile_name or "",
             "access_key_id": resource.aws_access_key_id or "",

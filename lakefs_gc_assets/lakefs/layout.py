@@ -110,6 +110,8 @@ def as_datetime(seconds: int) -> datetime:
 
 DATA_PREFIX = "data/"
 METADATA_PREFIX = "_lakefs/"
+RUNS_PREFIX = f"{METADATA_PREFIX}retention/gc/uncommitted/"
+"""Folder of the server's preparations of uncommitted data, and of our runs."""
 LEGACY_WINDOW = "legacy"
 OTHER_WINDOW = "other"
 SLICE_SPAN_SECONDS = 3600

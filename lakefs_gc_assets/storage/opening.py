@@ -10,6 +10,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import azure, gcs, local, s3
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, StoreKind
+from lakefs_gc_assets.storage.signing import SignedStore, Signer
 
 KINDS = (s3.KIND, gcs.KIND, azure.KIND, local.KIND)
 
@@ -41,7 +42,10 @@ def open_store(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
             "or the account says"
         )
     with requiring(kind.extra, namespace.uri) if kind.extra else nullcontext():
-        return kind.open(settings, namespace)
+        store = kind.open(settings, namespace)
+    if not settings.signing_key:
+        return store
+    return SignedStore(store, Signer.from_setting(settings.signing_key, namespace.uri))
 
 
 def readable_path(opener: OpensStore, key: str) -> str:

@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts
 from lakefs_gc_assets.storage.objects import delete_all
+from lakefs_gc_assets.storage.signing import content_name, is_content_name
 
 ROOT = f"{run_folder.ROOT}facts/"
 """Folder of all facts."""
@@ -100,7 +101,7 @@ class FactFile:
         length: in bytes.
         values: how many it has.
         end: bytes of its end, from the last row group on.
-        digest: SHA-256 of the end.
+        digest: of the end, see `signing.content_name`.
     """
 
     key: str
@@ -174,8 +175,8 @@ def put(kind: FactKind, store: ObjectStore, folder: str, rows: pa.Table) -> str:
         rows: of the kind's schema; the metadata of their schema is stored as well.
     """
     data, end = _encode(kind, rows)
-    digest = hashlib.sha256(data[len(data) - end :]).hexdigest()
-    key = f"{folder}{kind.version}-{len(kind.values(rows))}-{end}-{digest}.parquet"
+    beginning = f"{folder}{kind.version}-{len(kind.values(rows))}-{end}"
+    key = f"{beginning}-{content_name(store, beginning, data[len(data) - end :])}.parquet"
     store.put(key, data)
     return key
 
@@ -237,8 +238,9 @@ class StoredFacts:
             self._fetch((file.length - file.end, file.length))
         else:
             self._data = self._whole()
-        if hashlib.sha256(self._data[len(self._data) - file.end :]).hexdigest() != file.digest:
-            raise self._damaged("the file was changed after it was written")
+        beginning = file.key.removesuffix(f"-{file.digest}.parquet")
+        if not is_content_name(store, file.digest, beginning, self._data[len(self._data) - file.end :]):
+            raise self._damaged("the file was changed after it was written, or is not signed by our key")
         with tables.opened(self._data, file.key, kind.what) as stored:
             self._footer = stored.metadata
             self.metadata: dict[bytes, bytes] = dict(stored.schema_arrow.metadata)

@@ -227,8 +227,8 @@ def read_undeletable(store: ObjectStore) -> tuple[Undeletable, ...]:
 
     Raises StorageError where the store cannot be asked.
     """
-    data = get_if_there(store, UNDELETABLE_KEY)
     try:
+        data = get_if_there(store, UNDELETABLE_KEY)
         return () if data is None else records_json.decode(_Undeletables, FORMAT_VERSION, data, UNDELETABLE_KEY).entries
     except CorruptFile:
         return ()

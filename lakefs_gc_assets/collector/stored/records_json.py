@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.signing import SIGNATURE
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -52,9 +53,15 @@ def with_digest(content: dict[str, Any]) -> bytes:
 
 
 def require_digest(content: dict[str, Any]) -> None:
-    """Raises ValueError where the digest in a JSON object is not that of its other entries."""
+    """Raises ValueError where the digest in a JSON object is not that of its other entries, or it is still signed."""
+    _require_no_signature(content)
     if content.get(_DIGEST) != _digest(content):
         raise ValueError(f"it was changed after it was written: {_DIGEST} is not the digest of its other entries")
+
+
+def _require_no_signature(content: dict[str, Any]) -> None:
+    if SIGNATURE in content:
+        raise ValueError("it is signed, and no key is set: set store.signing_key to the key that it was written with")
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -76,6 +83,7 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str, added:
         stated = content.get("format_version")
         if stated != format_version:
             raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")
+        _require_no_signature(content)
         lacking = {name for name in added if name not in content}
         if differing := content.keys() ^ ({_DIGEST, *_names(kind)} - lacking):
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")

@@ -13,7 +13,7 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
-ROOT = "_lakefs/retention/gc/uncommitted/"
+ROOT = layout.RUNS_PREFIX
 _ONE_NAME = re.compile(r"[\w-]+", re.ASCII)
 
 

@@ -1,0 +1,199 @@
+"""Signatures of the files that runs leave in the store, so that no run believes what somebody else wrote there.
+
+A store with keys signs each record and table as it is written, and verifies it as it is read; callers see the content
+without the signature. A file that is not signed by one of the keys counts as damaged, and nothing is done on its
+strength. The signature covers the storage namespace, the file's own key and its content, so that a file of another
+repository or run cannot take its place. It is an HMAC with SHA-256.
+
+Not signed are files whose digest a signed file names, facts, whose names have the signature, and files that decide
+nothing: see `is_signed`. Nor is anything that lakeFS writes.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
+from lakefs_gc_assets.lakefs.layout import RUNS_PREFIX
+from lakefs_gc_assets.storage.interface import (
+    DeleteOutcome,
+    Level,
+    ObjectFacts,
+    ObjectStore,
+    ReadsParts,
+)
+
+SIGNATURE = "signature"
+"""The entry of a JSON record with its signature."""
+SHORTEST_KEY = 32
+"""Characters of a key."""
+_SEPARATORS = re.compile(r"[\s,]+")
+_SIGNED = re.compile(
+    r"(?!lock\.json|facts/|[^/]+/uncommitted/)(?:[^/]+/)*(?!part-|read-earlier-|counted\.)[^/]+\.(?:json|parquet)"
+)
+_BROKEN_OFF = re.compile(r"_lakefs/retention/gc/quarantine/[^/]+/purging/[^/]+")
+"""Lists of the copies that a purge is about to delete."""
+_IN_RECORD, _IN_TABLE = (f',"{SIGNATURE}": "'.encode(), b'"'), (b"lakefs-gc signature ", b"")
+_DIGITS = 64
+_DIGITS_ONLY = re.compile(rb"[0-9a-f]{64}")
+_PARQUET_END = 8
+"""Bytes of a table behind its footer: the footer's length in four, and four that are the same in all."""
+_FURTHER_METHODS = ("list_between", "remove_delete_marker", "copy", "copy_if_absent")
+"""Methods that some stores have beside those of every store, and that read or write no signed file."""
+
+
+def is_signed(key: str) -> bool:
+    """True for a file that is signed: each list of a purge, and each record and table of runs, but for these.
+
+    The lock is taken anew by every run. Parts of frames and ids read earlier are named, with their digest, by a signed
+    file. Counts for a page only show. What lies in a folder `uncommitted/` is the server's.
+    """
+    if key.startswith(RUNS_PREFIX):
+        return _SIGNED.fullmatch(key, len(RUNS_PREFIX)) is not None
+    return _BROKEN_OFF.fullmatch(key) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Signs files of one storage namespace with the first of some keys, and verifies them with all. Never shown."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+    namespace: str
+
+    @classmethod
+    def from_setting(cls, text: str, namespace: str) -> "Signer":
+        """The keys of `store.signing_key`. Raises ConfigurationError for one that is too short."""
+        keys = [key for key in _SEPARATORS.split(text) if key]
+        if not keys or min(map(len, keys)) < SHORTEST_KEY:
+            raise ConfigurationError(
+                f"store.signing_key: each key has at least {SHORTEST_KEY} characters; `openssl rand -hex 32` makes one"
+            )
+        return cls(tuple(key.encode() for key in keys), namespace)
+
+    def sign(self, key: str, data: bytes | bytearray) -> str:
+        """The signature of a file, in 64 hexadecimal digits."""
+        return self._sign(self.keys[0], key, data)
+
+    def is_signature(self, signature: str, key: str, data: bytes | bytearray) -> bool:
+        """True if a text is the signature of this very file by one of the keys."""
+        return any(hmac.compare_digest(self._sign(each, key, data), signature) for each in self.keys)
+
+    def _sign(self, secret: bytes, key: str, data: bytes | bytearray) -> str:
+        header = json.dumps(["lakefs-gc-assets 1", self.namespace, key]).encode()
+        signature = hmac.new(secret, header + b"\n", hashlib.sha256)
+        signature.update(data)
+        return signature.hexdigest()
+
+
+def content_name(store: object, key: str, data: bytes | bytearray) -> str:
+    """64 hexadecimal digits that name the content of a file: its signature where the store signs, else its SHA-256."""
+    if isinstance(store, SignedStore):
+        return store.signer.sign(key, data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def is_content_name(store: object, name: str, key: str, data: bytes | bytearray) -> bool:
+    """True if `content_name` gives this name for a file, with any of the keys."""
+    if isinstance(store, SignedStore):
+        return store.signer.is_signature(name, key, data)
+    return hashlib.sha256(data).hexdigest() == name
+
+
+class SignedStore:
+    """A store that signs the files of runs, and verifies them; all else it leaves to the store below it.
+
+    It has those of the further abilities of stores that the store below it has.
+    """
+
+    def __init__(self, store: ObjectStore, signer: Signer) -> None:
+        self._store = store
+        self.signer = signer
+        self.delete_limit = store.delete_limit
+        # `isinstance` asks each object for the methods of a protocol.
+        for method in _FURTHER_METHODS:
+            if hasattr(store, method):
+                setattr(self, method, getattr(store, method))
+        if isinstance(store, ReadsParts):
+            self.get_part = self._get_part
+
+    def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        """See ObjectStore.list."""
+        return self._store.list(prefix)
+
+    def list_level(self, prefix: str) -> Level:
+        """See ObjectStore.list_level."""
+        return self._store.list_level(prefix)
+
+    def get(self, key: str) -> bytes:
+        """See ObjectStore.get; without the signature. Raises also CorruptFile where a file is not signed."""
+        data = self._store.get(key)
+        return self._verified(key, data) if is_signed(key) else data
+
+    def head(self, key: str) -> ObjectFacts:
+        """See ObjectStore.head; the size is that of the stored file, with its signature."""
+        return self._store.head(key)
+
+    def put(self, key: str, data: bytes) -> str | None:
+        """See ObjectStore.put."""
+        return self._store.put(key, self._signed(key, data))
+
+    def put_if_absent(self, key: str, data: bytes) -> str:
+        """See ObjectStore.put_if_absent."""
+        return self._store.put_if_absent(key, self._signed(key, data))
+
+    def put_if_match(self, key: str, data: bytes, etag: str) -> str:
+        """See ObjectStore.put_if_match."""
+        return self._store.put_if_match(key, self._signed(key, data), etag)
+
+    def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+        """See ObjectStore.delete."""
+        return self._store.delete(keys)
+
+    def _get_part(self, key: str, start: int, end: int) -> bytes:
+        assert not is_signed(key) and isinstance(self._store, ReadsParts), key
+        return self._store.get_part(key, start, end)
+
+    def _signed(self, key: str, data: bytes) -> bytes:
+        if not is_signed(key):
+            return data
+        place, (begins, ends) = _place(key, data), _around(key)
+        return b"".join((data[:place], begins, self.signer.sign(key, data).encode(), ends, data[place:]))
+
+    def _verified(self, key: str, stored: bytes) -> bytes:
+        end, (begins, ends) = _place(key, stored), _around(key)
+        start = end - len(begins) - _DIGITS - len(ends)
+        signature = stored[start + len(begins) : end - len(ends)]
+        if start < 0 or stored[start:end] != begins + signature + ends or not _DIGITS_ONLY.fullmatch(signature):
+            raise CorruptFile(
+                key,
+                SIGNATURE,
+                "it is not signed, and store.signing_key is set: it was written before that, or by somebody else",
+            )
+        data = stored[:start] + stored[end:]
+        if not self.signer.is_signature(signature.decode(), key, data):
+            raise CorruptFile(
+                key,
+                SIGNATURE,
+                "it was not signed by a key of store.signing_key, or was changed, moved or copied after that",
+            )
+        return data
+
+
+def _around(key: str) -> tuple[bytes, bytes]:
+    """What stands before and after a signature: an entry of a record, or text that no reader of a table looks at."""
+    return _IN_RECORD if key.endswith(".json") else _IN_TABLE
+
+
+def _place(key: str, data: bytes) -> int:
+    """Where a signature begins in a file without one, and ends in a file with one.
+
+    It is the end of a record, or the place right before the footer of a table.
+    """
+    if key.endswith(".json"):
+        return len(data) - 1
+    return len(data) - _PARQUET_END - int.from_bytes(data[-_PARQUET_END:][:4], "little")
