@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -175,6 +176,25 @@ def test_the_image_of_the_webservers_has_the_ui() -> None:
     dagster, executor = text.split("\nFROM ${SPARK_IMAGE} AS executor\n")
     assert '".[azure,gcs,ui]"' in dagster
     assert '".[azure,gcs]"' in executor
+
+
+def test_what_installs_and_builds_is_pinned_by_the_lock() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    lock = FOLDER.parent / "requirements.lock"
+    programs = re.findall(r"RUN (awk '.*') requirements.lock > /tmp/uv.txt", text)
+    assert len(programs) == 2
+    for program in programs:
+        pinned = subprocess.run([*shlex.split(program), str(lock)], capture_output=True, text=True, check=True).stdout
+        first, *hashes = pinned.splitlines()
+        assert first.startswith("uv==") and hashes
+        assert all(line.startswith("    --hash=sha256:") for line in hashes)
+        assert not hashes[-1].endswith("\\")
+    assert (
+        text.count("--require-hashes --requirement /tmp/uv.txt")
+        == text.count("--build-constraints requirements.lock")
+        == 2
+    )
+    assert re.search(r"^hatchling==", lock.read_text(), re.MULTILINE)
 
 
 def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:

