@@ -124,6 +124,19 @@ def test_a_forged_checkpoint_deletes_live_objects_only_without_a_key(repository:
     assert not keys or "report.json: signature: it is not signed" in (ended.why_clean or "")
 
 
+def test_without_a_key_a_branch_is_asked_for_what_its_head_holds(repository: Repository) -> None:
+    repository.keys = ""
+    addresses = [repository.upload(path, path, 30) for path in ("one", "two")]
+    clients.commit(repository.server, "first")
+    base = repository.runs().collect()
+    repository.forge_pending(base, addresses)
+    runs = repository.runs()
+    ended = runs.collect(Flow.OPTIMIZED)
+    assert ended.flow == Flow.OPTIMIZED, ended.why_clean
+    assert [repository.is_there(address) for address in addresses] == [True, True]
+    assert any("asked for 2 paths that may have the content of a candidate" in line for line in runs.lines)
+
+
 def test_runs_build_on_runs_of_their_keys_alone(repository: Repository) -> None:
     live_in_history(repository)
     repository.keys = ""
