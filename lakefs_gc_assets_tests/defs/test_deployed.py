@@ -117,6 +117,12 @@ def test_what_is_set_beside_it_goes_before_and_credentials_are_never_mixed() -> 
     assert deployed.with_s3(own, THEIRS) == own
 
 
+def test_a_signing_key_of_ones_own_leaves_the_credentials_to_the_resource() -> None:
+    own = OWN.model_copy(update={"signing_key": "k" * 32, "from_environment": {"signing_key": "SIGNING"}})
+    settings = deployed.with_s3(own, THEIRS)
+    assert (settings.access_key_id, settings.signing_key) == ("key", "k" * 32)
+
+
 @pytest.mark.parametrize(
     ("theirs", "own", "said"),
     [

@@ -145,6 +145,13 @@ def test_a_store_signs_where_a_key_is_set_and_no_text_shows_it(tmp_path: Path, m
         assert KEY not in shown
 
 
+def test_an_executor_without_the_key_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIGNING", raising=False)
+    settings = StoreSettings(local_root=str(tmp_path), signing_key=KEY, from_environment={"signing_key": "SIGNING"})
+    with pytest.raises(ConfigurationError, match=r"store\.signing_key .* SIGNING, which is not set .* as well$"):
+        StoreOpener(settings, "local://repo/").open()
+
+
 @pytest.mark.parametrize("keys", ["short", f"{KEY},short", " ", ","])
 def test_a_short_key_is_refused_and_not_repeated(keys: str) -> None:
     with pytest.raises(ConfigurationError, match="at least 32 characters") as refused:
