@@ -4,6 +4,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import boto3
@@ -16,9 +17,10 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.s3 import client
 from lakefs_gc_assets.storage.s3.client import address, connect
 from lakefs_gc_assets_tests import private_authority
-from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, S3Server
+from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, Faults, S3Server
 
 
 @pytest.fixture(autouse=True)
@@ -214,3 +216,23 @@ def test_what_one_store_read_of_the_service_no_other_reads_again(monkeypatch: py
     assert connect(other, "bucket").client.meta.region_name == "eu-west-2"
     with pytest.raises(AssertionError, match="is read again"):
         boto3.Session(region_name="eu-west-1").client("s3")
+
+
+def test_a_wait_for_a_busy_service_is_shown_once_in_a_while(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(cloud, "ATTEMPTS", 6)
+    monkeypatch.setattr(client, "_warned", {})
+    answers = iter(["503 Slow Down"] * 5)
+    busy = Faults(answer=lambda _: (status, b"") if (status := next(answers, None)) else None)
+    store = open_store(s3_server.settings(), Namespace.parse(f"s3://{s3_server.new_bucket()}/a"))
+
+    with s3_server.failing(busy):
+        assert list(store.list("")) == []
+
+    [shown] = caplog.messages
+    assert shown == "waiting for the store: ListObjectsV2 was answered 503, attempt 3 of 6"
+    caplog.clear()
+    list(store.list(""))
+    assert caplog.messages == []
