@@ -35,6 +35,9 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
 
+_CELLS_PLOTTED = 200
+"""With more, Dagster takes minutes: it looks each cell up among all of them, and copies what it was told before."""
+
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
     """Lists what is stored."""
@@ -270,8 +273,9 @@ class SparkHost:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Adds metadata of each cell for the UI, which plots its numbers only."""
-    for cell in context.partition_keys:
+    """Adds metadata of each cell for the UI, which plots its numbers only; nothing of runs over many windows."""
+    cells = context.partition_keys
+    for cell in cells if len(cells) <= _CELLS_PLOTTED else ():
         assert isinstance(cell, dg.MultiPartitionKey)
         shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
         context.add_asset_metadata(shown, context.asset_key, cell)

@@ -24,6 +24,7 @@ from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
 from lakefs_gc_assets.results import Table
 
 PREVIEW_ROWS = 20
+_COUNTS_SHOWN = 50
 FRAME_TYPE = dg.PythonObjectDagsterType(StoredFrame)
 """Type of what the five assets pass on. Dagster cannot read generic types from annotations."""
 
@@ -193,6 +194,8 @@ def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:
 def _counts(what: str, counts: dict[str, int]) -> str:
     # Counts come first, since a long name would push them out of sight.
     lines = [f"| {count:,} | {plain(name)} |" for name, count in sorted(counts.items())]
+    if len(lines) > _COUNTS_SHOWN:
+        lines[_COUNTS_SHOWN:] = [f"| | {len(lines) - _COUNTS_SHOWN:,} more, which are not shown |"]
     return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 

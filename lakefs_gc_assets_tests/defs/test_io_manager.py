@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import dagster as dg
 import pandas as pd
@@ -27,6 +28,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.assets import _note_cells
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
 from lakefs_gc_assets.defs.pages import column_lineage
@@ -143,6 +145,21 @@ def test_an_empty_frame_is_shown_as_such(s3_server: S3Server, bucket: str) -> No
 
     assert "| rows | 0 rows, 0 B |" in text(shown, "frame")
     assert text(shown, "preview") == text(shown, "rows_by_window") == "no rows"
+
+
+def test_metadata_of_a_run_over_many_windows_stays_small(s3_server: S3Server, bucket: str) -> None:
+    """Dagster copies it to each cell."""
+    rows = [listed(f"data/{number:03}", slice_window=f"2026-01-01T{number:03}") for number in range(300)]
+    frame = stored(s3_server, bucket, rows, STORE_DF, LISTED_FIGURES)
+
+    lines = text(metadata(frame), "rows_by_window").splitlines()
+
+    assert len(lines) == 2 + 50 + 1 and lines[-1] == "| | 250 more, which are not shown |"
+    for count in (200, 201):
+        context = mock.Mock()
+        context.partition_keys = [dg.MultiPartitionKey({"run_id": "a", "slice": str(each)}) for each in range(count)]
+        _note_cells(context, frame.manifest)
+        assert context.add_asset_metadata.call_count == (200 if count == 200 else 0)
 
 
 @pytest.mark.parametrize("name", MODELS)

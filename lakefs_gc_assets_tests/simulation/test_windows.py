@@ -6,9 +6,13 @@ The histories are those of runs that build on each other. Half of the runs are l
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector.incremental import checkpoint_writer
+from lakefs_gc_assets.collector.incremental.checkpoint_writer import is_limited
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import chains, rules_chains
 from lakefs_gc_assets_tests.simulation.drawn import fresh
@@ -52,3 +56,18 @@ def test_no_history_breaks_a_rule(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", ["optimized", "unified"])
 def test_nor_do_more_of_them(kind: Kind, part: int) -> None:
     played(kind, fresh(_QUICK, _HISTORIES)[part::8])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["optimized", "unified"])
+def test_many_runs_leave_out_windows(kind: Kind) -> None:
+    limited: list[bool] = []
+
+    def watched(listed: Any, universe: Any) -> bool:
+        limited.append(is_limited(listed, universe))
+        return limited[-1]
+
+    with mock.patch.object(checkpoint_writer, "is_limited", watched):
+        results = played(kind, range(12))
+    assert sum(limited) > 10 and limited.count(False) > 10, (sum(limited), len(limited))
+    assert sum(result.deleted for result in results) > 50
