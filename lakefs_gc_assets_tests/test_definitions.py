@@ -69,7 +69,8 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
     forecast = graph.get(dg.AssetKey(FORECAST))
     # "Materialize all" makes all that is drawn and can be: a run makes no forecast.
     assert (forecast.partitions_def, forecast.is_executable) == (None, False)
-    assert forecast.group_name == "retention"
+    # The lineage of a single group opens on its assets.
+    assert forecast.group_name == "garbage_collection"
     for key in map(dg.AssetKey, STEPS):
         node = graph.get(key)
         partitions = node.partitions_def
@@ -159,10 +160,7 @@ def test_several_repositories_share_nothing() -> None:
     assert len(graph.asset_check_keys) == 2 * 11
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
-        assert {node.group_name for node in own} == {
-            f"garbage_collection_{identifier}",
-            f"retention_{identifier}",
-        }
+        assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
         assert {parent.path[0] for node in own for parent in node.parent_keys} == {identifier}
         assert {node.partitions_def for node in own} == {RunPartitions(partitions).definition, None}
         collect = both.resolve_job_def(f"collect_{identifier}")
@@ -263,5 +261,5 @@ def test_every_asset_says_whose_it_is() -> None:
     for spec in specs:
         assert spec.owners == ["team:data", "ops@example.com"]
         assert (spec.tags["tier"], spec.tags["lakefs/repository"]) == ("cold", "my_data")
-        assert spec.group_name == ("retention" if spec.key.path == [FORECAST] else "garbage_collection")
+        assert spec.group_name == "garbage_collection"
         assert spec.kinds

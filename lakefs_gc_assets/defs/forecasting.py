@@ -101,7 +101,7 @@ def define(names: Names) -> dg.AssetSpec:
         description=f"Bytes that other retention rules would free in {names.repository}: exactly those that a run of "
         "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
         "freed without it. It deletes nothing, takes no lock, and may be made beside a run.",
-        group_name=names.qualified("retention"),
+        group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
     )
 

@@ -358,6 +358,7 @@ def playground(
         content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
         content["automation"] = _SOON
+        content["collection"]["sweep_mode"] = "quarantine"  # So that there is something to undo.
         file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         say(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
         say(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}")

@@ -25,6 +25,7 @@ def test_the_environment_leads_to_the_sample(tmp_path: Path, monkeypatch: pytest
         loaded = load(Path(environment[CONFIGURATION_VARIABLE]))
         repository = running.opened(loaded, SystemClock()).open()
         assert repository.facts.id == REPOSITORY
+        assert repository.settings.quarantines, "a sweep can be undone"
         assert repository.store.list_level("data/").prefixes
         before = set(repository.store.list_level("data/").prefixes)
     with playground(tmp_path, rules="oss", objects=60, port=0) as environment:
