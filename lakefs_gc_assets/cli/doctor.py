@@ -79,8 +79,8 @@ def _find_spark() -> Finding:
 def _services(configuration: Configuration) -> Services:
     settings, clock = configuration.lakefs, SystemClock()
     brief = {
-        "connect_timeout_seconds": min(3, settings.connect_timeout_seconds),
-        "read_timeout_seconds": min(4, settings.read_timeout_seconds),
+        "connect_timeout_seconds": min(2, settings.connect_timeout_seconds),
+        "read_timeout_seconds": min(3, settings.read_timeout_seconds),
         "retries": min(1, settings.retries),
     }
     return Services(

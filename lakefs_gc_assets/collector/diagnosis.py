@@ -134,7 +134,7 @@ class Services:
 
     Attributes:
         api: client of the server.
-        first_api: client of the same server that gives up within nine seconds, for the first call.
+        first_api: client of the same server that gives up within eight seconds, for the first call.
         open_store: opens the store of a storage namespace; raises CollectionError.
     """
 

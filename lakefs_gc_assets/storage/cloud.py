@@ -76,7 +76,7 @@ class Answer:
 
 @contextmanager
 def first_contact() -> Iterator[None]:
-    """Within it stores are opened and asked with so little patience that a request fails within nine seconds."""
+    """Within it stores are opened and asked with so little patience that a request fails within seven seconds."""
     token = _FIRST_CONTACT.set(True)
     try:
         yield
@@ -96,12 +96,12 @@ def retry_for() -> timedelta:
 
 def connect_timeout() -> timedelta:
     """How long to wait for a connection."""
-    return min(timedelta(seconds=3), CONNECT_TIMEOUT) if _FIRST_CONTACT.get() else CONNECT_TIMEOUT
+    return min(timedelta(seconds=2), CONNECT_TIMEOUT) if _FIRST_CONTACT.get() else CONNECT_TIMEOUT
 
 
 def read_timeout() -> timedelta:
     """How long nothing may arrive."""
-    return min(timedelta(seconds=4), READ_TIMEOUT) if _FIRST_CONTACT.get() else READ_TIMEOUT
+    return min(timedelta(seconds=3), READ_TIMEOUT) if _FIRST_CONTACT.get() else READ_TIMEOUT
 
 
 def pause_after(failed: int) -> float:
