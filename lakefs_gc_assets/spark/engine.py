@@ -271,7 +271,7 @@ class SparkEngine:
     def collect(self, rows: Rows, limit: int | None = None) -> pa.Table:
         """The rows in the driver, at most so many: no task sends more."""
         dataframe = dataframe_of(rows)
-        return (dataframe if limit is None else dataframe.limit(limit)).toArrow()
+        return tasks.collect(dataframe if limit is None else dataframe.limit(limit))
 
     @in_driver_where_held
     def count_by_sets(self, *frames: Rows, count: int) -> dict[int, int]:

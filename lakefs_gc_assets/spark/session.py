@@ -236,8 +236,10 @@ def say_nothing_of_a_java_that_ended() -> None:
         if not isinstance(sys.exception(), EOFError | ConnectionError):
             socketserver.BaseServer.handle_error(server, request, client_address)
 
-    for kind in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
-        kind.handle_error = handle_error  # type: ignore[method-assign, assignment]
+    # Their names differ between versions of Spark.
+    for kind in vars(accumulators).values():
+        if isinstance(kind, type) and issubclass(kind, socketserver.BaseServer):
+            kind.handle_error = handle_error  # type: ignore[method-assign, assignment]
     logging.getLogger().addFilter(_is_not_of_the_gateway)
 
 
@@ -258,20 +260,21 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
         if launch.is_started():
             yield spark_properties
             return
-        with _properties_file(spark_properties) as file:
-            is_local = settings.master.startswith("local")
+        is_local = settings.master.startswith("local")
+        with _properties_file(spark_properties, launch.default_properties(is_local)) as file:
             has_own_workers = is_local and spark_properties[_DAEMON] == _OUR_DAEMON
             launch.launch(file, is_local, has_own_workers)
         yield {}
 
 
 @contextmanager
-def _properties_file(spark_properties: Mapping[str, str]) -> Iterator[Path]:
-    """A file of properties that only this user can read; it is gone at the exit.
+def _properties_file(spark_properties: Mapping[str, str], defaults: bytes) -> Iterator[Path]:
+    """A file of properties that only this user can read, after those they override; it is gone at the exit.
 
     On Linux it lies in memory: a file on disk would stay, with its secrets, if this process were killed meanwhile.
     """
-    content = "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in spark_properties.items()).encode()
+    own = "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in spark_properties.items()).encode()
+    content = b"\n\n".join((defaults, own))
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("session.properties"), "wb") as memory:
             os.fchmod(memory.fileno(), 0o600)

@@ -14,11 +14,13 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any, Concatenate, ParamSpec
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyspark.sql.functions as F
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine, as_declared
@@ -32,6 +34,8 @@ WORK = pa.schema([pa.field("task", pa.int32()), pa.field("piece", pa.int32()), p
 _PIECE = 4 * 1024 * 1024
 """Bytes of a piece: Spark sends none of more than 128 MB to a task."""
 _PICKLED = CPickleSerializer()
+_HAS_ARROW = hasattr(DataFrame, "toArrow")
+"""True if sessions take and give tables of Arrow: from Spark 4.0 on."""
 
 
 def pack(groups: Iterable[Sequence[Any]]) -> list[bytes]:
@@ -43,10 +47,37 @@ def as_rows(work: Sequence[bytes]) -> pa.Table:
     """The results of `pack` as rows (WORK), each in its own batch: for large rows, Spark makes a task of each batch."""
     pieces = [
         pa.record_batch([[task], [piece], [data[start : start + _PIECE]]], schema=WORK)
-        for task, data in enumerate(work)
+        for task, data in zip(numbers_of_partitions(len(work)), work, strict=True)
         for piece, start in enumerate(range(0, len(data), _PIECE))
     ]
     return pa.Table.from_batches(pieces, WORK)
+
+
+def numbers_of_partitions(count: int) -> list[int]:
+    """Ascending numbers that `DataFrame.repartition` sends to `count` partitions, one to each.
+
+    `repartitionById` needs none, but is new in Spark 4.1. Spark takes the 32-bit Murmur3 hash of the number. If it took
+    another hash, some tasks would have no work and say so.
+    """
+    partitions, numbers = np.empty(0, np.uint32), np.empty(0, np.int64)
+    candidates = count
+    while len(partitions) < count:
+        candidates *= 2
+        partitions, numbers = np.unique(_murmur3(candidates).view(np.int32) % count, return_index=True)
+    return sorted(numbers.tolist())
+
+
+def _murmur3(count: int) -> npt.NDArray[np.uint32]:
+    """Spark's hashes of the 32-bit numbers below `count`, by its seed 42."""
+
+    def rotated(values: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
+        return values << np.uint32(bits) | values >> np.uint32(32 - bits)
+
+    mixed = rotated(np.arange(count, dtype=np.uint32) * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    hashed = rotated(mixed ^ np.uint32(42), 13) * np.uint32(5) + np.uint32(0xE6546B64) ^ np.uint32(4)
+    hashed = (hashed ^ hashed >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    hashed = (hashed ^ hashed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    return hashed ^ hashed >> np.uint32(16)
 
 
 def of_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
@@ -296,7 +327,8 @@ def _dealt(rows: Reading) -> Mapped:
     work = pack(rows.groups)
     unpack: Callable[[Iterable[pa.RecordBatch]], Iterator[Any]]
     if sum(map(len, work)) > WITH_FUNCTION:
-        dealt = of_table(spark, as_rows(work)).repartitionById(len(work), "task")
+        # Each task's number is one that Spark sends to a partition of its own.
+        dealt = of_table(spark, as_rows(work)).repartition(len(work), "task")
         unpack = of_rows
     else:
         dealt, unpack = spark.range(0, len(work), 1, max(1, len(work))), partial(of_numbers, work)
@@ -347,8 +379,29 @@ def of_table(spark: SparkSession, table: pa.Table) -> DataFrame:
     Of a list of tuples Spark makes rows in Python workers of another kind, for which it starts a second daemon.
     """
     # Spark takes a batch without rows for the last one, and leaves out all that come after it.
-    filled = pa.Table.from_batches((batch for batch in table.to_batches() if batch.num_rows), table.schema)
-    return spark.createDataFrame(filled, from_arrow_schema(table.schema))
+    filled = [batch for batch in table.to_batches() if batch.num_rows]
+    schema = from_arrow_schema(table.schema)
+    if _HAS_ARROW:
+        return spark.createDataFrame(pa.Table.from_batches(filled, table.schema), schema)
+    streams = [(as_stream(pa.Table.from_batches([batch])),) for batch in filled]
+    # Spark sends no more than 128 MB to a task: each gets one batch.
+    dealt = spark.createDataFrame(spark.sparkContext.parallelize(streams, max(1, len(streams))), "rows binary")
+    return dealt.mapInArrow(_of_streams, schema)
+
+
+def _of_streams(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for stream in batch.column(0):
+            yield from of_stream(stream.as_buffer()).to_batches()
+
+
+def collect(dataframe: DataFrame) -> pa.Table:
+    """The rows of a DataFrame in the driver."""
+    if _HAS_ARROW:
+        return dataframe.toArrow()
+    frame: Any = dataframe
+    batches, schema = frame._collect_as_arrow(), to_arrow_schema(dataframe.schema)
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
 @contextmanager

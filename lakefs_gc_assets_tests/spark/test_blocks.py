@@ -69,7 +69,7 @@ def test_rows_that_no_other_frame_has(
         blocks.cut_hashes(made(living(other)), parts, 1),
     ]
 
-    found = tasks.dataframe_of(blocks.compared(cut, parts, blocks.unmatched, LISTED)).toArrow()
+    found = tasks.collect(tasks.dataframe_of(blocks.compared(cut, parts, blocks.unmatched, LISTED)))
 
     left = [row for row in rows.to_pylist() if row["address"] not in {*one, *other}]
     assert sorted(found.to_pylist(), key=str) == sorted(left, key=str)
@@ -82,7 +82,7 @@ def test_each_address_once(spark: SparkSession, one: list[str], other: list[str]
     frames = read_by_tasks(spark, living(one)), held_by_spark(spark, living(other).cast(nullable(LIVE)))
     cut = [blocks.cut_once(rows, parts) for rows in frames]
 
-    found = tasks.dataframe_of(blocks.merged(cut, parts, iter, LIVE)).toArrow()
+    found = tasks.collect(tasks.dataframe_of(blocks.merged(cut, parts, iter, LIVE)))
 
     assert Counter(found.column("address").to_pylist()) == Counter({*one, *other})
 
@@ -105,7 +105,7 @@ def test_addresses_are_counted_by_frames(made: Made, frames: list[list[str]], pa
 @FEW
 @given(ADDRESSES)
 def test_hashes_are_those_of_spark(spark: SparkSession, addresses: list[str]) -> None:
-    frame = spark.createDataFrame(pa.table({"address": pa.array(addresses, pa.string())}))
+    frame = tasks.of_table(spark, pa.table({"address": pa.array(addresses, pa.string())}))
     theirs = frame.select("address", F.xxhash64("address").alias("hash")).collect()
 
     ours = hashing.hashes(pa.array([row["address"] for row in theirs], pa.string())).astype(np.int64)
@@ -158,7 +158,7 @@ def test_blocks_come_in_the_order_of_their_frames(spark: SparkSession) -> None:
     frames = [listing([f"data/{number}" for number in range(300)]), living([f"data/{number}" for number in range(9)])]
     cut = [blocks.cut_hashes(held_by_spark(spark, each), 4, number) for number, each in enumerate(frames)]
 
-    found = blocks._in_parts(cut[::-1], 4).toArrow().select(["part", "frame"]).to_pylist()
+    found = tasks.collect(blocks._in_parts(cut[::-1], 4)).select(["part", "frame"]).to_pylist()
 
     for part in range(4):
         of_part = [row["frame"] for row in found if row["part"] == part]
@@ -174,7 +174,7 @@ def test_of_a_part_that_spark_gives_to_two_tasks_nothing_is_made(
     cut = [blocks.cut(universe, 3), blocks.cut_hashes(live, 3, 1)]
 
     with pytest.raises(Exception, match="EngineFault") as failure:
-        tasks.dataframe_of(blocks.compared(cut, 3, blocks.unmatched, LISTED)).toArrow()
+        tasks.collect(tasks.dataframe_of(blocks.compared(cut, 3, blocks.unmatched, LISTED)))
 
     assert isinstance(from_worker(failure.value), EngineFault)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyspark.sql.functions as F
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -155,7 +156,7 @@ def test_what_becomes_of_rows_is_asked_once_for_each_task(numbers: tasks.Rows) -
 
 
 def test_what_is_done_to_rows_one_after_the_other_is_done_by_one_worker(spark: SparkSession) -> None:
-    table = tasks.of_table(spark, pa.table({"number": pa.array(range(9), pa.int64())}))
+    table = spark.range(9).withColumnRenamed("id", "number")
 
     def doubled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -177,6 +178,14 @@ def test_columns_made_other_than_promised_are_an_error(spark: SparkSession) -> N
         tasks.dataframe_of(tasks.map_batches(reading, iter, COUNT)).collect()
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_each_number_is_sent_to_a_partition_of_its_own(spark: SparkSession, count: int) -> None:
+    numbers = tasks.numbers_of_partitions(count)
+    assert numbers == sorted(set(numbers)) and len(numbers) == count
+    frame = tasks.of_table(spark, pa.table({"task": pa.array(numbers, pa.int32())})).repartition(count, "task")
+    assert sorted(row[0] for row in frame.select(F.spark_partition_id()).collect()) == list(range(count))
+
+
 @pytest.mark.parametrize(("rows", "count"), [(10, 3), (3, 3), (1, 1)])
 def test_rows_of_the_driver_are_dealt_out_as_they_are(spark: SparkSession, rows: int, count: int) -> None:
     table = pa.table({"number": pa.array([None, *range(1, rows)], pa.int64()), "text": ["é"] * rows})
@@ -185,7 +194,7 @@ def test_rows_of_the_driver_are_dealt_out_as_they_are(spark: SparkSession, rows:
 
     assert len(dealt.groups) == count
     assert all(len(list(dealt.read(stream))) == 1 for (stream,) in dealt.groups)
-    assert tasks.dataframe_of(dealt).toArrow().sort_by("number").equals(table.sort_by("number"))
+    assert tasks.collect(tasks.dataframe_of(dealt)).sort_by("number").equals(table.sort_by("number"))
 
 
 def test_names_and_types_are_asked_of_no_rows_that_the_driver_holds(spark: SparkSession) -> None:

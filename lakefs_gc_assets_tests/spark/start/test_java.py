@@ -193,3 +193,11 @@ def test_the_launcher_drops_one_option_and_nothing_else(arguments: list[str]) ->
 
     kept = [argument for argument in arguments if argument != java.VECTOR_MODULE]
     assert done.stdout == "\0".join(kept).encode()
+
+
+@pytest.mark.parametrize("version", ["16", "17", "20", "21"])
+def test_an_older_spark_takes_no_java_that_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(java, "MAXIMUM_VERSION", 20)
+    assert (java._probe(fake_java(tmp_path, version)) is not None) == (version in ("17", "20"))

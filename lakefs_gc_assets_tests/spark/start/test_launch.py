@@ -123,11 +123,19 @@ def test_a_cluster_is_configured_by_the_shell(monkeypatch: pytest.MonkeyPatch, t
     }.items():
         monkeypatch.setenv(name, value)
 
-    expected = (
-        f"started with /etc/hadoop, key, --load-spark-defaults --properties-file {tmp_path} --queue q pyspark-shell"
-    )
+    expected = f"started with /etc/hadoop, key, --properties-file {tmp_path} --queue q pyspark-shell"
     with pytest.raises(SparkNotStarted, match=f": {expected}. Check the section spark"):
         launch.launch(tmp_path, is_local=False, has_own_workers=False)
+
+
+def test_defaults_of_the_shells_spark_count_on_a_cluster(another_spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configuration = another_spark / "conf"
+    configuration.mkdir()
+    (configuration / "spark-defaults.conf").write_text("spark.yarn.queue other")
+    assert launch.default_properties(is_local=False) == b"spark.yarn.queue other"
+    assert launch.default_properties(is_local=True) == b""
+    monkeypatch.setenv("SPARK_CONF_DIR", str(another_spark))
+    assert launch.default_properties(is_local=False) == b""
 
 
 @pytest.mark.usefixtures("no_java", "another_spark")
