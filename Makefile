@@ -68,7 +68,7 @@ lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagste
 test: $(INSTALLED) ## Runs the tests, in some ten minutes (TESTS="-k name" chooses some, WORKERS=0 in one process)
 	@$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: $(INSTALLED) ## Runs the tests that take longer: clusters, emulated clouds, killed processes, many histories
+test-slow: $(INSTALLED) ## Runs the tests that take longer: clusters, emulated clouds, killed processes, many histories, two runs on Spark 3.5
 	@$(PYTEST) -m slow $(TESTS)
 
 test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole runs on another Spark, 3.5 to 4.2 (SPARK=4.0; TESTS="-k optimized")
