@@ -248,9 +248,9 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             launching.write(context.instance, collector.name, run_id, permit)
             passes.give(repository.store, manifest, repository.clock.now())
             earlier_runs.forget(repository.store, run_id)
-            windows = names.partitions.add(context.instance, run_id, plan.windows)
+            tags = names.partitions.add_again(context.instance, plan)
         context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
-        _hand_on(context, {**names.partitions.tags(run_id, windows, plan.flow.value), **permit.tags})
+        _hand_on(context, {**tags, **permit.tags})
 
     description = (
         f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "

@@ -6,6 +6,7 @@ functions.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -24,6 +25,7 @@ from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, LiveCheck, Moved, Purged
 from lakefs_gc_assets.collector.quarantine.restore import Restored
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
@@ -34,7 +36,7 @@ from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import plain
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, LogLine, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import from_spark
@@ -403,12 +405,18 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
 def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock) -> int:
     """Removes frames, then partitions: a run without a partition could not be found again."""
     existing = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
+    expired = {run.run_id for run in decided.expired}
     removed = 0
     for run in decided.expired:
         lock.check()
         removed += expiring.remove_frames(repository.store, run)
         if run.run_id in existing:
-            instance.delete_dynamic_partition(names.partitions.run_ids.name or "", run.run_id)
+            names.partitions.forget(instance, run.run_id)
+    for name in (key for key in existing if plans.is_name(key) and not layout.is_xid(key)):
+        with suppress(CorruptFile):
+            runs = plans.runs_named(repository.store, name)
+            if runs and expired.issuperset(runs):
+                names.partitions.forget(instance, name)
     for forecast in decided.forecasts:
         lock.check()
         removed += expiring.remove_forecast(repository.store, forecast)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
@@ -53,7 +53,24 @@ class RunPartitions:
         return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
 
     def add(self, instance: dg.DagsterInstance, run_id: str, windows: Sequence[str]) -> tuple[str, ...]:
-        """Adds a run and new windows; returns the shortest stretch of all windows that has the given ones.
+        """Adds a run and new windows; returns the shortest stretch of all windows that has the given ones."""
+        covered = self._add_windows(instance, windows)
+        instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
+        return covered
+
+    def add_again(self, instance: dg.DagsterInstance, plan: Plan) -> dict[str, str]:
+        """Adds a run whose plan is stored; returns tags that make a Dagster run cover it.
+
+        A run that was opened under a name has its cells there. A name means a run over just its windows, so the id
+        stands for it where the stretch of these has others in between.
+        """
+        covered = self._add_windows(instance, plan.windows)
+        key = plan.name if plan.name is not None and {*covered} == {*plan.windows} else plan.run_id
+        instance.add_dynamic_partitions(self.run_ids.name or "", [key])
+        return self.tags(key, covered, plan.flow.value)
+
+    def _add_windows(self, instance: dg.DagsterInstance, windows: Sequence[str]) -> tuple[str, ...]:
+        """Adds new windows, and removes partitions that are none; returns the stretch that has the given ones.
 
         Windows keep the order in which they were first added, and a Dagster run covers a stretch of them. Anybody can
         add partitions of any name in the UI. Those that are no windows are removed: every run across them would fail.
@@ -69,7 +86,6 @@ class RunPartitions:
         new = [window for window in windows if window not in existing]
         for start in range(0, len(new), _CHUNK):
             instance.add_dynamic_partitions(name, new[start : start + _CHUNK])
-        instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
         ordered = tuple(instance.get_dynamic_partitions(name))
         places = [ordered.index(window) for window in windows]
         return ordered[min(places) : max(places) + 1]

@@ -146,10 +146,10 @@ def execute_approved(
     definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
     plan = plans.read(opened(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
-    windows = names.partitions.add(home, run_id, plan.windows)
+    tags = names.partitions.add_again(home, plan)
     result = definitions.resolve_job_def(names.qualified("collect")).execute_in_process(
         instance=home,
-        tags=names.partitions.tags(run_id, windows, plan.flow.value),
+        tags=tags,
         run_config={"loggers": {"console": {}}},
         asset_selection=[names.asset(STEPS[-1])],
         raise_on_error=False,

@@ -1,5 +1,6 @@
 """What a launch may decide: the refusals, with where each setting belongs, and what the file lists as allowed."""
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -202,6 +203,31 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRun
     assert runs.server.deleted == garbage
     assert not runs.report(run_id).dry_run
     assert "was approved before" in said(launched(runs, "approve", run_id=run_id))
+
+
+@pytest.mark.slow
+def test_the_sweep_of_a_named_run_stands_under_its_name(runs: GraphRuns) -> None:
+    partitions = RunPartitions(runs.server.repository)
+    windows = partitions.add(runs.instance, "First try", runs.open().windows)
+    dry = (
+        definitions(runs)
+        .resolve_job_def("collect")
+        .execute_in_process(instance=runs.instance, tags=partitions.tags("First try", windows, "clean"))
+    )
+    found = runs.instance.get_run_by_id(dry.run_id)
+    assert found is not None
+
+    swept = followed(runs, launched(runs, "approve", run_id=found.tags["lakefs/run_id"]))
+
+    assert swept.success
+    assert swept.dagster_run.tags[RANGE_START_TAG] == f"First try|{windows[0]}"
+    assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
+    cells = runs.instance.get_materialized_partitions(dg.AssetKey("deleted_report"))
+    assert cells == {f"First try|{window}" for window in windows}
+
+    runs.instance.add_dynamic_partitions(partitions.windows.name or "", ["2031-01"])
+    plan_of_both = replace(plan.read(runs.repository.store, found.tags["lakefs/run_id"]), windows=("legacy", "2031-01"))
+    assert plan_of_both.run_id in partitions.add_again(runs.instance, plan_of_both)[RANGE_START_TAG]
 
 
 def test_where_no_launch_may_delete_none_may_approve(runs: GraphRuns) -> None:

@@ -1,5 +1,6 @@
 """The job on an embedded server: what it shows, what it removes, and that it does so under the lock."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
@@ -8,6 +9,7 @@ import pytest
 from lakefs_gc_assets.collector import expiring, lock
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names, RunPartitions
@@ -83,6 +85,18 @@ def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_
 
     again = launch(automated, REMOVING)
     assert (shown(again)["runs_expired"], shown(again)["objects_removed"]) == (0, 0)
+
+
+def test_the_name_of_old_runs_goes_with_the_last_of_them(automated: Automated, run_ids: list[str]) -> None:
+    store, partitions = automated.repository.store, RunPartitions(REPOSITORY)
+    for run_id, name in zip(run_ids, ("new", "both", "both", "old"), strict=True):
+        plans.write_name(store, replace(plans.read(store, run_id), name=name, windows=(run_id[-2:],)))
+        partitions.add(automated.instance, name, ["legacy"])
+    partitions.add(automated.instance, "waits for its run", ["legacy"])
+
+    launch(automated, REMOVING)
+
+    assert list(automated.run_ids)[2:] == ["new", "both", "waits for its run"]
 
 
 def test_old_forecasts_go_as_well(automated: Automated) -> None:
