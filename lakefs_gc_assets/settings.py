@@ -492,6 +492,12 @@ class NotificationSettings(Settings):
 
     failure_webhook: str = _secret("URL that is told of runs and jobs that failed")
     ended_webhook: str = _secret("URL that is told what each run did that came to its end")
+    ui_url: str = Field(
+        default="",
+        description="Address of the Dagster UI, such as https://dagster.example.com; messages then link to the "
+        "launchpad that approves what a dry run found. Pages of runs need it where the UI is not at the root of its "
+        "host.",
+    )
 
 
 _GB = 2**30

@@ -138,6 +138,7 @@ class Lock:
         token: to check the lock in other processes, see `verify`.
         store_clock: the store's time of writing the lock, at acquisition; UTC.
         owner: who acquired it.
+        process: user, machine and number of the process that holds it.
         why_unfenced: why the run goes on although somebody could take the lock unnoticed, since the store has no
             conditional writes; None where nobody can.
     """
@@ -152,6 +153,7 @@ class Lock:
         self.token = LockToken(record.nonce)
         self.store_clock = store_clock
         self.owner = record.owner
+        self.process = record.process
 
     @classmethod
     def acquire(cls, store: ObjectStore, **asked: Unpack[Asked]) -> "Lock":

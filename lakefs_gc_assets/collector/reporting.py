@@ -28,6 +28,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -149,6 +150,7 @@ def make_report(
         deleted_by_another_run=objects[Outcome.DELETED_BY_ANOTHER_RUN],
     )
     swept_well = failures is None or failures.success
+    approval = plans.read_approval(step.repository.store, plan.run_id) if swept and not plan.sweep else None
     return Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -180,6 +182,7 @@ def make_report(
         checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, Checkpoint) else None,
         no_checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, str) else None,
         loosened={**plan.loosened, **step.repository.loosened},
+        approved_by=approval.approved_by if approval else "",
         **seconds_by_step(frame.manifest.span for frame in (listed, uncommitted, committed, candidates, outcomes)),
         warnings=(
             *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),

@@ -1,6 +1,6 @@
 """The five assets of a repository. Each runs one step of `collector.run` under the repository's lock."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -25,8 +26,10 @@ from lakefs_gc_assets.defs import launching, pages
 from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
 from lakefs_gc_assets.defs.history import Historian, forget_unused
 from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, cell_metadata, described, table_of
+from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions
+from lakefs_gc_assets.defs.maintenance import restore_address
+from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded
@@ -74,6 +77,8 @@ def candidates(
             now = collector.clock.now()
             counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
             context.add_output_metadata(pages.garbage_charts(marked, counts, current.plan.slice_window, now))
+            found = Garbage(marked.manifest.rows, marked.manifest.object_bytes, store_df.manifest.rows)
+            context.add_output_metadata(_approval(context, collector, current.plan, found))
         return marked
 
 
@@ -83,7 +88,8 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
         outcomes, report = run.sweep(current, candidates)
     Historian.from_context(context, collector_names(context, collector)).ended(current.repository.store, report)
     page = pages.keep(collector, current.repository, report.run_id, context.log.warning)
-    context.add_output_metadata({**report_figures(report), **page})
+    links = next_steps(context, collector, current.plan, report)
+    context.add_output_metadata({**report_figures(report), **links, **page})
     return outcomes
 
 
@@ -229,7 +235,8 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector, names:
             context.add_output_metadata(pages.garbage_charts(stored, counts, plan.slice_window, now))
         elif stored.frame is DELETED_REPORT and (report := reports.read(repository.store, run_id)) is not None:
             page = pages.shown(repository, run_id, collector.store.endpoint_url)
-            context.add_output_metadata({**report_figures(report), **page})
+            links = next_steps(context, collector, plans.read(repository.store, run_id), report)
+            context.add_output_metadata({**report_figures(report), **links, **page})
     return stored
 
 
@@ -279,6 +286,25 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
         assert isinstance(cell, dg.MultiPartitionKey)
         shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
         context.add_asset_metadata(shown, context.asset_key, cell)
+
+
+def next_steps(
+    context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report
+) -> Mapping[str, dg.MarkdownMetadataValue]:
+    """A link that approves what a dry run found, or that undoes what a run deleted, if the UI has one."""
+    statistics = report.statistics
+    if report.dry_run:
+        found = Garbage(statistics.candidates or 0, statistics.candidates_bytes or 0, statistics.listed)
+        return _approval(context, collector, plan, found)
+    names = collector_names(context, collector)
+    return link("See what can be brought back", restore_address(collector, names, context.run, report))
+
+
+def _approval(
+    context: dg.AssetExecutionContext, collector: Collector, plan: Plan, found: Garbage
+) -> Mapping[str, dg.MarkdownMetadataValue]:
+    address = approval_address(collector, collector_names(context, collector), context.run, plan, found)
+    return link(f"Approve: {found}", address)
 
 
 def report_figures(report: Report) -> dict[str, object]:

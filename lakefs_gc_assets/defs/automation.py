@@ -17,7 +17,14 @@ from lakefs_gc_assets.defs import jobs, launching, maintenance
 from lakefs_gc_assets.defs.history import SWEEPS, SWEPT_IN_TIME, judge_sweeps, report_check
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import FOLLOWED_TAG, RANGE_START_TAG, REPOSITORY_TAG, UNFINISHED, Names
+from lakefs_gc_assets.defs.partitions import (
+    FOLLOWED_TAG,
+    RANGE_START_TAG,
+    REPOSITORY_TAG,
+    UNFINISHED,
+    Names,
+    location_of,
+)
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import AutomationSettings
 
@@ -78,9 +85,8 @@ def _event_in(cursor: str | None, newest: int) -> int | None:
 
 def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
     """True if a run was launched in the sensor's code location; outside of any, both have none."""
-    here, origin = context.code_location_origin, run.remote_job_origin
-    there = origin.repository_origin.code_location_origin if origin else None
-    return (here and here.location_name) == (there and there.location_name)
+    here = context.code_location_origin
+    return (here.location_name if here else None) == location_of(run)
 
 
 def launch_opened_runs(names: Names) -> dg.SensorDefinition:

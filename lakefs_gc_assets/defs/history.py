@@ -36,6 +36,8 @@ SWEEPS = "sweeps"
 MODE_TAG = "lakefs/mode"
 RUN_TAG = "lakefs/run_id"
 """Tag with the id that the jobs approve and restore need; Dagster shows an id of its own beside it."""
+APPROVED_BY_TAG = "lakefs/approved_by"
+APPROVED_SWEEP = "approved sweep"
 ENDING_TAG = "lakefs/ending"
 FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
@@ -196,7 +198,7 @@ def _newest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:
 def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
     """The mode of a run, in a word or two."""
     if not plan.sweep:
-        return "approved sweep" if approved else DRY_RUN
+        return APPROVED_SWEEP if approved else DRY_RUN
     return "quarantine" if settings.quarantines else "sweep"
 
 

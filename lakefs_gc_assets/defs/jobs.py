@@ -16,11 +16,13 @@ from lakefs_gc_assets.collector.frame.slices import select_windows
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG, RUN_TAG
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
+from lakefs_gc_assets.defs.pages import launchpad
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, WHY_CLEAN_TAG, Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError
@@ -134,7 +136,47 @@ class ApproveConfig(dg.Config):
         description="Id of the dry run whose candidates are to be deleted, unless they are live by now: its tag "
         "lakefs/run_id on the page Runs, which is not Dagster's own id."
     )
+    approved_by: str = Field(
+        default="", max_length=100, description="Who approves it: the report names you, and that the launch says so."
+    )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Garbage that a dry run found, as a person is asked to approve its deletion.
+
+    Attributes:
+        listed: objects that the run listed; None or 0 if it did not list the store.
+    """
+
+    objects: int
+    bytes: int
+    listed: int | None
+
+    def __str__(self) -> str:
+        share = f", {self.objects / self.listed:.1%} of what was listed" if self.listed else ""
+        return f"{self.objects:,} objects, {size(self.bytes)}{share}"
+
+
+def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: Garbage) -> str | None:
+    """Address of the launchpad that approves what a dry run found; None if there is nothing that a launch may approve.
+
+    Args:
+        run: a Dagster run of the same code location.
+    """
+    policy = collector.configuration.launch
+    if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
+        return None
+    job, config = names.qualified("approve"), {"run_id": plan.run_id, "approved_by": ""}
+    path = launchpad(
+        run,
+        job,
+        {"ops": {names.qualified(_APPROVING_OP): {"config": config}}},
+        f"Deletes what dry run {plan.run_id} of {names.repository} found, unless it is live by now: {found}.",
+        {RUN_TAG: plan.run_id},
+    )
+    return None if path is None else collector.configuration.notifications.ui_url.rstrip("/") + path
 
 
 def one_op_job(
@@ -235,6 +277,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 )
             relaxed = launching.relaxed_by(config.relax, policy)
             permit = Permit(names.qualified("approve"), relaxed=relaxed)
+            approver = _approver(config.approved_by)
             repository = collector.open_for(permit)
             manifest = passes.require_dry_run(repository.store, run_id)
             objects = f"{manifest.rows:,} objects, {size(manifest.object_bytes)}"
@@ -246,11 +289,13 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             plan = plans.read(repository.store, run_id)
             launching.require_opened(plan)
             launching.write(context.instance, collector.name, run_id, permit)
-            passes.give(repository.store, manifest, repository.clock.now())
+            passes.give(repository.store, manifest, repository.clock.now(), approver)
             earlier_runs.forget(repository.store, run_id)
             tags = names.partitions.add_again(context.instance, plan)
         context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
-        _hand_on(context, {**tags, **permit.tags})
+        approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}
+        context.instance.add_run_tags(context.run_id, approval)
+        _hand_on(context, {**tags, **permit.tags, **approval})
 
     description = (
         f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
@@ -259,6 +304,12 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         f"of {names.qualified('collect')} that makes deleted_report again."
     )
     return one_op_job(names, "approve", approving, description)
+
+
+def _approver(name: str) -> str:
+    """Who approves, for tags and reports: anybody can launch with any name."""
+    shown = " ".join(name.split())
+    return f"{shown}, as the launch says" if shown else "a launch that names nobody"
 
 
 def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:

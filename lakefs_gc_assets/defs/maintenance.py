@@ -28,12 +28,14 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.history import RUN_TAG
 from lakefs_gc_assets.defs.jobs import one_op_job
-from lakefs_gc_assets.defs.pages import plain
+from lakefs_gc_assets.defs.pages import launchpad, plain
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation
@@ -234,6 +236,27 @@ class PurgeConfig(dg.Config):
 def purging_config(names: Names) -> dict[str, Any]:
     """Run configuration of the job purge that lets it purge."""
     return {"ops": {names.qualified(_PURGE_OP): {"config": {"confirm": True}}}}
+
+
+def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, report: Report) -> str | None:
+    """Address of the launchpad that shows what can be brought back of a run's deletions; None if it deleted nothing.
+
+    Args:
+        run: a Dagster run of the same code location.
+    """
+    statistics = report.statistics
+    if not (statistics.deleted or statistics.quarantined):
+        return None
+    config = {"run_id": report.run_id, "confirm": False}
+    path = launchpad(
+        run,
+        names.qualified("restore"),
+        {"ops": {names.qualified(_RESTORE_OP): {"config": config}}},
+        f"Shows what can be brought back of run {report.run_id} of {names.repository}: {report.did}. "
+        "With `confirm: true` it brings that back.",
+        {RUN_TAG: report.run_id},
+    )
+    return None if path is None else collector.configuration.notifications.ui_url.rstrip("/") + path
 
 
 def restore_job(names: Names) -> dg.JobDefinition:

@@ -18,11 +18,13 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.automation import Reaction, for_each_ended_run
 from lakefs_gc_assets.defs.history import HISTORY, Historian
+from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
@@ -205,7 +207,7 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
         return f"{_of(names)} run {run_id} ended, and its report cannot be read: {error}"
     if report is None or report.ended_at.timestamp() < record.start_time:
         return None  # The launch names a run whose report an earlier Dagster run made.
-    return f"{_of(names)} {_in_words(report)}"
+    return f"{_of(names)} {_in_words(report)}{_approval(collector, names, run, plans.read(store, run_id), report)}"
 
 
 def _run_of(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, collector: Collector) -> str | None:
@@ -228,6 +230,14 @@ def _in_words(report: Report) -> str:
     freed = f", {size(bytes_freed)} freed" if bytes_freed else ""
     counts = f" ({report.statistics.candidates:,} objects of garbage found, {report.did})" if report.counts else ""
     return f"{mode} of run {report.run_id} ({report.flow}): {report.ending.value}{freed}{counts}"
+
+
+def _approval(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, report: Report) -> str:
+    """The launchpad that approves a dry run, if it is known where the UI is."""
+    statistics = report.statistics
+    found = Garbage(statistics.candidates or 0, statistics.candidates_bytes or 0, statistics.listed)
+    address = approval_address(collector, names, run, plan, found) if report.dry_run else None
+    return f". To approve it: {address}" if address and collector.configuration.notifications.ui_url else ""
 
 
 def _of(names: Names) -> str:

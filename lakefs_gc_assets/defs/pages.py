@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from html import escape
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import dagster as dg
+import yaml
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS
@@ -35,6 +37,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.records.statistics import Figure
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.defs.partitions import location_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, StorageError
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -224,6 +227,31 @@ def stored_page(uri: str, endpoint_url: str) -> dg.UrlMetadataValue | dg.PathMet
     """
     link = None if endpoint_url else opening.browser_link(uri)
     return dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri)
+
+
+def launchpad(
+    run: dg.DagsterRun, job: str, config: Mapping[str, Any], comment: str, tags: Mapping[str, str]
+) -> str | None:
+    """Path in the UI of a job's launchpad, filled in; None for a Dagster run outside of any code location.
+
+    Args:
+        run: a Dagster run of the job's code location.
+        comment: first line of the configuration.
+        tags: of the run that is launched.
+    """
+    location = location_of(run)
+    if location is None:
+        return None
+    query = {"config": f"# {comment}\n{yaml.safe_dump(dict(config), sort_keys=False)}"}
+    for number, (name, value) in enumerate(tags.items()):
+        query |= {f"tags[{number}][key]": name, f"tags[{number}][value]": value}
+    filled = urlencode(query, quote_via=quote, safe="")
+    return f"/locations/{quote(location, safe='')}/jobs/{job}/playground/setup?{filled}"
+
+
+def link(text: str, address: str | None) -> dict[str, dg.MarkdownMetadataValue]:
+    """Metadata `next` with a link; empty without an address."""
+    return {} if address is None else {"next": dg.MetadataValue.md(f"[{text}]({address})")}
 
 
 def _try(make: Callable[[], None], run_id: str, warn: LogLine) -> bool:

@@ -142,6 +142,12 @@ def run_keys_of(run: dg.DagsterRun) -> set[str]:
     return {run.tags[tag].partition("|")[0] for tag in tags if tag in run.tags}
 
 
+def location_of(run: dg.DagsterRun) -> str | None:
+    """The code location that a Dagster run was launched in, as in addresses of the UI; None outside of any."""
+    origin = run.remote_job_origin.repository_origin if run.remote_job_origin else None
+    return origin.code_location_origin.location_name if origin else None
+
+
 def last_run_id(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
     """The id of the run that made an asset last, from the metadata of its frame; None if none did."""
     event = instance.get_latest_materialization_event(asset)

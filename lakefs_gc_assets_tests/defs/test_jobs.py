@@ -1,17 +1,23 @@
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Any, get_args
+from urllib.parse import parse_qs, urlsplit
 
 import dagster as dg
 import pytest
+import yaml
 
-from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import jobs, launching, running
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.defs import jobs, launching, pages, running
+from lakefs_gc_assets.defs.jobs import Garbage
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.maintenance import restore_address
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName
+from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, sensed, server
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
@@ -165,3 +171,44 @@ def test_windows_between_which_others_lie_in_the_ui(runs: GraphRuns) -> None:
     with pytest.raises(ConfigurationError, match=r"other windows lie between those of 2026-08..2026-11.*: legacy"):
         jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), windows="2026-08..2026-11")
     assert not runs.instance.get_dynamic_partitions(partitions.run_ids.name or "")
+
+
+def filled(address: str | None, definitions: dg.Definitions) -> tuple[str, str, dict[str, Any], dict[str, str]]:
+    """The path, the comment, the configuration of the op, and the tags of a launchpad that can be launched as it is."""
+    parts = urlsplit(address or "")
+    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    config = yaml.safe_load(query["config"])
+    job = parts.path.partition("/jobs/")[2].partition("/")[0]
+    dg.validate_run_config(definitions.resolve_job_def(job), config)
+    (op,) = config["ops"].values()
+    return parts.path, query["config"].splitlines()[0], op["config"], {query["tags[0][key]"]: query["tags[0][value]"]}
+
+
+def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "location_of", lambda _: "my location")
+    automated.changes["notifications"] = {"ui_url": "https://ui.example/dagster/"}
+    names, run, definitions = Names("sample"), dg.DagsterRun("collect"), automated.definitions
+    dry, found = began(automated.repository, HOUR, sweep=False), Garbage(1200, 3 * 2**30, 24000)
+
+    def address(plan: Plan = dry, found: Garbage = found) -> str | None:
+        return jobs.approval_address(automated.collector, names, run, plan, found)
+
+    path, comment, config, tags = filled(address(), definitions)
+    assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
+    assert comment == (
+        f"# Deletes what dry run {dry.run_id} of sample found, unless it is live by now: 1,200 objects, 3.0 GiB, "
+        "5.0% of what was listed."
+    )
+    assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
+    assert address(replace(dry, sweep=True)) is address(replace(dry, opened=False)) is None
+    assert address(found=Garbage(0, 0, 24000)) is None
+
+    swept = began(automated.repository, HOUR)
+    report = ended(automated.repository, swept, counts={"deleted": 7})
+    undo = restore_address(automated.collector, names, run, report)
+    path, comment, config, tags = filled(undo, definitions)
+    assert path.endswith("/jobs/restore/playground/setup") and "7 deleted" in comment
+    assert (config, tags) == ({"run_id": swept.run_id, "confirm": False}, {"lakefs/run_id": swept.run_id})
+    assert restore_address(automated.collector, names, run, replace(report, counts={})) is None
+    automated.changes["launch"] = {"sweep": "never"}
+    assert address() is None

@@ -217,9 +217,16 @@ def test_the_sweep_of_a_named_run_stands_under_its_name(runs: GraphRuns) -> None
     found = runs.instance.get_run_by_id(dry.run_id)
     assert found is not None
 
-    swept = followed(runs, launched(runs, "approve", run_id=found.tags["lakefs/run_id"]))
+    approved = launched(runs, "approve", run_id=found.tags["lakefs/run_id"], approved_by=" Ada\n Lovelace ")
+    swept = followed(runs, approved)
 
     assert swept.success
+    approver = "Ada Lovelace, as the launch says"
+    for result in (approved, swept):
+        run = runs.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        assert (run.tags["lakefs/mode"], run.tags["lakefs/approved_by"]) == ("approved sweep", approver)
+    assert runs.report(found.tags["lakefs/run_id"]).approved_by == approver
     assert swept.dagster_run.tags[RANGE_START_TAG] == f"First try|{windows[0]}"
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
     cells = runs.instance.get_materialized_partitions(dg.AssetKey("deleted_report"))

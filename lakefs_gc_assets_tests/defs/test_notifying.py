@@ -1,7 +1,7 @@
 """The sensors that tell of runs: real events of an instance, and a receiver on this machine."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import notifying
+from lakefs_gc_assets.defs import notifying, pages
 from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_TAG, Historian
 from lakefs_gc_assets.defs.notifying import MessageNotSent
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
@@ -57,6 +57,7 @@ class StoreAlone:
 
     repository: OpenRepository
     fails: bool = False
+    configuration: Configuration = field(default_factory=Configuration)
 
     def open_to_read(self) -> OpenRepository:
         if self.fails:
@@ -194,6 +195,32 @@ def test_what_a_run_did_is_posted_by_its_report_and_not_by_its_tags(
             "(1,200 objects of garbage found, 0 deleted)"
         }
     ]
+
+
+def test_the_message_about_a_dry_run_links_to_its_approval_where_the_ui_is_known(
+    instance: dg.DagsterInstance,
+    receiver: Receiver,
+    tick: Callable[..., str],
+    collector: StoreAlone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pages, "location_of", lambda _: "here")
+    cursor = tick("tell_of_runs", None)
+    plan = began(collector.repository, HOUR, sweep=False)
+    counts = {"candidates": 1200, "deleted": 0}
+    marked = {"ending": Ending.MARKED, "dry_run": True, "counts": counts, "ended_at": datetime.now(UTC) + HOUR}
+    ended(collector.repository, plan, **marked)
+    for ui_url in ("", "https://ui.example"):
+        collector.configuration = Configuration.model_validate({"notifications": {"ui_url": ui_url}})
+        made(instance, "collect", False, cell=f"{plan.run_id}|2026-11")
+        cursor = tick("tell_of_runs", cursor)
+
+    without, with_link = (message["text"] for message in receiver.posted)
+    assert "approve" not in without
+    said, address = with_link.split(". To approve it: ")
+    assert said == without
+    assert address.startswith("https://ui.example/locations/here/jobs/approve/playground/setup?config=%23%20Deletes")
+    assert plan.run_id in address
 
 
 def test_bytes_that_a_sweep_freed_are_posted_and_a_damaged_report_is_named(

@@ -102,7 +102,7 @@ def test_an_approved_dry_run_needs_the_reason_as_well(server: EmbeddedServer) ->
     refused = swept()
     assert isinstance(refused.error, NotOffered)
     # Where the approval was stored before, the last thing before any delete asks for the lock.
-    passes.give(store_of(server), frame_of(server, run_id), datetime.now(UTC))
+    passes.give(store_of(server), frame_of(server, run_id), datetime.now(UTC), "nobody")
     unasked = runs(server, sweep=False)
     opened = Opened(run_id, plan.read(store_of(server), run_id).windows, Flow.CLEAN)
     assert isinstance(unasked.make(opened, STEPS[-1:], "another").error, NotOffered)

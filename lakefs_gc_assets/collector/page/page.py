@@ -119,6 +119,8 @@ def _head(facts: RunFacts) -> Iterator[Element]:
         rows.append((f"{what}, because", report.why_clean))
     if report.loosened:
         rows.append(("Loosened by its launch", ", ".join(f"{k}={json.dumps(v)}" for k, v in report.loosened.items())))
+    if report.approved_by:
+        rows.append(("Approved by", report.approved_by))
     if report.commit_source:
         rows.append(("Source of commits", report.commit_source))
     yield table("The run", ("Fact", "Value"), rows)

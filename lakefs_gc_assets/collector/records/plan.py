@@ -284,12 +284,14 @@ class Approval:
     Attributes:
         attempt, candidates_digest: name the very frame of candidates; one that was made again needs a new approval.
         approved_at: UTC.
+        approved_by: who approved, and how that is known; empty in approvals of earlier versions.
     """
 
     run_id: str
     attempt: str
     candidates_digest: str
     approved_at: datetime
+    approved_by: str = ""
     format_version: int = APPROVAL_FORMAT_VERSION
 
 
@@ -304,7 +306,7 @@ def read_approval(store: ObjectStore, run_id: str) -> Approval | None:
     data = get_if_there(store, key)
     if data is None:
         return None
-    approval = records_json.decode(Approval, APPROVAL_FORMAT_VERSION, data, key)
+    approval = records_json.decode(Approval, APPROVAL_FORMAT_VERSION, data, key, added=("approved_by",))
     if approval.run_id != run_id:
         raise CorruptFile(key, "approval", f"it is the approval of run {approval.run_id}")
     return approval

@@ -21,7 +21,7 @@ FORMAT_VERSION = 2
 INTERRUPTED = "interrupted"
 """The error of a run that a person or the machine ended."""
 _FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
-_ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to")
+_ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to", "approved_by")
 _USUAL_CLASS = "STANDARD"
 
 
@@ -124,6 +124,7 @@ class Report:
         waited_seconds: for how long steps waited because that protects, by the name of each step that did; no work.
         worked_seconds: how long steps worked, without those waits, by the name of each step that ended. Time between
             steps is no part of it: a person may think for hours before a sweep. Empty in reports of earlier versions.
+        approved_by: who approved the deletion of what a dry run found, and how that is known; empty for other runs.
     """
 
     run_id: str
@@ -157,6 +158,7 @@ class Report:
     ended_well: bool | None = None
     worked_seconds: dict[str, float] = field(default_factory=dict)
     limited_to: str = ""
+    approved_by: str = ""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -306,6 +308,7 @@ def describe(report: Report) -> list[str]:
         first,
         *([f"  a clean run, because {report.why_clean}"] if report.why_clean else []),
         *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
+        *([f"  approved by {report.approved_by}"] if report.approved_by else []),
         *_describe_scope(report),
         f"  listed      {statistics.listed:>12,} objects, {size(statistics.listed_bytes or 0)}, "
         f"{statistics.slices_listed:,} slices, cutoff {report.cutoff:%F %T}Z",

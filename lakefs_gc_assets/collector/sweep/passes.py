@@ -239,9 +239,10 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
         raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
 
 
-def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime) -> None:
+def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> None:
     """Stores an approval of these very candidates: the last step of their run, made again, deletes them. `now`: UTC."""
-    plans.write_approval(store, Approval(candidates.span.run_id, candidates.span.attempt, candidates.digest, now))
+    span = candidates.span
+    plans.write_approval(store, Approval(span.run_id, span.attempt, candidates.digest, now, approver))
 
 
 _NAMED = ("address", "size", "slice", "slice_window")
@@ -252,7 +253,8 @@ def approve(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> bool:
     """True if exactly these candidates of a dry run are approved; first stores the approval that the settings give."""
     store, plan = step.repository.store, step.plan
     if step.repository.settings.approve_run == plan.run_id:
-        give(store, candidates.manifest, step.repository.clock.now())
+        approver = f"{step.lock.process}, on the command line" if step.lock else "the command line"
+        give(store, candidates.manifest, step.repository.clock.now(), approver)
         step.log(f"the candidates of run {plan.run_id} are approved: they are deleted after a recheck")
     stored_approval = plans.read_approval(store, plan.run_id)
     return stored_approval is not None and stored_approval.candidates_digest == candidates.manifest.digest

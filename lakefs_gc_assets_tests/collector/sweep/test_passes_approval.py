@@ -36,8 +36,9 @@ class TestRequireDryRun:
         made = self.found(opened, plan)
         candidates = require_dry_run(opened.store, plan.run_id)
         assert candidates == made
-        give(opened.store, candidates, NOW)
-        assert plans.read_approval(opened.store, plan.run_id) == Approval(plan.run_id, plan.attempt, made.digest, NOW)
+        give(opened.store, candidates, NOW, "nobody")
+        approval = Approval(plan.run_id, plan.attempt, made.digest, NOW, "nobody")
+        assert plans.read_approval(opened.store, plan.run_id) == approval
 
     def test_a_run_that_was_to_delete_needs_none(self, opened: OpenRepository) -> None:
         plan = began(opened, DAY)
@@ -65,7 +66,7 @@ class TestRequireDryRun:
     ) -> None:
         plan = began(opened, DAY, sweep=False)
         made = self.found(opened, plan)
-        give(opened.store, made, NOW)
+        give(opened.store, made, NOW, "nobody")
         assert self.why_not(opened, plan) == f"run {plan.run_id} did not come to its end: make a new one"
         ended(opened, plan, success=False, dry_run=dry_run)
         assert require_dry_run(opened.store, plan.run_id) == made
