@@ -28,6 +28,7 @@ class Call:
 
 _COLLECTOR = "lakefs_gc_assets.collector"
 _BELIEVABLE = "each of its three checks is taken out by itself"
+_SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
@@ -39,6 +40,8 @@ NOT_SEEDED = {
     ),
     Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck._decide", "_require_believable"): _BELIEVABLE,
     Call(f"{_COLLECTOR}.quarantine.restore:_undoing", "require_copies"): _TYPED,
+    Call(f"{_COLLECTOR}.stored.records_json:decode", "_require_no_signature"): _SIGNED,
+    Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),

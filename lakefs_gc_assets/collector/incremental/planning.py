@@ -289,6 +289,11 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
             f"run {newest.run_id} did not succeed ({report.error or report.ending.value}): "
             "make it again, or a clean run"
         )
+    if report.limited_to:
+        return (
+            f"run {report.run_id} was limited to {report.limited_to}, so no run can build on it: open a clean run that "
+            "sweeps over all windows, optimized runs follow it"
+        )
     believable = layout.is_xid(followed) and not layout.is_to_come(followed, now)
     if believable and report.run_id >= followed:
         return f"run {report.run_id} was followed already"

@@ -109,6 +109,14 @@ def test_a_dry_run_that_was_approved_is_followed_when_it_has_deleted(opened: Ope
     assert due(opened) == report
 
 
+def test_a_run_over_some_windows_is_not_followed(opened: OpenRepository) -> None:
+    ended(opened, began(opened, 2 * DAY))
+    limited = ended(opened, began(opened, DAY), limited_to="the window 2026-10", checkpoint=None)
+    why = due(opened)
+    assert isinstance(why, str)
+    assert f"run {limited.run_id} was limited to the window 2026-10, so no run can build on it" in why
+
+
 def test_a_report_that_cannot_be_read_is_not_passed_over(opened: OpenRepository) -> None:
     ended(opened, began(opened, 2 * DAY))
     broken = ended(opened, began(opened, DAY))

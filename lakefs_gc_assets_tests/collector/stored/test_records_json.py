@@ -8,6 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.storage.signing import SIGNATURE
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Record:
 
 
 RECORD = Record("name", Inner(0.5))
+SIGNED = json.dumps({**json.loads(records_json.encode(RECORD)), SIGNATURE: "of a key"}).encode()
 
 
 def read(data: bytes) -> Record:
@@ -51,6 +53,7 @@ def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
         (records_json.with_digest({"name": "n", "format_version": 1}), "record", "missing or unknown: inner"),
         (records_json.encode(RECORD).replace(b'"name"', b'"eman"'), "record", "missing or unknown: eman, name"),
         (records_json.encode(RECORD).replace(b"0.5", b"0.6"), "record", "it was changed after it was written"),
+        (SIGNED, "record", "it is signed, and no key is set: set store.signing_key"),
     ],
 )
 def test_what_is_wrong_is_told_with_the_file(data: bytes, check: str, why: str) -> None:
@@ -58,6 +61,11 @@ def test_what_is_wrong_is_told_with_the_file(data: bytes, check: str, why: str) 
         read(data)
     assert (caught.value.file, caught.value.check) == ("folder/file.json", check)
     assert why in caught.value.detail
+
+
+def test_a_signed_file_says_that_it_lacks_its_key_where_its_digest_is_read_alone() -> None:
+    with pytest.raises(ValueError, match=r"set store\.signing_key"):
+        records_json.require_digest(json.loads(SIGNED))
 
 
 @pytest.mark.parametrize("share", [float("nan"), float("inf")])
