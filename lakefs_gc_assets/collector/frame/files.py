@@ -315,8 +315,8 @@ class StoredFrame(Generic[F]):
     def table(self) -> pa.Table:
         """All rows in this process: for frames that fit into memory."""
         store, frame = self.opener.open(), self.frame
-        tables = (read_file(store, file, frame.schema, added=frame.added) for file in self.manifest.files)
-        return pa.concat_tables([nullable(frame.schema).empty_table(), *tables])
+        tables = [read_file(store, file, frame.schema, added=frame.added) for file in self.manifest.files]
+        return pa.concat_tables(tables) if tables else nullable(frame.schema).empty_table()
 
     def sample(self, rows: int) -> pa.Table:
         """Some rows in this process, from many slices."""
