@@ -112,6 +112,8 @@ DATA_PREFIX = "data/"
 METADATA_PREFIX = "_lakefs/"
 RUNS_PREFIX = f"{METADATA_PREFIX}retention/gc/uncommitted/"
 """Folder of the server's preparations of uncommitted data, and of our runs."""
+SIGNATURE = "signature"
+"""The entry with the signature of a JSON record of our runs."""
 LEGACY_WINDOW = "legacy"
 OTHER_WINDOW = "other"
 SLICE_SPAN_SECONDS = 3600

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
-from lakefs_gc_assets.lakefs.layout import RUNS_PREFIX
+from lakefs_gc_assets.lakefs.layout import RUNS_PREFIX, SIGNATURE
 from lakefs_gc_assets.storage.interface import (
     DeleteOutcome,
     Level,
@@ -28,8 +28,6 @@ from lakefs_gc_assets.storage.interface import (
     ReadsParts,
 )
 
-SIGNATURE = "signature"
-"""The entry of a JSON record with its signature."""
 SHORTEST_KEY = 32
 """Characters of a key."""
 _SEPARATORS = re.compile(r"[\s,]+")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.signing import SIGNATURE
+from lakefs_gc_assets.lakefs.layout import SIGNATURE
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -8,7 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.signing import SIGNATURE
+from lakefs_gc_assets.lakefs.layout import SIGNATURE
 
 
 @dataclass(frozen=True)
