@@ -102,26 +102,27 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
 
     pandera would run one Spark job per rule. So it first checks names and types only, which reads nothing. Then
     tasks (for few rows, the driver) count the rows that break any rule of the schema in one pass. pandera validates the
-    frame itself only if there are such rows.
+    frame itself only if there are such rows, or if the schema has a rule that is not counted here.
     """
     schema = model.to_schema()
     # No environment variable may turn validation off.
     with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
         misshapen = _errors(_names_and_types(schema), columns_of(rows))
         broken = {} if misshapen else broken_rules(engine, rows, schema)
-        if not misshapen and not broken:
+        if not misshapen and not broken and all(rule.name in _BREAKS for _, rule in _value_rules(schema)):
             return []
         with persisted(dataframe_of(rows)) as frame:
             return _errors(schema, frame) or [Violation("DATA", rule, count) for rule, count in broken.items()]
 
 
 def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> dict[str, int]:
-    """Number of rows that break each rule about values of a schema, without rules that hold."""
+    """Number of rows that break each rule about values of a schema, without rules that hold or are not counted."""
     rules: dict[str, tuple[str, Callable[[pa.Array], pa.BooleanArray]]] = {}
     for name, column in schema.columns.items():
         if not column.nullable:
             rules[f"{name} is null"] = name, pc.is_null
-        for rule in column.checks:
+    for name, rule in _value_rules(schema):
+        if rule.name in _BREAKS:
             rules[f"{name} {rule.name}"] = name, partial(_BREAKS[rule.name], **rule.statistics)
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -132,6 +133,12 @@ def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> di
     counted = engine.collect(engine.map_batches(rows, count, _BROKEN)).group_by("rule").aggregate([("rows", "sum")])
     counts = {row["rule"]: row["rows_sum"] for row in counted.to_pylist()}
     return {rule: counts[rule] for rule in rules if counts.get(rule)}
+
+
+def _value_rules(schema: DataFrameSchema) -> Iterator[tuple[str, Any]]:
+    """The rules about values, each with the name of its column; not that a value is there."""
+    for name, column in schema.columns.items():
+        yield from ((name, rule) for rule in column.checks)
 
 
 def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:

@@ -6,8 +6,10 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from pandera.config import config_context
+from pandera.pyspark import Field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StringType
 
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -123,6 +125,17 @@ def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:
         "size greater_than_or_equal_to": 2,
         "outcome isin": 1,
     }
+
+
+def test_a_rule_that_only_pandera_knows_is_checked_by_pandera(spark: SparkSession) -> None:
+    # pandera knows the names of columns and their types by the class's own annotations.
+    members = {"__annotations__": {"address": StringType}, "address": Field(str_startswith="data/")}
+    stricter = type("stricter", (MODELS["store_df"],), members)
+    good, bad = GOOD["store_df"], {**GOOD["store_df"], "address": "elsewhere"}
+
+    assert shape_violations(engine_of(rows := frame(spark, "store_df", good)), rows, stricter) == []
+    (violation,) = shape_violations(engine_of(rows := frame(spark, "store_df", good, bad)), rows, stricter)
+    assert (violation.rule, "str_startswith" in violation.detail) == ("DATA: DATAFRAME_CHECK", True)
 
 
 def test_another_type_is_told(spark: SparkSession) -> None:
