@@ -189,5 +189,5 @@ def requiring(extra: str, what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{what} needs {error.name}, which is not installed: pip install 'lakefs-gc-assets[{extra}]'"
+            f"{what} needs {error.name}, which is not installed: install this package's wheel with its extra [{extra}]"
         ) from None

@@ -25,7 +25,7 @@ def _readable_path(settings: StoreSettings, namespace: Namespace, key: str) -> s
 
 def _init_section(answers: InitAnswers) -> Sequence[str]:
     return (
-        "# Needs pip install 'lakefs-gc-assets[azure]'. Credentials come from a managed identity, az login,",
+        "# Needs this package's extra [azure]. Credentials come from a managed identity, az login,",
         "# from an application, or from a shared access signature:",
         "# tenant_id: 00000000-0000-0000-0000-000000000000",
         "# client_id: 00000000-0000-0000-0000-000000000000",

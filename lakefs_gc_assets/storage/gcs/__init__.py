@@ -22,7 +22,7 @@ def _open(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
 
 def _init_section(answers: InitAnswers) -> Sequence[str]:
     return (
-        "# Needs pip install 'lakefs-gc-assets[gcs]'. Credentials are the application default ones, or a key file:",
+        "# Needs this package's extra [gcs]. Credentials are the application default ones, or a key file:",
         "# service_account_file: /etc/lakefs-gc/key.json",
     )
 
