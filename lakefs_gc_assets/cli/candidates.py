@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
@@ -19,6 +20,7 @@ from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_config
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -72,31 +74,54 @@ def require_file(form: Format, out: BinaryIO) -> None:
         raise click.UsageError("parquet is not for the terminal: give --out FILE.")
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The first rows by a column, such as the largest objects."""
+
+    column: str
+    descending: bool
+    most: int
+
+    def first_of(self, tables: Iterator[pa.Table]) -> pa.Table:
+        """These rows of tables that are read one after another; no more of them are held at a time."""
+        order = [(self.column, "descending" if self.descending else "ascending")]
+        first: pa.Table | None = None
+        for table in tables:
+            rows = table if first is None else pa.concat_tables([first, table])
+            first = rows.take(pc.sort_indices(rows, order)[: self.most])
+        return first
+
+
 def write_frame(
-    repository: OpenRepository,
-    frame: str,
-    run_id: str,
-    columns: Sequence[TextColumn],
-    form: Format,
-    out: BinaryIO,
+    stored: StoredFrame[Any], columns: Sequence[TextColumn], form: Format, out: BinaryIO, order: Order | None = None
 ) -> str:
     """Writes a frame of a run; returns a line that names the run and the number and size of objects.
 
     Args:
         columns: columns of the table for people; the other formats have all columns.
+        order: which rows to write, and in which order; all, as they are stored, unless given.
     Raises:
-        CollectionError: there is no such run, or the frame is missing or damaged.
+        CorruptFile: the frame is damaged.
     """
+    kind, manifest, store = stored.frame, stored.manifest, stored.opener.open()
+    tables = (files.read_file(store, file, kind.schema, added=kind.added) for file in manifest.files)
+    chosen = iter([order.first_of(tables)]) if order and manifest.files else tables
+    _WRITERS[form](chosen, nullable(kind.schema), columns, out)
+    return f"run {manifest.span.run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}"
+
+
+def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredFrame[Any]:
+    """A frame of a run. Raises CollectionError where there is no such run, or the frame is missing."""
     manifest = history.read_manifest(repository.store, frame, run_id)
-    kind = FRAMES[frame]
-    schema = nullable(kind.schema)
-    tables = (files.read_file(repository.store, file, kind.schema, added=kind.added) for file in manifest.files)
-    _WRITERS[form](tables, schema, columns, out)
-    return f"run {run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}"
+    return StoredFrame(FRAMES[frame], manifest, repository.opener)
 
 
 def _write_table(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
-    for table in tables:
+    header = "  ".join(column.name.ljust(column.width) for column in columns)
+    for number, table in enumerate(tables):
+        # Writing makes the file, so not before something could be read.
+        if number == 0:
+            out.write(f"{header.rstrip()}\n".encode())
         for row in table.select([column.name for column in columns]).to_pylist():
             line = "  ".join(column.cell(row[column.name]) for column in columns)
             out.write(f"{line.rstrip()}\n".encode())
@@ -122,6 +147,10 @@ def _write_parquet(tables: Iterator[pa.Table], schema: pa.Schema, columns: Seque
 
 _WRITERS = {"table": _write_table, "csv": _write_csv, "json": _write_json, "parquet": _write_parquet}
 
+_ORDERS = {"size": ("size", True), "age": ("last_modified", False), "address": ("address", False)}
+"""Columns to sort by, and whether the greatest comes first."""
+_MOST = 100_000
+"""Maximum rows to sort: twice as many, and those of a file, are held at a time."""
 _COLUMNS = (
     TextColumn("last_modified", 20),
     TextColumn("size", 11, shown_size),
@@ -136,16 +165,32 @@ _COLUMNS = (
 @FORMAT
 @JSON_LINES
 @OUT
+@click.option("--top", type=click.IntRange(1, _MOST), help="Only so many objects, the first ones by --sort.")
+@click.option(
+    "--sort",
+    type=click.Choice([*_ORDERS]),
+    help="With --top: the largest, the oldest, or the first by name; by default the largest.",
+)
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
 def candidates(
-    file: Path | None, repository: str | None, form: Format, out: BinaryIO, quiet: bool, run_id: str | None
+    file: Path | None,
+    repository: str | None,
+    form: Format,
+    out: BinaryIO,
+    top: int | None,
+    sort: str | None,
+    quiet: bool,
+    run_id: str | None,
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 
     Defaults to the newest finished run.
     """
     require_file(form, out)
+    if sort and not top:
+        raise click.UsageError("--sort is for --top N.")
+    order = Order(*_ORDERS[sort or "size"], top) if top else None
     opened = open_collector(loaded_configuration(file, repository)).open()
-    run_id = run_id or history.newest_run(opened.store)
-    progress_unless(quiet)(write_frame(opened, "candidates", run_id, _COLUMNS, form, out))
+    stored = stored_frame(opened, "candidates", run_id or history.newest_run(opened.store))
+    progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out, order))

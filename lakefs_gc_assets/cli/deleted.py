@@ -13,6 +13,7 @@ from lakefs_gc_assets.cli.candidates import (
     TextColumn,
     require_file,
     shown_size,
+    stored_frame,
     write_frame,
 )
 from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
@@ -45,5 +46,5 @@ def deleted(
     """
     require_file(form, out)
     opened = open_collector(loaded_configuration(file, repository)).open()
-    run_id = run_id or history.newest_run(opened.store, sweeps=True)
-    progress_unless(quiet)(write_frame(opened, "deleted_report", run_id, _COLUMNS, form, out))
+    stored = stored_frame(opened, "deleted_report", run_id or history.newest_run(opened.store, sweeps=True))
+    progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out))

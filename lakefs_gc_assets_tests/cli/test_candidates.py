@@ -5,10 +5,11 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from lakefs_gc_assets.cli.candidates import TextColumn
+from lakefs_gc_assets.cli.candidates import Order, TextColumn
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
@@ -30,7 +31,9 @@ def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> Non
 
     table = invoke("candidates")
     assert table.exit_code == 0, table.stderr
-    assert {line.split()[-1] for line in table.stdout.splitlines()} == garbage
+    header, *lines = table.stdout.splitlines()
+    assert header.split() == ["last_modified", "size", "why", "address"]
+    assert {line.split()[-1] for line in lines} == garbage
     assert table.stderr.startswith(f"run {run_id}: {len(garbage)} objects, ")
     assert invoke("candidates", run_id).stdout == table.stdout
 
@@ -52,12 +55,36 @@ def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> Non
         assert Path("found").read_text() == invoke("candidates", "--format", form).stdout
 
 
+def test_the_first_by_size_age_or_name_are_shown(runs: PlainRuns, invoke: Invoke) -> None:
+    made(runs)
+    stored = [json.loads(line) for line in invoke("candidates", "--format", "json").stdout.splitlines()]
+
+    def first(*options: str) -> list[dict[str, object]]:
+        shown = invoke("candidates", "--format", "json", *options)
+        assert shown.exit_code == 0, shown.stderr
+        return [json.loads(line) for line in shown.stdout.splitlines()]
+
+    sizes = sorted((row["size"] for row in stored), reverse=True)
+    assert [row["size"] for row in first("--top", "3")] == sizes[:3]
+    assert [row["size"] for row in first("--top", "100000")] == sizes
+    addresses = sorted(row["address"] for row in stored)
+    assert [row["address"] for row in first("--top", "5", "--sort", "address")] == addresses[:5]
+    times = sorted(row["last_modified"] for row in stored)
+    assert [row["last_modified"] for row in first("--top", "2", "--sort", "age")] == times[:2]
+    assert invoke("candidates", "--sort", "size").exit_code == Status.USAGE
+
+
+def test_rows_of_several_files_are_sorted_together() -> None:
+    tables = [pa.table({"size": pa.array(sizes, pa.int64())}) for sizes in ([5, 1], [9], [], [7, 3])]
+    assert Order("size", True, 3).first_of(iter(tables)).column("size").to_pylist() == [9, 7, 5]
+
+
 def test_what_became_of_each_object(runs: PlainRuns, invoke: Invoke) -> None:
     garbage = truth_classes("chain/1")["unreferenced"]
     kept = min(garbage)
     dry = made(runs)
     assert_one_line(invoke("deleted"), "no sweep has come to its end yet", "`lakefs-gc approve RUN`")
-    assert {line.split()[2] for line in invoke("deleted", dry).stdout.splitlines()} == {"dry_run"}
+    assert {line.split()[2] for line in invoke("deleted", dry).stdout.splitlines()[1:]} == {"dry_run"}
 
     runs.clock.moment += timedelta(hours=1)
     runs.server.undeletable = {kept}
