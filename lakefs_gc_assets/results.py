@@ -6,7 +6,7 @@ every file is compared with the digest that its manifest has. Times are UTC, siz
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,9 +103,8 @@ class Table:
 
         Raises CollectionError where a file is missing or was changed.
         """
-        manifest = self._stored.manifest
-        for file in manifest.files:
-            yield from replace(self._stored, manifest=replace(manifest, files=(file,))).table().to_batches()
+        for table in self._stored.tables():
+            yield from table.to_batches()
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory. Raises CollectionError."""

@@ -19,7 +19,6 @@ import pyarrow.parquet as parquet
 from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -103,10 +102,9 @@ def write_frame(
     Raises:
         CorruptFile: the frame is damaged.
     """
-    kind, manifest, store = stored.frame, stored.manifest, stored.opener.open()
-    tables = (files.read_file(store, file, kind.schema, added=kind.added) for file in manifest.files)
+    manifest, tables = stored.manifest, stored.tables()
     chosen = iter([order.first_of(tables)]) if order and manifest.files else tables
-    _WRITERS[form](chosen, nullable(kind.schema), columns, out)
+    _WRITERS[form](chosen, nullable(stored.frame.schema), columns, out)
     return f"run {manifest.span.run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}"
 
 

@@ -323,7 +323,7 @@ def inspect(repository: OpenRepository) -> HeldLock | None:
 
 
 def _life_of(process: str) -> Life:
-    """Whether a process lives, by its words in the lock; known only on its own machine."""
+    """What is known of a process, as the lock names it; of one on another machine nothing is."""
     words = re.search(r" on (.*), process ([1-9]\d*)$", process)
     if words is None or words[1] != socket.gethostname():
         return Life.UNKNOWN
@@ -347,11 +347,7 @@ def release_inspected(repository: OpenRepository, held: HeldLock) -> None:
             held.renewed_at,
         ):
             raise PreconditionFailed
-        released = replace(current, released=True).encode()
-        try:
-            store.put_if_match(KEY, released, _etag(facts))
-        except NotOffered:
-            store.put(KEY, released)
+        _release(store, facts, current)
     except (ObjectNotFound, PreconditionFailed):
         raise LockLost(f"the lock {KEY} was renewed or changed hands meanwhile: its holder lives") from None
 
@@ -370,13 +366,21 @@ def release_owned(store: ObjectStore, owner: str) -> None:
     try:
         facts, current = _read(store)
         if current.owner == owner and not current.released:
-            released = replace(current, released=True).encode()
-            try:
-                store.put_if_match(KEY, released, _etag(facts))
-            except NotOffered:
-                store.put(KEY, released)
+            _release(store, facts, current)
     except (ObjectNotFound, PreconditionFailed):
         return
+
+
+def _release(store: ObjectStore, facts: ObjectFacts, current: _Record) -> None:
+    """Releases a lock as it was read; where a store has no conditional writes, whatever it is by now.
+
+    Raises ObjectNotFound or PreconditionFailed where it changed meanwhile, StorageError.
+    """
+    released = replace(current, released=True).encode()
+    try:
+        store.put_if_match(KEY, released, _etag(facts))
+    except NotOffered:
+        store.put(KEY, released)
 
 
 def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool = True) -> Lock:

@@ -39,7 +39,7 @@ from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _CELLS_PLOTTED = 200
-"""With more, Dagster takes minutes: it looks each cell up among all of them, and copies what it was told before."""
+"""With more, Dagster takes minutes: it looks each cell up among all of them, and copies earlier metadata."""
 
 
 def store_df(context: dg.AssetExecutionContext, collector: Collector) -> Stored:
@@ -292,10 +292,8 @@ def next_steps(
     context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
     """A link that approves what a dry run found, or that undoes what a run deleted, if the UI has one."""
-    statistics = report.statistics
     if report.dry_run:
-        found = Garbage(statistics.candidates or 0, statistics.candidates_bytes or 0, statistics.listed)
-        return _approval(context, collector, plan, found)
+        return _approval(context, collector, plan, Garbage.from_report(report))
     names = collector_names(context, collector)
     return link("See what can be brought back", restore_address(collector, names, context.run, report))
 

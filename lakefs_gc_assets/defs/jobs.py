@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
@@ -154,6 +155,12 @@ class Garbage:
     bytes: int
     listed: int | None
 
+    @classmethod
+    def from_report(cls, report: Report) -> "Garbage":
+        """The garbage that the report of a dry run counts."""
+        statistics = report.statistics
+        return cls(statistics.candidates or 0, statistics.candidates_bytes or 0, statistics.listed)
+
     def __str__(self) -> str:
         share = f", {self.objects / self.listed:.1%} of what was listed" if self.listed else ""
         return f"{self.objects:,} objects, {size(self.bytes)}{share}"
@@ -169,14 +176,14 @@ def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, pla
     if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
         return None
     job, config = names.qualified("approve"), {"run_id": plan.run_id, "approved_by": ""}
-    path = launchpad(
+    return launchpad(
+        collector,
         run,
         job,
         {"ops": {names.qualified(_APPROVING_OP): {"config": config}}},
         f"Deletes what dry run {plan.run_id} of {names.repository} found, unless it is live by now: {found}.",
         {RUN_TAG: plan.run_id},
     )
-    return None if path is None else collector.configuration.notifications.ui_url.rstrip("/") + path
 
 
 def one_op_job(

@@ -248,7 +248,8 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
     if not (statistics.deleted or statistics.quarantined):
         return None
     config = {"run_id": report.run_id, "confirm": False}
-    path = launchpad(
+    return launchpad(
+        collector,
         run,
         names.qualified("restore"),
         {"ops": {names.qualified(_RESTORE_OP): {"config": config}}},
@@ -256,7 +257,6 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
         "With `confirm: true` it brings that back.",
         {RUN_TAG: report.run_id},
     )
-    return None if path is None else collector.configuration.notifications.ui_url.rstrip("/") + path
 
 
 def restore_job(names: Names) -> dg.JobDefinition:

@@ -234,9 +234,7 @@ def _in_words(report: Report) -> str:
 
 def _approval(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, report: Report) -> str:
     """The launchpad that approves a dry run, if it is known where the UI is."""
-    statistics = report.statistics
-    found = Garbage(statistics.candidates or 0, statistics.candidates_bytes or 0, statistics.listed)
-    address = approval_address(collector, names, run, plan, found) if report.dry_run else None
+    address = approval_address(collector, names, run, plan, Garbage.from_report(report)) if report.dry_run else None
     return f". To approve it: {address}" if address and collector.configuration.notifications.ui_url else ""
 
 

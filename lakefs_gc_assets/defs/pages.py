@@ -230,9 +230,16 @@ def stored_page(uri: str, endpoint_url: str) -> dg.UrlMetadataValue | dg.PathMet
 
 
 def launchpad(
-    run: dg.DagsterRun, job: str, config: Mapping[str, Any], comment: str, tags: Mapping[str, str]
+    collector: Collector,
+    run: dg.DagsterRun,
+    job: str,
+    config: Mapping[str, Any],
+    comment: str,
+    tags: Mapping[str, str],
 ) -> str | None:
-    """Path in the UI of a job's launchpad, filled in; None for a Dagster run outside of any code location.
+    """Address of a job's launchpad, filled in; None for a Dagster run outside of any code location.
+
+    It is a path in the UI unless the configuration names the UI's address.
 
     Args:
         run: a Dagster run of the job's code location.
@@ -246,7 +253,8 @@ def launchpad(
     for number, (name, value) in enumerate(tags.items()):
         query |= {f"tags[{number}][key]": name, f"tags[{number}][value]": value}
     filled = urlencode(query, quote_via=quote, safe="")
-    return f"/locations/{quote(location, safe='')}/jobs/{job}/playground/setup?{filled}"
+    ui = collector.configuration.notifications.ui_url.rstrip("/")
+    return f"{ui}/locations/{quote(location, safe='')}/jobs/{job}/playground/setup?{filled}"
 
 
 def link(text: str, address: str | None) -> dict[str, dg.MarkdownMetadataValue]:

@@ -241,7 +241,7 @@ class CloudErrors:
                 return self.archived(action, quoted)
             case Meaning.DENIED as meaning:
                 what, remedy = _SENTENCES[meaning]
-                return PermissionMissing(str(self.failed(action, f"{what} ({quoted})", remedy)))
+                return PermissionMissing(self._sentence(action, f"{what} ({quoted})", remedy))
             case None:
                 return self.failed(action, f"the service answered {quoted}", "see to the settings of `store`")
             case meaning:
@@ -312,7 +312,10 @@ class CloudErrors:
 
     def failed(self, action: str, what: str, remedy: str) -> StorageError:
         """The error for whatever else happened."""
-        return StorageError(f"cannot {action} in {self.place}: {what}; {remedy}")
+        return StorageError(self._sentence(action, what, remedy))
+
+    def _sentence(self, action: str, what: str, remedy: str) -> str:
+        return f"cannot {action} in {self.place}: {what}; {remedy}"
 
 
 def code_and_message(answer: Answer) -> tuple[str, str]:

@@ -183,7 +183,7 @@ class SignedStore:
 
 
 def _around(key: str) -> tuple[bytes, bytes]:
-    """What stands before and after a signature: an entry of a record, or text that no reader of a table looks at."""
+    """The bytes before and after a signature: an entry of a record, or text that no reader of a table reads."""
     return _IN_RECORD if key.endswith(".json") else _IN_TABLE
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -251,7 +252,7 @@ def _spread_rows(table: pa.Table, rows: int) -> pa.Table:
     """Up to so many rows of a table: one of each slice first, then others at equal distances."""
     count = table.num_rows
     by = "slice" if "slice" in table.column_names else "slice_window"
-    numbered = pa.table({"by": table.column(by), "at": pa.array(range(count), pa.int64())})
+    numbered = pa.table({"by": table.column(by), "at": np.arange(count)})
     first = sorted(numbered.group_by("by", use_threads=False).aggregate([("at", "min")]).column("at_min").to_pylist())
     places = dict.fromkeys([*_spread(first, rows), *_spread(range(count), rows), *range(min(count, rows))])
     return table.take(pa.array(sorted([*places][:rows]), pa.int64()))
@@ -312,11 +313,16 @@ class StoredFrame(Generic[F]):
         groups = spread_by_weight(self.manifest.files, engine.tasks, lambda file: file.bytes)
         return engine.read([[group] for group in groups], read, schema)
 
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows of each file, one after another in this process. Raises CorruptFile, StorageError."""
+        store = self.opener.open()
+        for file in self.manifest.files:
+            yield read_file(store, file, self.frame.schema, added=self.frame.added)
+
     def table(self) -> pa.Table:
         """All rows in this process: for frames that fit into memory."""
-        store, frame = self.opener.open(), self.frame
-        tables = [read_file(store, file, frame.schema, added=frame.added) for file in self.manifest.files]
-        return pa.concat_tables(tables) if tables else nullable(frame.schema).empty_table()
+        tables = [*self.tables()]
+        return pa.concat_tables(tables) if tables else nullable(self.frame.schema).empty_table()
 
     def sample(self, rows: int) -> pa.Table:
         """Some rows in this process, from many slices."""
