@@ -106,7 +106,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
             time.sleep(max(old_at - time.monotonic(), 0))
             launch(url, "open_run", "{}", "opened run ")
             run_id = run_id_at_the_end(url, "marked, nothing deleted")
-            found = command("candidates", run_id).splitlines()
+            found = command("candidates", run_id).splitlines()[1:]
             assert f"lakefs-gc approve {run_id}" in command("report", run_id)
 
             config = f"ops: {{approve_dry_run: {{config: {{run_id: {run_id}}}}}}}"
@@ -116,7 +116,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
         finally:
             process.kill()
 
-        assert len(found) == len(command("deleted", run_id).splitlines()) == len(sample.garbage)
+        assert len(found) == len(command("deleted", run_id).splitlines()[1:]) == len(sample.garbage)
         assert unreadable(lakefs, sample) == []
         assert still_stored(lakefs, sample) == []
         assert command("restore", run_id, "--yes").splitlines()[-1] == f"{len(sample.garbage)} restored"
