@@ -37,7 +37,7 @@ from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ARCHIVE_CLASSES, ObjectStore
 
 _WAY_BACK = (
     "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore RUN --address ADDRESS --yes` brings it back "
@@ -232,14 +232,15 @@ def list_warnings(
         *([unasked] if unasked else []),
         *([compacted] if compacted else []),
         *committed.figures.retention_warnings,
-        *(() if swept else list_refusals(mark, candidates.figures, settings)),
+        *(() if swept else list_obstacles(mark, candidates, settings)),
     )
 
 
-def list_refusals(mark: Mark, figures: CandidateFigures, settings: CollectionSettings) -> list[str]:
-    """Each guard that would refuse a sweep of a mark, in a line."""
-    foreseen = guards.from_stored(figures.sweep_guards)
-    return [f"a sweep would be refused: {guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
+def list_obstacles(mark: Mark, candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> list[str]:
+    """Each guard that would refuse a sweep of a mark, in a line, and what such a sweep could not move."""
+    foreseen = guards.from_stored(candidates.figures.sweep_guards)
+    refusals = [f"a sweep would be refused: {guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
+    return [*refusals, *foresee_archived(candidates.manifest.classes, settings)]
 
 
 def describe_gone(figures: CandidateFigures) -> tuple[str, ...]:
@@ -307,6 +308,22 @@ def describe_archived(kept: Amount) -> tuple[str, ...]:
     return (
         f"{kept.objects:,} objects of garbage, {size(kept.bytes)}, stay: they are in an archive "
         "tier, and quarantine cannot copy them. Bring them back from there, or sweep with sweep_mode: delete",
+    )
+
+
+def foresee_archived(classes: Mapping[str, Amount], settings: CollectionSettings) -> tuple[str, ...]:
+    """A warning about candidates that a sweep into quarantine could not copy, by their class; empty if there are none.
+
+    An object that was brought back for some days keeps its class, and can be copied meanwhile.
+    """
+    archived = sorted(classes.keys() & ARCHIVE_CLASSES)
+    if not archived or not settings.quarantines:
+        return ()
+    kept = Amount.total(classes[name] for name in archived)
+    return (
+        f"a sweep would keep {kept.objects:,} objects of garbage, {size(kept.bytes)}, of storage class "
+        f"{', '.join(archived)}: quarantine cannot copy them. Bring them back from there, or sweep with sweep_mode: "
+        "delete",
     )
 
 

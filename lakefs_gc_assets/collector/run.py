@@ -60,7 +60,7 @@ from lakefs_gc_assets.collector.reporting import (
     count_amounts,
     describe_gone,
     describe_unasked,
-    list_refusals,
+    list_obstacles,
     make_report,
     mark_of,
     stored_mark,
@@ -353,8 +353,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     figures_of_mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)
     guards.require_live_set(figures_of_mark)
-    for refusal in list_refusals(figures_of_mark, stored.manifest.figures, step.repository.settings):
-        step.log(refusal)
+    for obstacle in list_obstacles(figures_of_mark, stored, step.repository.settings):
+        step.log(obstacle)
     for line in describe_gone(stored.manifest.figures):
         step.warn(line)
     if unasked := describe_unasked(stored, step.repository.settings):

@@ -28,6 +28,12 @@ LISTING_SCHEMA = pa.schema(
 )
 """Columns of a listing: `etag` without quotes, `storage_class` as the service spells it; null where it has none."""
 
+ARCHIVE_CLASSES = frozenset({"Archive", "DEEP_ARCHIVE", "GLACIER"})
+"""Storage classes of Azure and S3 whose objects cannot be read before they are brought back, and keep their class then.
+
+Objects of Google's `ARCHIVE` and of S3's `GLACIER_IR` are read at once.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectFacts:

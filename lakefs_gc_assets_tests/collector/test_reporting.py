@@ -7,7 +7,13 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STORE_DF
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept
 from lakefs_gc_assets.collector.records.report import describe
-from lakefs_gc_assets.collector.reporting import by_class, describe_archived, describe_compacted, describe_unasked
+from lakefs_gc_assets.collector.reporting import (
+    by_class,
+    describe_archived,
+    describe_compacted,
+    describe_unasked,
+    foresee_archived,
+)
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets_tests.collector.made_frames import (
     CANDIDATE_FIGURES,
@@ -53,6 +59,23 @@ class TestArchivedObjects:
         assert describe_archived(Amount()) == ()
         (told,) = describe_archived(Amount(3, 2**30))
         assert told.startswith("3 objects of garbage, 1.0 GiB, stay") and "sweep_mode: delete" in told
+
+    @staticmethod
+    def foreseen(settings: CollectionSettings, **classes: tuple[int, int]) -> tuple[str, ...]:
+        frame = made_frame(CANDIDATES_DF, 1, CANDIDATE_FIGURES)
+        (file,) = frame.manifest.files
+        return foresee_archived(replace(frame.manifest, files=(replace(file, classes=classes),)).classes, settings)
+
+    def test_that_quarantine_would_keep_are_told_before_a_sweep(self) -> None:
+        into_quarantine = CollectionSettings(sweep_mode="quarantine")
+        classes = {"STANDARD": (1, 2**40), "DEEP_ARCHIVE": (2, 2**30), "Archive": (1, 0), "GLACIER_IR": (4, 2**40)}
+        (told,) = self.foreseen(into_quarantine, **classes)
+        assert told.startswith(
+            "a sweep would keep 3 objects of garbage, 1.0 GiB, of storage class Archive, DEEP_ARCHIVE"
+        )
+        assert "sweep_mode: delete" in told
+        assert self.foreseen(into_quarantine, STANDARD=(1, 1), ARCHIVE=(2, 2)) == ()
+        assert self.foreseen(CollectionSettings(), **classes) == ()
 
 
 class TestServersThatCompact:

@@ -65,7 +65,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.objects import keys_below
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
@@ -520,6 +520,20 @@ class TestWhatRunsTell:
         (warning,) = [line for line in found.warnings if "archive tier" in line]
         assert warning.startswith(f"{found.counts['candidates']:,} objects of garbage")
         assert any(line.startswith("  archived ") for line in reports.describe(found))
+
+    def test_a_dry_run_foresees_archived_garbage_that_quarantine_cannot_copy(self) -> None:
+        facts_of = BucketView._facts
+
+        def archived(view: BucketView, key: str) -> ObjectFacts:
+            return replace(facts_of(view, key), storage_class="GLACIER")
+
+        dry = DRY.model_copy(update={"sweep_mode": "quarantine"})
+        with told_by("clean") as (scene, told), mock.patch.object(BucketView, "_facts", archived):
+            assert scene.start(dry, Faults()) is Ended.WELL
+            found = scene.told
+        (warning,) = [line for line in found.warnings if "GLACIER" in line]
+        assert warning.startswith(f"a sweep would keep {found.counts['candidates']:,} objects of garbage")
+        assert warning in told
 
     def test_an_optimized_run(self) -> None:
         with told_by("optimized") as (scene, told):
