@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
 from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.errors import CollectionError, GuardTripped
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets.storage.interface import ARCHIVE_CLASSES, ObjectStore
 
@@ -150,7 +150,6 @@ def make_report(
         deleted_by_another_run=objects[Outcome.DELETED_BY_ANOTHER_RUN],
     )
     swept_well = failures is None or failures.success
-    approval = plans.read_approval(step.repository.store, plan.run_id) if swept and not plan.sweep else None
     return Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
@@ -182,7 +181,7 @@ def make_report(
         checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, Checkpoint) else None,
         no_checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, str) else None,
         loosened={**plan.loosened, **step.repository.loosened},
-        approved_by=approval.approved_by if approval else "",
+        approved_by=_approver(step.repository.store, plan) if swept else "",
         **seconds_by_step(frame.manifest.span for frame in (listed, uncommitted, committed, candidates, outcomes)),
         warnings=(
             *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),
@@ -205,7 +204,18 @@ def seconds_by_step(spans: Iterable[Span]) -> dict[str, Any]:
 def report_failure(store: ObjectStore, plan: Plan, now: datetime, error: str) -> Report:
     """The report of a run that a step ended with an error, with the steps that had ended before."""
     spans = read_spans(store, plan.run_id, plan.attempt)
-    return replace(failed(plan, now, error), **seconds_by_step(spans))
+    return replace(failed(plan, now, error), approved_by=_approver(store, plan), **seconds_by_step(spans))
+
+
+def _approver(store: ObjectStore, plan: Plan) -> str:
+    """Who approved what a dry run found; empty for other runs, and where the approval cannot be read."""
+    if plan.sweep:
+        return ""
+    try:
+        approval = plans.read_approval(store, plan.run_id)
+    except CollectionError:
+        return ""  # A run that failed is reported in any case.
+    return approval.approved_by if approval is not None and approval.attempt == plan.attempt else ""
 
 
 def by_class(manifest: Manifest[Any], total: Amount) -> dict[str, dict[str, int]]:

@@ -8,11 +8,13 @@ from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.manifest import Span
 from lakefs_gc_assets.collector.lock import Lock, holder
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Approval, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector import made_frames
 from lakefs_gc_assets_tests.collector.past_runs import DAY, NOW, began, ended, opened
@@ -71,6 +73,30 @@ def test_an_approved_run_whose_sweep_failed_does_not_claim_that_nothing_was_dele
     leave_receipt(opened, plan)
     found = fail(opened, plan)
     assert (found.success, found.ending, found.dry_run) == (False, Ending.FAILED, False)
+
+
+@pytest.mark.parametrize(
+    "attempt, approver", [("", "Ada, as the launch says"), ("another", ""), (None, "")], ids=["own", "other", "none"]
+)
+def test_an_approved_run_whose_sweep_failed_names_the_approver(
+    opened: OpenRepository, attempt: str | None, approver: str
+) -> None:
+    plan = began(opened, DAY, sweep=False)
+    ended(opened, plan, dry_run=True, checkpoint=None, ending=Ending.MARKED)
+    if attempt is not None:
+        approval = Approval(plan.run_id, attempt or plan.attempt, "digest", NOW, "Ada, as the launch says")
+        plans.write_approval(opened.store, approval)
+    leave_receipt(opened, plan)
+    found = fail(opened, plan)
+    assert found.approved_by == approver
+    assert (f"  approved by {approver}" in reports.describe(found)) == bool(approver)
+
+
+def test_a_damaged_approval_does_not_keep_a_failed_run_from_its_report(opened: OpenRepository) -> None:
+    plan = began(opened, DAY, sweep=False)
+    opened.store.put(run_folder.approval(plan.run_id), b"{")
+    found = fail(opened, plan)
+    assert (found.error, found.approved_by) == ("no disk", "")
 
 
 def test_a_run_that_nobody_ended_is_ended_and_its_lock_released(opened: OpenRepository) -> None:

@@ -302,13 +302,14 @@ def describe(report: Report) -> list[str]:
     """The report of a run, in lines; of one that failed, why."""
     statistics = report.statistics
     first = f"run {report.run_id} of {report.repository}, {report.flow}: {report.ending.value}"
+    approver = [f"  approved by {report.approved_by}"] if report.approved_by else []
     if not report.counts:
-        return [first, *([f"  {report.error}"] if report.error else [])]
+        return [first, *approver, *([f"  {report.error}"] if report.error else [])]
     lines = [
         first,
         *([f"  a clean run, because {report.why_clean}"] if report.why_clean else []),
         *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
-        *([f"  approved by {report.approved_by}"] if report.approved_by else []),
+        *approver,
         *_describe_scope(report),
         f"  listed      {statistics.listed:>12,} objects, {size(statistics.listed_bytes or 0)}, "
         f"{statistics.slices_listed:,} slices, cutoff {report.cutoff:%F %T}Z",
