@@ -8,6 +8,7 @@ default: 21d            # branches that no rule below fits, and dangling commits
 branches:
   main: 8w
   user-*: 36h           # an exact name wins over patterns, of patterns the longest
+  "{dev,test}-[0-9]": 5d
 pinned:                 # these commits stay
   - 5f5d7ef81b54ea39c0628742c3572eaa93194b363fce135ff345dc5281e91168
 keep_tags: true         # tagged commits stay; so they do by default
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import translate
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -42,7 +44,11 @@ LONGEST_RETENTION = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class BranchRule:
-    """The retention of branches whose name fits; in a pattern `*` stands for anything, `?` for one character."""
+    """The retention of branches whose name fits.
+
+    In a pattern `*` stands for anything, `?` for one character, `[a-c]` for one of these and `[!a-c]` for one other.
+    Braces are expanded before: each alternative has a rule of its own.
+    """
 
     pattern: str
     retention: timedelta
@@ -51,7 +57,7 @@ class BranchRule:
     @property
     def exact(self) -> bool:
         """True if it is the name of one branch."""
-        return not {"*", "?"}.intersection(self.pattern)
+        return not {"*", "?", "["}.intersection(self.pattern)
 
     def fits(self, branch: str) -> bool:
         """True if it applies to a branch."""
@@ -81,7 +87,7 @@ class Policy:
         """The rule that fits: an exact name wins over patterns, of patterns the longest, of equally long ones the one
         that keeps longer."""
         fitting = [rule for rule in self.rules if rule.fits(branch)]
-        return max(fitting, key=lambda rule: (rule.exact, len(rule.pattern), rule.retention), default=None)
+        return max(fitting, key=lambda rule: (rule.exact, _length(rule.pattern), rule.retention), default=None)
 
     def exact_names(self) -> Iterator[tuple[str, int]]:
         """The branches it names, with their lines."""
@@ -104,6 +110,25 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
+@cache
+def _length(pattern: str) -> int:
+    """The length of a pattern where `[abc]` counts as one character, which is what it stands for."""
+    return len(_CLASS.sub("?", pattern))
+
+
+def expand_braces(pattern: str) -> Iterator[str]:
+    """The patterns that `{a,b}` in a pattern stands for, one at a time: their number may have no bound."""
+    parts = _BRACES.split(pattern)
+    alternatives = [part.split(",") if number % 2 else [part] for number, part in enumerate(parts)]
+    return map("".join, product(*alternatives))
+
+
+def _is_pattern(text: str) -> bool:
+    """True for a name or a pattern without braces, whose ranges such as `a-c` go upwards."""
+    ranges = (each for group in _CLASS.findall(text) for each in _RANGE.findall(group))
+    return _PATTERN.fullmatch(text) is not None and all(first <= last for first, last in ranges)
+
+
 def in_units(duration: timedelta) -> str:
     """A duration as a policy file writes it."""
     hours = int(duration / timedelta(hours=1))
@@ -117,7 +142,10 @@ _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=
 _DURATION = re.compile(r"(\d{1,9})([hdw])", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?", re.ASCII)
 _NEGATIVE = re.compile(r"-\d+[hdw]?", re.ASCII)
-_PATTERN = re.compile(r"[\w./*?-]+", re.ASCII)
+_CLASS = re.compile(r"\[!?-?(?:[\w./](?:-[\w./])?)+-?\]", re.ASCII)
+_RANGE = re.compile(r"([\w./])-([\w./])", re.ASCII)
+_PATTERN = re.compile(rf"(?:[\w./*?-]|{_CLASS.pattern})+", re.ASCII)
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 # A launch may bring a policy, so its cost is bounded: each rule meets each branch, and YAML nests by recursion.
 _LONGEST_FILE, _LONGEST_PATTERN, _MOST_RULES = 1_000_000, 1_000, 10_000
@@ -193,19 +221,24 @@ class _Reader:
         )
 
     def _rules(self, node: yaml.Node) -> tuple[BranchRule, ...]:
-        rules: list[BranchRule] = []
+        rules: dict[str, BranchRule] = {}
         for key, value in self._items(node, "branches"):
-            if len(rules) == _MOST_RULES:
-                self._wrong(key, f"a policy has rules for at most {_MOST_RULES:,} branches and patterns")
             if len(key.value) > _LONGEST_PATTERN:
                 self._wrong(key, f"a name or pattern of branches has at most {_LONGEST_PATTERN:,} characters")
-            if not _PATTERN.fullmatch(key.value):
-                self._wrong(
-                    key,
-                    f"{key.value!r} is no name or pattern of branches: letters, digits, - _ . / and, for patterns, * ?",
-                )
-            rules.append(BranchRule(key.value, self._duration(value), _line(key)))
-        return tuple(rules)
+            retention = self._duration(value)
+            for pattern in expand_braces(key.value):
+                if len(rules) == _MOST_RULES:
+                    self._wrong(key, f"a policy has rules for at most {_MOST_RULES:,} branches and patterns")
+                if not _is_pattern(pattern):
+                    self._wrong(
+                        key,
+                        f"{key.value!r} is no name or pattern of branches: letters, digits, - _ . / and, for patterns, "
+                        "* ? [abc] [a-z] [!abc] {a,b}",
+                    )
+                if pattern in rules:
+                    self._wrong(key, f"{pattern} is said twice")
+                rules[pattern] = BranchRule(pattern, retention, _line(key))
+        return tuple(rules.values())
 
     def _commits(self, node: yaml.Node) -> tuple[str, ...]:
         if not isinstance(node, yaml.SequenceNode):
@@ -248,7 +281,7 @@ class _Reader:
         seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._wrong(key, "a key must be a plain word")
+                self._wrong(key, "a key must be a plain word; write a pattern in quotes")
             if key.value in seen:
                 self._wrong(key, f"{key.value} is said twice")
             seen.add(key.value)

@@ -81,8 +81,21 @@ class TestFiles:
             ("branches:\n  main: 3d\n  main: 4d", 3, "main is said twice"),
             ("default: 3d\ndefault: 4d", 2, "default is said twice"),
             ("branches:\n  'a b': 3d", 2, "'a b' is no name or pattern of branches"),
-            ("branches:\n  'user-[a-z]': 3d", 2, "is no name or pattern of branches"),
-            ("branches:\n  [a]: 3d", 2, "a key must be a plain word"),
+            ("branches:\n  'user-[a-z': 3d", 2, "'user-[a-z' is no name or pattern of branches"),
+            ("branches:\n  'a]': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '[]': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '[!]': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '[z-a]': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '[^a]': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '{a}': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '{a,b': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '{a,{b,c}}': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '{a,}': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '{a,b[}': 3d", 2, "is no name or pattern of branches"),
+            ("branches:\n  '{main,dev}': 3d\n  main: 4d", 3, "main is said twice"),
+            ("branches:\n  'x{a,b}{a,a}': 3d", 2, "xaa is said twice"),
+            ("branches:\n  [a]: 3d", 2, "a key must be a plain word; write a pattern in quotes"),
+            ("branches:\n  {a,b}: 3d", 2, "a key must be a plain word; write a pattern in quotes"),
             ("pinned: 3", 1, "pinned must be a list of commit ids"),
             ("pinned:\n- 5f5d7ef8", 2, "with all 64 digits"),
             ("pinned:\n- [a]", 2, "with all 64 digits"),
@@ -111,6 +124,8 @@ class TestFiles:
             ("default: " + "[" * 5_000, "nested too deeply"),
             ("branches:\n  " + "a" * 1_001 + ": 3d", "at most 1,000 characters"),
             ("branches:\n" + "".join(f"  b{number}: 3d\n" for number in range(10_001)), "at most 10,000 branches"),
+            ("branches:\n  '" + "{a,b}" * 199 + "': 3d", "at most 10,000 branches"),
+            ("branches: {'" + "{a,b}" * 13 + "': 3d, '" + "{c,d}" * 11 + "': 3d}", "at most 10,000 branches"),
         ],
     )
     def test_a_policy_that_would_cost_without_bound_is_refused(self, text: str, words: str) -> None:
@@ -132,6 +147,28 @@ class TestFiles:
             read(text)
         except ConfigurationError as refusal:
             assert "policy.yaml" in str(refusal)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """True if a pattern fits, by trying everything."""
+    if not pattern:
+        return not name
+    head, rest = pattern[0], pattern[1:]
+    if head == "{":
+        alternatives, _, rest = rest.partition("}")
+        return any(matches(each + rest, name) for each in alternatives.split(","))
+    if head == "*":
+        return any(matches(rest, name[start:]) for start in range(len(name) + 1))
+    if head == "[" and name:
+        members, _, rest = rest.partition("]")
+        negated, members = members[0] == "!", members.removeprefix("!")
+        fits = False
+        while members:
+            last = members[2] if len(members) > 2 and members[1] == "-" else members[0]
+            fits |= members[0] <= name[0] <= last
+            members = members[3:] if len(members) > 2 and members[1] == "-" else members[1:]
+        return fits != negated and matches(rest, name[1:])
+    return bool(name) and head in ("?", name[0]) and matches(rest, name[1:])
 
 
 class TestRulesOfBranches:
@@ -165,7 +202,35 @@ class TestRulesOfBranches:
             assert found is not None
             assert found.pattern == "*b"
 
-    @pytest.mark.parametrize("pattern", ["*" * 600 + "x", "a*" * 400 + "x", "?*" * 400 + "x"])
+    def test_braces_are_a_rule_for_each_alternative(self) -> None:
+        policy = read("branches: {'{main,v[0-9]*}-x': 3d, 'v?*-x': 2d, 'v1*-x': 1d}")
+        assert [rule.pattern for rule in policy.rules] == ["main-x", "v[0-9]*-x", "v?*-x", "v1*-x"]
+        assert policy.rule_of("main-x") == BranchRule("main-x", 3 * DAY, 1)
+        # A class stands for one character: as long as the other patterns, of which the one that keeps longest wins.
+        assert policy.rule_of("v1-x") == BranchRule("v[0-9]*-x", 3 * DAY, 1)
+        assert [name for name, _ in policy.exact_names()] == ["main-x"]
+
+    @given(
+        st.lists(
+            st.sampled_from(
+                ["a", "b", "-", "*", "?", "[ab]", "[!a]", "[a-c]", "[!b-c-]", "[-a]", "{a,b}", "{x,[ab]*}"]
+            ),
+            min_size=1,
+            max_size=6,
+        ).map("".join)
+        | st.text("ab-[]{},!*?", min_size=1, max_size=8),
+        st.text("abcx-", max_size=6),
+    )
+    def test_patterns_mean_what_a_naive_matcher_says(self, pattern: str, branch: str) -> None:
+        try:
+            policy = read(f"branches: {{'{pattern}': 3d}}")
+        except ConfigurationError:
+            return
+        assert (policy.rule_of(branch) is not None) == matches(pattern, branch)
+
+    @pytest.mark.parametrize(
+        "pattern", ["*" * 600 + "x", "a*" * 400 + "x", "?*" * 400 + "x", "[ab]*" * 190 + "x", "[!b]" * 240 + "*x"]
+    )
     def test_a_pattern_of_many_stars_ends(self, pattern: str) -> None:
         branch = "a" * 1_000
         assert not BranchRule(pattern, DAY, 1).fits(branch)
