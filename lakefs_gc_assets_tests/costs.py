@@ -57,9 +57,10 @@ def of_files(tests: Set[str]) -> Mapping[str, float]:
     if not FILE.exists():
         return {}
     measured = json.loads(FILE.read_text())
-    seconds = {file: _more(cost) for file, cost in measured["files"].items()}
+    # What was skipped where the costs were measured cost nothing there, and is dear elsewhere.
+    seconds = {file: more for file, cost in measured["files"].items() if (more := _more(cost))}
     for test, cost in measured["tests"].items():
-        if test not in tests:
+        if test not in tests and test.partition("::")[0] in seconds:
             seconds[test.partition("::")[0]] -= _more(cost)
     return seconds
 

@@ -10,8 +10,8 @@ from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fr
 from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 
-QUICK = 5
-HISTORIES = 400
+QUICK = 3
+HISTORIES = 200
 
 
 def _compare_all(seeds: range, folder: Path) -> list[Compared]:
