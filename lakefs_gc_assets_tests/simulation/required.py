@@ -13,7 +13,7 @@ from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
 QUICK: Mapping[Kind, int] = {"clean": 48, "optimized": 24, "retention": 24, "unified": 12}
-"""So many histories of each kind `make test` plays, in about two minutes of a processor; `make test-slow` plays those that follow."""
+"""How many histories `make test` plays of each kind, in two minutes of a processor; `make test-slow` others."""
 PARTS = 16
 """Into so many tests the histories of a kind are divided where they are many."""
 
