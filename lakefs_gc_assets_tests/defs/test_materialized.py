@@ -1,9 +1,11 @@
 """The button Materialize, as the UI sends it: any new run_id opens a run, a finished one has nothing to do."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector.records import plan as plans
@@ -11,12 +13,18 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration, still_stored
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_attacked_over_graphql import Attacker, collected_next, refusal
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
+from lakefs_gc_assets_tests.graph_runs import Replaying, replaying
+
+__all__ = ["replaying"]
 
 STEPS = ("store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report")
 _NODES = """query { assetNodes { assetKey { path } isMaterializable isExecutable partitionKeys
@@ -117,3 +125,39 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
         plan, stored = plans.read(store, run_id), report.read(store, run_id)
         assert (plan.name, plan.sweep, plan.opened) == ("First try", False, True)
         assert stored is not None and stored.success and stored.dry_run
+
+
+@pytest.mark.slow
+def test_a_first_run_goes_month_by_month_under_one_name(replaying: Replaying) -> None:
+    """Nobody opened a run before: whoever begins adds the name and the first months by hand."""
+    runs = replaying("chain/1", sweep=True)
+    partitions, instance = RunPartitions(runs.server.repository), runs.instance
+    months, generator = ("2026-01", "2026-02"), layout.XidGenerator()
+    placed: dict[str, list[str]] = {}
+    for month in months:
+        then = datetime.fromisoformat(f"{month}-10T00:00:00Z")
+        folder = generator.descending(then)
+        placed[month] = [f"data/{folder}/{generator.ascending(then)}" for _ in range(2)]
+        for address in placed[month]:
+            runs.server.place(address, written_at=then)
+    name = "First pass"
+    instance.add_dynamic_partitions(partitions.run_ids.name or "", [name])
+    instance.add_dynamic_partitions(partitions.windows.name or "", months)
+    collect = build(runs.loaded, runs.clock).resolve_job_def("collect")
+
+    reports = {}
+    for month in months:
+        result = collect.execute_in_process(instance=instance, tags={"dagster/partition": f"{name}|{month}"})
+        run = instance.get_run_by_id(result.run_id)
+        assert result.success and run is not None
+        assert run.tags["lakefs/mode"] == "dry run"
+        reports[month] = runs.report(run.tags["lakefs/run_id"])
+
+    for month, found in reports.items():
+        assert (found.windows, found.limited_to, found.success) == ((month,), f"the window {month}", True)
+        assert found.counts["listed"] == 2 and found.counts["slices_listed"] == 1
+        assert runs.addresses(found.run_id, "candidates") == sorted(placed[month])
+        assert found.checkpoint is None, "a run builds on none that left windows out"
+    assert instance.get_materialized_partitions(dg.AssetKey("deleted_report")) == {f"{name}|{each}" for each in months}
+    # What is left is a run over all windows, which adds those that nobody knew.
+    assert runs.open().windows[:3] == (*months, "legacy")
