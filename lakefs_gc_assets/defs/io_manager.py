@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.page.facts import trace
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.deferred import deferred
@@ -20,7 +21,7 @@ from lakefs_gc_assets.defs.history import forget_unused
 from lakefs_gc_assets.defs.pages import column_lineage, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, run_keys_of, selected
 from lakefs_gc_assets.defs.resources import Collector, session
-from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.results import Table
 
 PREVIEW_ROWS = 20
@@ -51,7 +52,9 @@ class FrameIOManager(dg.IOManager):
     def handle_output(self, context: dg.OutputContext, obj: StoredFrame[Any]) -> None:
         """Adds metadata of a frame for the UI: rows, bytes, windows, path, and a preview."""
         with between_steps(self.collector, obj.manifest.span.run_id):
-            context.add_output_metadata(metadata(obj, context.asset_key.path[:-1]))
+            # An ephemeral instance ends with its process, so nobody would see the paths.
+            is_seen = not context.step_context.instance.is_ephemeral
+            context.add_output_metadata(metadata(obj, context.asset_key.path[:-1], with_paths=is_seen))
 
     def load_input(self, context: dg.InputContext) -> object:
         """The frame for one of the five assets, or what an asset of one's own asks for.
@@ -146,15 +149,17 @@ def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
     }
 
 
-def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, Any]:
+def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = (), with_paths: bool = False) -> dict[str, Any]:
     """Metadata of a whole frame for the UI; small, because Dagster copies it to every cell.
 
     Its numbers are in a table: as numbers, the same value would be plotted for every cell.
 
     Args:
         prefix: prefix of the keys of the repository's assets.
+        with_paths: find the paths and the last commits of the candidates in the preview.
     """
-    manifest = frame.manifest
+    manifest, sampled = frame.manifest, frame.sample(PREVIEW_ROWS)
+    traced = _trace(frame, sampled) if with_paths and frame.frame is CANDIDATES_DF else None
     return {
         "frame": table_of(
             {
@@ -166,7 +171,7 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = ()) -> dict[str, A
             }
         ),
         **_figures(manifest.figures),
-        "preview": dg.MetadataValue.md(_preview(frame.sample(PREVIEW_ROWS), manifest.span.ended_at)),
+        "preview": dg.MetadataValue.md(_preview(sampled, manifest.span.ended_at, traced)),
         "rows_by_window": dg.MetadataValue.md(_counts("window", manifest.rows_by_window())),
         "run_id": manifest.span.run_id,
         "started_at": dg.MetadataValue.timestamp(manifest.span.started_at),
@@ -199,18 +204,30 @@ def _counts(what: str, counts: dict[str, int]) -> str:
     return "\n".join([f"| rows | {what} |", "|---:|---|", *lines]) if lines else "no rows"
 
 
-_LEADING = ("why", "outcome", "error", "address", "size", "age")
+def _trace(frame: StoredFrame[Any], sampled: pa.Table) -> list[tuple[str, str]] | str:
+    try:
+        return trace(frame.opener.open(), frame.manifest.span.run_id, sampled)
+    except CollectionError as error:
+        return str(error)
+
+
+_LEADING = ("why", "outcome", "error", "path", "last held by", "address", "size", "age")
 """Columns of a preview that decide, in this order; the others follow."""
 
 
-def _preview(rows: pa.Table, now: datetime) -> str:
+def _preview(rows: pa.Table, now: datetime, traced: Sequence[tuple[str, str]] | str | None) -> str:
     """Rows as Markdown, without columns that are empty in all of them.
 
     Args:
         now: the moment that ages count back from, UTC.
+        traced: the path and the last holder of each row, or why they are unknown; None for rows that have none.
     """
+    unknown = f"\n\nPaths and last commits are unknown: {plain(traced)}." if isinstance(traced, str) else ""
+    holders = [] if traced is None or isinstance(traced, str) else traced
     shown: list[dict[str, object]] = []
-    for row in rows.to_pylist():
+    for place, row in enumerate(rows.to_pylist()):
+        if holders:
+            row["path"], row["last held by"] = holders[place]
         if "last_modified" in row:
             row["age"] = f"{(now - row['last_modified']) / timedelta(days=1):,.1f} days"
         if "size" in row:
@@ -220,7 +237,7 @@ def _preview(rows: pa.Table, now: datetime) -> str:
         return "no rows"
     names = [name for name in dict.fromkeys([*_LEADING, *shown[0]]) if any(row.get(name) is not None for row in shown)]
     lines = ["| " + " | ".join(_cell(row[name]) for name in names) + " |" for row in shown]
-    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines])
+    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines]) + unknown
 
 
 def _cell(value: object) -> str:

@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs import io_manager, running
 from lakefs_gc_assets.defs.assets import _note_cells
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
@@ -60,6 +60,9 @@ def stored(
     for batch in pa.Table.from_pylist(rows, schema=frame.schema).to_batches():
         writer.write(batch)
     return StoredFrame(frame, Manifest(span(frame.name), tuple(writer.close()), figures), opener)
+
+
+CANDIDATE_FIGURES = CandidateFigures({"young": 3}, 0, 0, 0, ())
 
 
 def text(shown: dict[str, object], name: str) -> str:
@@ -121,14 +124,31 @@ def test_odd_names_do_not_break_the_preview(s3_server: S3Server, bucket: str) ->
 
 def test_what_decides_comes_first(s3_server: S3Server, bucket: str) -> None:
     rows = [{**listed("data/a", size=3_000_000, last_modified=NOW - timedelta(days=40)), "why": "no commit holds it"}]
-    figures = CandidateFigures({"young": 3}, 0, 0, 0, ())
 
-    shown = metadata(stored(s3_server, bucket, rows, CANDIDATES_DF, figures))
+    shown = metadata(stored(s3_server, bucket, rows, CANDIDATES_DF, CANDIDATE_FIGURES))
 
     header, _, line = text(shown, "preview").splitlines()
     assert header.startswith("| why | address | size | age | ")
     assert line.startswith("| no commit holds it | data/a | 2.9 MiB | 40.0 days | ")
     assert [*shown][:4] == ["frame", "kept", "preview", "rows_by_window"]
+
+
+def test_the_preview_of_candidates_says_where_they_were_and_what_is_unknown(
+    s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = stored(s3_server, bucket, [{**listed("data/a"), "why": "expired"}], CANDIDATES_DF, CANDIDATE_FIGURES)
+    monkeypatch.setattr(io_manager, "trace", lambda store, run_id, some: [("x|y/z", "0123456789ab of branch main")])
+    header, _, line = text(metadata(frame, with_paths=True), "preview").splitlines()
+    assert header.startswith("| why | path | last held by | address | ")
+    assert line.startswith("| expired | x\\|y/z | 0123456789ab of branch main | data/a | ")
+    assert "path" not in text(metadata(frame), "preview")
+
+    monkeypatch.setattr(io_manager, "trace", lambda store, run_id, some: "the run did not note it")
+    assert text(metadata(frame, with_paths=True), "preview").endswith(
+        "|\n\nPaths and last commits are unknown: the run did not note it."
+    )
+    monkeypatch.undo()
+    assert "are unknown: run " in text(metadata(frame, with_paths=True), "preview"), "it has no plan"
 
 
 def test_names_that_others_chose_are_no_markdown(s3_server: S3Server, bucket: str) -> None:

@@ -300,17 +300,20 @@ class LiveFiles:
         paths: list[bytes] = entries.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
         return paths
 
-    def folders(self, record: RangeRecord) -> pa.Table:
+    def folders(self, record: RangeRecord, whole_paths: bool = False) -> pa.Table:
         """Every address that a range may reference inside the namespace, with the first folder of its path (FOLDERS).
 
         Rows are in order of paths; an address has a row for each path.
+
+        Args:
+            whole_paths: give the path itself in place of its folder.
         """
         key = METADATA_PREFIX + record.id
         entries = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
         assert entries.keys is not None
         places, keys = self._keys(entries.addresses, entries.address_types)
         order = pc.sort_indices(places)
-        folders = _first_components(entries.keys, 1)
+        folders = entries.keys if whole_paths else _first_components(entries.keys, 1)
         return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
     def metadata_file(self, name: str) -> pa.Table:

@@ -3,10 +3,12 @@
 No server is asked. Missing facts are left out: a failed run has fewer frames, and an old run has lost most of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+import pyarrow as pa
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.frame import manifest as manifests
@@ -24,7 +26,14 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.guards import Gauge, Mark
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, count_by_month, count_last_held
+from lakefs_gc_assets.collector.page.garbage import (
+    WITH_A_PREVIEW,
+    Garbage,
+    LastHeld,
+    count_by_month,
+    count_last_held,
+    find_last_held,
+)
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Amount
@@ -56,7 +65,9 @@ class Counting:
 
 
 _NOT_READ = "too much to read when a run ends; `lakefs-gc report --again RUN` reads it"
+_NOT_NOTED = "the run did not note it"
 _NOT_COUNTED = "the run failed with too many to count; `lakefs-gc report --again RUN` counts them"
+_ID_SHOWN = 12
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ def gather(
         listed_at=listed.span.started_at if listed else None,
         retention=committed.figures.retention if committed else {},
         **_counted(candidates, plan, counting.count),
-        **_last_held(store, plan, report, committed, candidates, counting.most_read),
+        **_last_held(store, plan, committed, candidates, counting.most_read),
     )
 
 
@@ -155,7 +166,6 @@ def _counted(candidates: Manifest[CandidateFigures] | None, plan: Plan, count: C
 def _last_held(
     store: ObjectStore,
     plan: Plan,
-    report: Report,
     committed: Manifest[CommittedFigures] | None,
     candidates: Manifest[CandidateFigures] | None,
     most_read: int | None,
@@ -163,15 +173,57 @@ def _last_held(
     """Garbage by the commit that held it last; empty for flows without retention, and without garbage."""
     if not plan.flow.by_retention or committed is None or candidates is None or not candidates.rows:
         return {}
-    run_id, attempt = plan.run_id, committed.span.attempt
     try:
-        holders = active_commits.read_last_holders(store, run_id, attempt)
-        if holders is None:
-            return {"held_unknown": "the run did not note it"}
-        live = checkpoint.read_stored_ids(store, run_id, attempt, committed.figures.read_sha256)
-        namespace = Namespace.parse(report.storage_namespace)
-        live_files = LiveFiles(store, namespace, plan.slice_window)
-        last_held = count_last_held(live_files, holders, live, candidates, most_read)
+        expired = _expired_commits(store, plan, committed)
+        if expired is None:
+            return {"held_unknown": _NOT_NOTED}
+        last_held = count_last_held(*expired, candidates, most_read)
     except CorruptFile as damage:
         return {"held_unknown": f"a file cannot be read: {damage}"}
     return {"last_held": last_held, "held_unknown": None if last_held else _NOT_READ}
+
+
+def _expired_commits(
+    store: ObjectStore, plan: Plan, committed: Manifest[CommittedFigures]
+) -> tuple[LiveFiles, pa.Table, Collection[str]] | None:
+    """The files of commits, what the run noted of expired ones (LAST_HOLDERS), and the ids of live ranges.
+
+    None if the run noted nothing of expired commits. Raises CorruptFile.
+    """
+    attempt = committed.span.attempt
+    holders = active_commits.read_last_holders(store, plan.run_id, attempt)
+    if holders is None:
+        return None
+    live = checkpoint.read_stored_ids(store, plan.run_id, attempt, committed.figures.read_sha256)
+    return LiveFiles(store, Namespace.parse(plan.storage_namespace), plan.slice_window), holders, live
+
+
+def trace(store: ObjectStore, run_id: str, some: pa.Table) -> list[tuple[str, str]] | str:
+    """The path and the commit that held each of some candidates last, in words; or why that is not known.
+
+    Reads little, so it may be unknown although the page of the run shows it.
+
+    Args:
+        some: candidates of the run, at least address and size.
+    Raises:
+        CollectionError: the run has no plan or no commits, or a file cannot be read.
+    """
+    plan = plans.read(store, run_id)
+    if not plan.flow.by_retention:
+        return "no commit holds these objects"
+    expired = _expired_commits(store, plan, manifests.read(store, run_id, COMMITTED_DF))
+    if expired is None:
+        return _NOT_NOTED
+    traced = find_last_held(*expired, some, WITH_A_PREVIEW)
+    if traced is None:
+        return "too much to read for a preview; the page of the run names branches and folders"
+    commits = expired[1].to_pylist()
+    return [
+        ("", "no expired commit") if row["holder"] is None else _in_words(row["folder"], commits[row["holder"]])
+        for row in traced.to_pylist()
+    ]
+
+
+def _in_words(path: bytes, commit: Mapping[str, str | None]) -> tuple[str, str]:
+    branch = "no branch" if commit["branch"] is None else f"branch {commit['branch']}"
+    return path.decode("utf-8", "replace"), f"{(commit['commit_id'] or '')[:_ID_SHOWN]} of {branch}"

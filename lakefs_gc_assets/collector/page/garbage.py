@@ -11,7 +11,7 @@ again.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -40,6 +40,9 @@ from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, get_if
 WITH_A_RUN = 20_000_000
 """Maximum entries and candidates to read when a run ends: about ten seconds. `lakefs-gc report` has no limit."""
 
+WITH_A_PREVIEW = 2_000_000
+"""Maximum entries to read for the few candidates of a preview: about a second."""
+
 LAST_HELD = pa.schema(
     [
         pa.field("address", pa.string()),
@@ -50,7 +53,8 @@ LAST_HELD = pa.schema(
 )
 """Candidates with the position of their holder in LAST_HOLDERS and the first folder of their path there.
 
-The folder includes its slash, and is empty for a path without a folder. Both are null if no expired commit holds it."""
+The folder includes its slash, and is empty for a path without a folder; for some candidates alone it is the whole path.
+Both are null if no expired commit holds it."""
 
 _READERS = 8
 _METARANGES_AT_ONCE = 64
@@ -103,12 +107,13 @@ def find_last_held(
     live_files: LiveFiles,
     holders: pa.Table,
     live: Collection[str],
-    candidates: Manifest[CandidateFigures],
+    candidates: Manifest[CandidateFigures] | pa.Table,
     most: int | None = None,
 ) -> pa.Table | None:
     """Finds the commit that held each candidate last (LAST_HELD); this process holds all candidates in memory.
 
     Args:
+        candidates: all of them; or some (at least address and size), for which whole paths are found.
         holders: the newest commit of each metarange that only expired commits have (LAST_HOLDERS), in order.
         live: ids of ranges of live commits, which hold no candidate; some may be missing.
         most: maximum entries and candidates to read; None for no limit.
@@ -117,15 +122,17 @@ def find_last_held(
     Raises:
         CorruptFile: a file cannot be read, or is gone.
     """
-    weight = candidates.rows + holders.num_rows * REQUEST_WEIGHT
+    count = candidates.rows if isinstance(candidates, Manifest) else candidates.num_rows
+    weight = count + holders.num_rows * REQUEST_WEIGHT
     if most is not None and weight > most:
         return None
     with ThreadPoolExecutor(_READERS) as pool:
         reading = list(_ranges(live_files, pool, holders.column("metarange_id").to_pylist(), live))
         if most is not None and weight + sum(weight_of(record) for _, record in reading) > most:
             return None
-        rows = _read(live_files.store, candidates)
-        return _attribute(live_files, pool, reading, rows)
+        rows = _read(live_files.store, candidates) if isinstance(candidates, Manifest) else candidates
+        folders = partial(live_files.folders, whole_paths=rows is candidates)
+        return _attribute(folders, pool, reading, rows)
 
 
 def _read(store: GivesObjects, candidates: Manifest[CandidateFigures]) -> pa.Table:
@@ -152,14 +159,17 @@ def _ranges(
 
 
 def _attribute(
-    live_files: LiveFiles, pool: ThreadPoolExecutor, reading: Sequence[tuple[int, RangeRecord]], rows: pa.Table
+    folders: Callable[[RangeRecord], pa.Table],
+    pool: ThreadPoolExecutor,
+    reading: Sequence[tuple[int, RangeRecord]],
+    rows: pa.Table,
 ) -> pa.Table:
     """Adds to each candidate the position of the first metarange that has it, and its folder there (LAST_HELD)."""
     addresses = rows.column("address")
     held_by = np.full(rows.num_rows, -1, np.int64)
     chosen = [pa.table({"at": pa.array([], pa.int64()), "folder": pa.array([], pa.binary())})]
     for group in _groups(reading, max(_ENTRIES_AT_ONCE, rows.num_rows)):
-        tables = [*pool.map(live_files.folders, [record for _, record in group])]
+        tables = [*pool.map(folders, [record for _, record in group])]
         by = np.repeat([place for place, _ in group], [table.num_rows for table in tables])
         entries = pa.concat_tables(tables)
         matches = pc.index_in(entries.column("address"), value_set=addresses)

@@ -8,13 +8,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather
+from lakefs_gc_assets.collector.page import facts as page_facts
+from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather, trace
 from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -186,6 +189,28 @@ def test_the_branch_the_rule_and_the_folder_of_the_last_commit(expired: tuple[Op
     assert (found.not_committed_objects, found.not_committed_bytes) == (1, len("never committed"))
 
 
+def test_some_candidates_have_their_paths_and_commits(
+    expired: tuple[OpenRepository, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, run_id = expired
+    candidates = StoredFrame(CANDIDATES_DF, manifest.read(opened.store, run_id, CANDIDATES_DF), opened.opener)
+    held = [each for each in of_each(opened, run_id) if each["holder"] is not None]
+    commits = {str(each["commit_id"]): each["branch"] for each in held}
+    assert {*commits.values()} == {"main", "dev", None}
+
+    found = trace(opened.store, run_id, candidates.sample(20))
+
+    assert not isinstance(found, str)
+    assert sorted(path for path, _ in found) == ["", "lost/a", "raw/2026/a", "raw/2026/a", "raw/b", "top", "work/x"]
+    names = {f"{commit[:12]} of {f'branch {branch}' if branch else 'no branch'}" for commit, branch in commits.items()}
+    assert {holder for _, holder in found} == {*names, "no expired commit"}
+    assert [holder for path, holder in found if not path] == ["no expired commit"]
+    assert {holder[16:] for path, holder in found if path == "raw/2026/a"} == {"branch main", "branch dev"}
+
+    monkeypatch.setattr(page_facts, "WITH_A_PREVIEW", 3 * 20_000)
+    assert "too much to read for a preview" in trace(opened.store, run_id, candidates.sample(20))
+
+
 def test_the_page_has_it_as_bars_and_as_a_table(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
     told = text(render(facts_of(opened, run_id)))
@@ -220,6 +245,7 @@ def test_what_is_damaged_or_was_not_noted_is_said(expired: tuple[OpenRepository,
     assert "expired commits" in text(render(facts_of(opened, run_id)))
     opened.store.delete([key])
     assert "the run did not note it" in text(render(facts_of(opened, run_id)))
+    assert trace(opened.store, run_id, pa.table({"address": ["data/x"], "size": [1]})) == "the run did not note it"
 
 
 def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
@@ -229,6 +255,8 @@ def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
     facts = facts_of(runs.repository, opened.run_id)
     assert (facts.last_held, facts.held_unknown) == (None, None)
     assert "held it last" not in text(render(facts))
+    some = pa.table({"address": ["data/x"], "size": [1]})
+    assert trace(runs.repository.store, opened.run_id, some) == "no commit holds these objects"
 
 
 def test_kinds_are_ordered_by_bytes_and_limited(expired: tuple[OpenRepository, str]) -> None:
