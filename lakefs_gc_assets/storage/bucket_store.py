@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError
+from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError, shown_wait
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -158,9 +158,10 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if not obstore_can_name(full):
             return self._read(action, full)
         try:
-            answer = self._files.get(full)
-            require_readable(key, answer.meta["size"])
-            return bytes(answer.bytes())
+            with shown_wait(action):
+                answer = self._files.get(full)
+                require_readable(key, answer.meta["size"])
+                return bytes(answer.bytes())
         except (BaseError, FileNotFoundError) as error:
             raise self._explain(action, error) from None
 
@@ -171,7 +172,8 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if not obstore_can_name(full):
             return self._read(action, full)[start:end]
         try:
-            return bytes(self._files.get_range(full, start=start, end=end))
+            with shown_wait(action):
+                return bytes(self._files.get_range(full, start=start, end=end))
         except (BaseError, FileNotFoundError) as error:
             raise self._explain(action, error) from None
 

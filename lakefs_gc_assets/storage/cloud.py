@@ -1,15 +1,20 @@
 """Shared by the clients of every cloud: timeouts and retries, answers, errors, and deletes in batches.
 
 Clients retry with growing pauses while the service is busy or out of reach. A bulk delete is repeated, a few times, for
-the keys that the service was too busy for. An error is one line: what was asked, of which bucket, and what to do. It
-quotes only the service's code and message, because the rest of an answer may hold parts of the request.
+the keys that the service was too busy for. A call that takes long is shown. An error is one line: what was asked, of
+which bucket, and what to do. It quotes only the service's code and message, because the rest of an answer may hold
+parts of the request.
 
 Entities of XML can grow without bound and name files and hosts. They are declared in a DOCTYPE, which neither the S3
 API nor Azure's ever sends, so a document with one is refused before anything of it is read.
 """
 
 import json
+import logging
+import os
 import re
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -52,7 +57,10 @@ READ_TIMEOUT = timedelta(minutes=1)
 """How long nothing may arrive."""
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """How long one answer may take that obstore reads."""
+SHOWN_AFTER = 10.0
+"""Seconds after which a call that has no result yet is shown, and between two such lines."""
 CONNECTIONS = 32
+_log = logging.getLogger(__name__)
 _FIRST_CONTACT = ContextVar("first contact", default=False)
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses of a service that could not answer now, and may be asked again."""
@@ -108,6 +116,63 @@ def pause_after(failed: int) -> float:
     """Seconds to wait after so many attempts, one at least, have failed."""
     longest: float = min(FIRST_PAUSE * 2.0 ** (failed - 1), LONGEST_PAUSE)
     return uniform(longest / 2, longest)  # noqa: S311
+
+
+class Waits:
+    """Warns of calls that last, so that a wait for the service is seen: at most one line in ten seconds.
+
+    No client tells all of it: obstore says nothing of its retries, and no hook is called while a service stays silent.
+    A thread watches the calls, and ends when there are none.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        # A process that was forked has no thread that watches.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[int, tuple[float, str]] = {}
+        self._watcher: threading.Thread | None = None
+
+    def begin(self, action: str) -> None:
+        """This thread begins a call."""
+        with self._lock:
+            self._calls[threading.get_ident()] = time.monotonic(), action
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="waits for the store", daemon=True)
+                self._watcher.start()
+
+    def end(self) -> None:
+        """The call of this thread has ended."""
+        self._calls.pop(threading.get_ident(), None)
+
+    def _watch(self) -> None:
+        shown = time.monotonic() - SHOWN_AFTER
+        while True:
+            time.sleep(SHOWN_AFTER / 5)
+            with self._lock:
+                if not self._calls:
+                    self._watcher = None
+                    return
+                begun, action = min(self._calls.values())
+            now = time.monotonic()
+            if now - max(begun, shown) >= SHOWN_AFTER:
+                shown = now
+                _log.warning("waiting for the store: no result for %.0f s (%s)", now - begun, action)
+
+
+waits = Waits()
+
+
+@contextmanager
+def shown_wait(action: str) -> Iterator[None]:
+    """Around one call of a service: it is shown if it lasts."""
+    waits.begin(action)
+    try:
+        yield
+    finally:
+        waits.end()
 
 
 def obstore_options(ca_bundle: str) -> "ClientConfig":

@@ -92,6 +92,30 @@ CALLS: list[Callable[[ObjectStore], object]] = [
 ]
 
 
+@pytest.mark.parametrize("call", [keys, lambda store: store.get("key")], ids=["list", "read"])
+def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
+    cloud: Cloud,
+    call: Callable[[ObjectStore], object],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(cloud_module._OBSTORE_BACKOFF, "max_backoff", timedelta(seconds=0.2))
+    store = cloud.store()
+    store.put("key", b"content")
+    monkeypatch.setattr(cloud_module, "SHOWN_AFTER", 0.2)
+    monkeypatch.setattr(cloud_module, "waits", cloud_module.Waits())
+    busy_until = time.monotonic() + 0.8
+    with cloud.server.failing(lambda request: BUSY if time.monotonic() < busy_until else None):
+        call(store)
+    shown = [message for message in caplog.messages if message.startswith("waiting for the store: no result for ")]
+    assert shown and len(shown) < 20
+    assert all(re.search(r"\((list below|read) '.*'\)$", message) for message in shown)
+    caplog.clear()
+    call(store)
+    time.sleep(0.3)
+    assert caplog.messages == []
+
+
 # Listing
 
 

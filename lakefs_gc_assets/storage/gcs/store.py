@@ -225,17 +225,21 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             page_size=PAGE,
             **retry_policy(),
         )
-        tokens: set[str] = set()
-        try:
-            with self._asking(action):
-                for listed_page in listed.pages:
-                    if listed.next_page_token in tokens:
-                        raise self._errors.nonsense(action, "it would go on where it was before")
-                    if listed.next_page_token is not None:
-                        tokens.add(listed.next_page_token)
-                    yield _page(listed_page.raw_page)
-        except ObjectNotFound:
-            raise self._errors.no_bucket(action) from None
+        pages, tokens = listed.pages, set[str]()
+        while True:
+            try:
+                with self._asking(action):
+                    listed_page = next(pages, None)
+                    page = _page(listed_page.raw_page) if listed_page else None
+            except ObjectNotFound:
+                raise self._errors.no_bucket(action) from None
+            if page is None:
+                return
+            if listed.next_page_token in tokens:
+                raise self._errors.nonsense(action, "it would go on where it was before")
+            if listed.next_page_token is not None:
+                tokens.add(listed.next_page_token)
+            yield page
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
@@ -334,7 +338,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:
         """Around a call of the library: what it raises becomes a StorageError."""
-        with self._errors.reading(action):
+        with self._errors.reading(action), cloud.shown_wait(action):
             try:
                 yield
             except JSONDecodeError:

@@ -6,9 +6,7 @@ obstore gets both from it, so that the two can never talk to different stores.
 
 import base64
 import hashlib
-import logging
 import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -194,10 +192,6 @@ def quoted(error: ClientError) -> str:
 _WRITES = ("PutObject", "CopyObject", "CreateMultipartUpload")
 """Operations that decide how an object is encrypted; parts of an upload are as the upload is."""
 _NEWER_CHECKSUMS = ("x-amz-checksum-", "x-amz-sdk-checksum-")
-_RETRIES_BEFORE_WARNING = 2
-_WARNING_PAUSE = 10.0
-_warned: dict[str, float] = {}
-_log = logging.getLogger(__name__)
 DIRECTORY_BUCKET = "--x-s3"
 """End of the name of a directory bucket (S3 Express)."""
 _loaders: dict[tuple[str, ...], Loader] = {}
@@ -312,25 +306,18 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
     )
     client.meta.events.register(pages.EVENT, pages.read_page)
     client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
-    client.meta.events.register("needs-retry.s3", _show_retries)
+    _show_waits(client)
     if encryption := _encryption(settings):
         for operation in _WRITES:
             client.meta.events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
     return client
 
 
-def _show_retries(
-    attempts: int, operation: Any, response: Any = None, caught_exception: Exception | None = None, **_: object
-) -> None:
-    """Warns while requests are repeated, so that a wait for the service is seen: at most one line in ten seconds."""
-    status = response[0].status_code if response else None
-    if not _RETRIES_BEFORE_WARNING < attempts < cloud.attempts() or not (caught_exception or status in cloud.BUSY):
-        return
-    now = time.monotonic()
-    if now - _warned.get("retries", -_WARNING_PAUSE) >= _WARNING_PAUSE:
-        _warned["retries"] = now
-        what = f"was answered {status}" if status else "was not answered"
-        _log.warning("waiting for the store: %s %s, attempt %d of %d", operation.name, what, attempts, cloud.attempts())
+def _show_waits(client: "S3Client") -> None:
+    events = client.meta.events
+    events.register("before-call.s3", lambda model, **_: cloud.waits.begin(model.name))
+    for end in ("after-call.s3", "after-call-error.s3"):
+        events.register(end, lambda **_: cloud.waits.end())
 
 
 def _encryption(settings: StoreSettings) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 import re
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NoReturn
 
 import boto3
@@ -17,7 +17,6 @@ from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets.storage.s3 import client
 from lakefs_gc_assets.storage.s3.client import address, connect
 from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, Faults, S3Server
@@ -218,21 +217,19 @@ def test_what_one_store_read_of_the_service_no_other_reads_again(monkeypatch: py
         boto3.Session(region_name="eu-west-1").client("s3")
 
 
-def test_a_wait_for_a_busy_service_is_shown_once_in_a_while(
+def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda seconds: None))
-    monkeypatch.setattr(cloud, "ATTEMPTS", 6)
-    monkeypatch.setattr(client, "_warned", {})
-    answers = iter(["503 Slow Down"] * 5)
-    busy = Faults(answer=lambda _: (status, b"") if (status := next(answers, None)) else None)
     store = open_store(s3_server.settings(), Namespace.parse(f"s3://{s3_server.new_bucket()}/a"))
-
+    store.put("key", b"content")
+    monkeypatch.setattr(cloud, "SHOWN_AFTER", 0.2)
+    monkeypatch.setattr(cloud, "waits", cloud.Waits())
+    busy_until = time.monotonic() + 1
+    busy = Faults(answer=lambda _: ("503 Slow Down", b"") if time.monotonic() < busy_until else None)
     with s3_server.failing(busy):
-        assert list(store.list("")) == []
-
-    [shown] = caplog.messages
-    assert shown == "waiting for the store: ListObjectsV2 was answered 503, attempt 3 of 6"
+        list(store.list(""))
+    assert caplog.messages[0] == "waiting for the store: no result for 0 s (ListObjectsV2)"
     caplog.clear()
     list(store.list(""))
+    time.sleep(0.3)
     assert caplog.messages == []
