@@ -5,6 +5,7 @@ each call: cloud.google.com/storage/docs/access-control/iam-json and learn.micro
 "Permissions for calling data operations".
 """
 
+import fnmatch
 import json
 import re
 import time
@@ -36,10 +37,15 @@ POLICIES = Path(__file__).parents[1] / "docs" / "policies"
 Call = tuple[str, str]
 """A permission, and the object that it is about, `?` and a prefix of names for a listing, or nothing for the bucket."""
 Right = tuple[str, str | None]
-"""A permission, and the prefix of names that it is limited to; None where it is not limited."""
+"""A permission, and the names that it is limited to, with `?` before them for a listing; None if it has no limit."""
 
 _CONTAINERS = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _READ, _WRITE, _DELETE = (f"{_CONTAINERS}/blobs/{what}" for what in ("read", "write", "delete"))
+_CLAUSE = re.compile(
+    r"\(*!\(ActionMatches\{'(?P<action>[^']*)'\}(?:(?P<kind> AND(?: NOT)?) SubOperationMatches\{'Blob\.List'\})?\)\)"
+    r" OR \((?P<limits>[^()]*)\)*"
+)
+_OLD_LAYOUT = "?" * 32
 _PART = re.compile(r"^DELETE (\S+) HTTP/1\.1\r?$", re.MULTILINE)
 _NAMED = re.compile(r'\{"name": ?"([^"]*)"|"name": ?"([^"]*)"')
 
@@ -110,7 +116,10 @@ def google_rights(document: str, prefix: str) -> set[Right]:
         expression = binding.get("condition", {}).get("expression", "")
         limit = re.search(r'startsWith\("(?:projects/_/buckets/BUCKET/objects/)?([^"]*)"\)$', expression)
         assert limit or not expression
-        found |= {(permission, limit[1] if limit else None) for permission in role["includedPermissions"]}
+        found |= {
+            (permission, f"{'?' if permission.endswith('.list') else ''}{limit[1]}*" if limit else None)
+            for permission in role["includedPermissions"]
+        }
     return found
 
 
@@ -120,12 +129,22 @@ def azure_rights(document: str, prefix: str) -> set[Right]:
     roles = {role["Name"]: role for role in content["roles"]}
     found: set[Right] = set()
     for assignment in content["assignments"]:
-        role, condition = roles[assignment["role"]], assignment.get("condition", "")
-        limit = re.search(r"blobs:path\] StringLike '([^']*)\*'", condition)
-        limited = re.findall(r"ActionMatches\{'([^']*)'\}", condition)
-        assert (limit is not None) == bool(condition) and limited == (role["DataActions"] if condition else [])
+        role, condition = roles[assignment["role"]], assignment["condition"]
+        clauses = [_CLAUSE.fullmatch(clause) for clause in condition.split(") AND (")]
         found |= {(action, None) for action in role["Actions"]}
-        found |= {(action, limit[1] if limit else None) for action in role["DataActions"]}
+        for clause in clauses:
+            assert clause, f"a condition that nobody here reads: {condition}"
+            [action], kind, limits = role["DataActions"], clause["kind"] or "", clause["limits"].split(" OR ")
+            assert clause["action"] == action
+            # Reading and listing are one action with a condition for each.
+            assert (kind in (" AND NOT", " AND") and len(clauses) == 2) if action == _READ else not kind
+            attribute = (
+                f"@Request[{_CONTAINERS}/blobs:prefix]" if kind == " AND" else f"@Resource[{_CONTAINERS}/blobs:path]"
+            )
+            for limit in limits:
+                stated, like, name = limit.split(" ")
+                assert (stated, like) == (attribute, "StringLike")
+                found.add((action, f"{'?' if kind == ' AND' else ''}{name[1:-1]}"))
     return found
 
 
@@ -135,9 +154,12 @@ def _read(document: str, prefix: str) -> dict[str, Any]:
 
 
 def allows(right: Right, call: Call) -> bool:
-    """Whether a right is enough for a call; what is unlimited is so for listings too."""
+    """Whether a right is enough for a call."""
     permission, limit = right
-    return permission == call[0] and (limit is None or call[1].removeprefix("?").startswith(limit))
+    if permission != call[0] or limit is None:
+        return permission == call[0]
+    is_listing = call[1].startswith("?")
+    return is_listing == limit.startswith("?") and fnmatch.fnmatchcase(call[1][is_listing:], limit[is_listing:])
 
 
 @dataclass
@@ -234,6 +256,7 @@ def test_runs_ask_for_what_the_documents_allow_and_for_all_of_it(
 ) -> None:
     cloud = request.node.callspec.params["watched"]
     dry, sweep = watched.rights_of(f"{cloud}-dry-run"), watched.rights_of(f"{cloud}-sweep")
+    sweep = {right for right in sweep if not (right[1] or "").endswith(_OLD_LAYOUT)}
 
     asked = watched.calls(ArrowRuns.collect)
     assert (beyond(asked, dry), idle(asked, dry)) == ([], [])
@@ -249,6 +272,31 @@ def test_runs_ask_for_what_the_documents_allow_and_for_all_of_it(
 def test_a_dry_run_may_delete_nothing_of_the_repository() -> None:
     for name, rights in (("gcs", google_rights), ("azure", azure_rights)):
         deletes = {limit for what, limit in rights(f"{name}-dry-run", "p") if "delete" in what}
-        assert deletes <= {"p/_lakefs/retention/gc/"}
+        assert deletes <= {"p/_lakefs/retention/gc/*"}
         writes = {limit for what, limit in rights(f"{name}-sweep", "p") if what.endswith(("create", "blobs/write"))}
-        assert writes == {"p/_lakefs/retention/gc/"}
+        assert writes == {"p/_lakefs/retention/gc/*"}
+
+
+@pytest.mark.parametrize(
+    ("key", "is_allowed"),
+    [
+        ("p/data/gq4ihcm2ql5cd7fp34fg/cvgbj7f0fmkc73fqd64g", True),
+        ("p/_lakefs/retention/gc/quarantine/run/data/a", True),
+        (f"p/_lakefs/{'0' * 64}", False),
+        ("p/_lakefs/refs_manifest.json", False),
+        ("p/_lakefs/retention/rules/config.json", False),
+        ("p/dummy", False),
+        ("other/data/gq4ihcm2ql5cd7fp34fg/cvgbj7f0fmkc73fqd64g", False),
+    ],
+)
+def test_a_sweep_may_delete_data_and_its_own_files_and_nothing_of_lakefs(key: str, is_allowed: bool) -> None:
+    for name, rights, delete in (("gcs", google_rights, "storage.objects.delete"), ("azure", azure_rights, _DELETE)):
+        assert any(allows(right, (delete, key)) for right in rights(f"{name}-sweep", "p")) is is_allowed
+
+
+def test_on_azure_nothing_elsewhere_is_read_or_listed() -> None:
+    for document in ("azure-dry-run", "azure-sweep"):
+        found = azure_rights(document, "p")
+        assert {limit for what, limit in found if what == _READ} == {"p/*", "?p/*"}
+        for call in ((_READ, "other/data/a"), (_READ, "?other/"), (_READ, "?"), (_READ, "?p")):
+            assert not any(allows(right, call) for right in found)
