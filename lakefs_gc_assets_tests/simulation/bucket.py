@@ -18,8 +18,10 @@ from lakefs_gc_assets.storage.interface import (
     DeleteResult,
     Level,
     ObjectFacts,
+    ObjectStore,
     checked_prefix,
 )
+from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.simulation.clocks import MachineClock, moment
 
 ETags = Literal["md5", "foreign", "none"]
@@ -50,17 +52,23 @@ class Bucket:
     """Objects by key, relative to the storage namespace.
 
     Attributes:
+        signer: signs what collectors leave, where they do.
         sizes: of all that ever were there.
         appeared: true time when each key was there for the first time.
     """
 
     clock: MachineClock
     etags: ETags
+    signer: Signer | None = None
     objects: dict[str, Stored] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     versions: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
     appeared: dict[str, float] = field(default_factory=dict)
+
+    def opened(self, view: ObjectStore) -> ObjectStore:
+        """A view of this bucket as collectors open it: one that signs, where they do."""
+        return SignedStore(view, self.signer) if self.signer else view
 
     def put(self, key: str, data: bytes) -> str:
         """Writes a file of lakeFS or of the collector; its ETag names this very version."""

@@ -145,7 +145,15 @@ class _Command:
         oracle, clock = self.world.oracle, CollectorClock(self.machine, self.world.pass_time)
         watch = Watch(oracle.listing, oracle.marked, self.recheck.opens, self.recheck.ends, self.scene.exactness)
         return Run(
-            self.api_of_command(), self.view, options, clock, plan.run_id, plan.owner, watch, self.world.log.append, []
+            self.api_of_command(),
+            self.world.bucket.opened(self.view),
+            options,
+            clock,
+            plan.run_id,
+            plan.owner,
+            watch,
+            self.world.log.append,
+            [],
         )
 
     def api_of_command(self) -> LakeFSApi:
@@ -153,7 +161,7 @@ class _Command:
         return cast(LakeFSApi, FailingApi(self.api, self.faults))
 
     def _opened(self, options: CollectionSettings) -> WatchedRepository:
-        store = FailingStore(self.view, self.faults, self.scene.denied.add)
+        store = self.world.bucket.opened(FailingStore(self.view, self.faults, self.scene.denied.add))
         clock = CollectorClock(self.machine, self.world.pass_time)
         return open_repository(self.api_of_command(), store, options, clock)
 

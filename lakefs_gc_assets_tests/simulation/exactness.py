@@ -183,7 +183,7 @@ def _slice_folder(address: str) -> str | None:
 
 
 def _seen(bucket: Bucket) -> ObjectStore:
-    return BucketView(bucket, _no_point, _read_only, _read_only, page=1_000_000, delete_limit=0)
+    return bucket.opened(BucketView(bucket, _no_point, _read_only, _read_only, page=1_000_000, delete_limit=0))
 
 
 def _no_point(call: str) -> bool:

@@ -43,7 +43,8 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import Validity, find_live_again
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.live.test_known_live import (
     test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
@@ -63,11 +64,16 @@ from lakefs_gc_assets_tests.simulation.bug import (
 from lakefs_gc_assets_tests.simulation.hidden_bugs import HIDDEN_BUGS
 from lakefs_gc_assets_tests.simulation.inner_bugs import INNER_BUGS
 from lakefs_gc_assets_tests.simulation.quiet import Kind
+from lakefs_gc_assets_tests.storage.test_signing import (
+    test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
+    test_a_file_without_a_signature_is_refused,
+)
 
 _describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
 _reason, _approve = checkpoint_writer.reason_for_none, passes.approve
 _files_of, _track = facts.files_of, run.track
+_verified, _sign = SignedStore._verified, Signer._sign
 
 
 def _describing(**changes: Any) -> Bug:
@@ -206,7 +212,29 @@ def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCo
     return Unread(repository, live.source, (), RangeRecords.from_records([]), ())
 
 
+def _unsigned_believed(store: SignedStore, key: str, stored: bytes) -> bytes:
+    """Refuses a wrong signature, and not that there is none."""
+    try:
+        return _verified(store, key, stored)
+    except CorruptFile as refusal:
+        if "it is not signed" not in str(refusal):
+            raise
+        return stored
+
+
+def _sign_anywhere(self: Signer, secret: bytes, key: str, data: bytes | bytearray) -> str:
+    """Signs a content, whatever run or repository it is of."""
+    return _sign(replace(self, namespace=""), secret, "", data)
+
+
 TESTED_BUGS: dict[str, TestedBug] = {
+    "signatures: a file without one believed": TestedBug(
+        replaced((SignedStore, "_verified", _unsigned_believed)), test_a_file_without_a_signature_is_refused
+    ),
+    "signatures: a file of another run or repository believed": TestedBug(
+        replaced((Signer, "_sign", _sign_anywhere)),
+        test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
+    ),
     "compacted bases taken for nothing": TestedBug(
         without_unnamed(replaced((current, "find_compacted", _nothing_compacted))),
         test_compaction.test_what_is_compacted_while_the_server_lists_it_is_live_at_the_mark,

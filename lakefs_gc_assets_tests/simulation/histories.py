@@ -154,6 +154,7 @@ class Maker:
             page_rows=chance.choice((1, 1, 3, 1000)),
             dumps=chance.random() < 0.95,
             old_objects=chance.choice((0, 0, 3, 6)),
+            signed=seed % 4 == 3,
         )
 
     def round(self) -> None:

@@ -277,7 +277,7 @@ class Process:
 
     def reached_store(self, view: BucketView) -> ObjectStore:
         """The store as the collector sees it."""
-        return view
+        return self.world.bucket.opened(view)
 
     def go_on(self, budget: int | None) -> None:
         """Makes some more calls, or all."""

@@ -48,7 +48,8 @@ def purge(
             if key.startswith(run_folder.receipts(run_id)):
                 world.oracle.receipts(run_id, data)
 
-    view = BucketView(world.bucket, point, removed, written, page=1000, delete_limit=world.setup.delete_limit)
+    limit = world.setup.delete_limit
+    view = world.bucket.opened(BucketView(world.bucket, point, removed, written, page=1000, delete_limit=limit))
     api = CollectorsApi(world.servers, point, recheck.begins, machine, world.setup.seen_servers)
     others: list[Reached] = []
     if world.other is not None and world.other.around.also_live:

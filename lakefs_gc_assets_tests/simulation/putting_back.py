@@ -30,7 +30,8 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> int:
         world.bucket, point, lambda key, gone: None, written, page=1000, delete_limit=world.setup.delete_limit
     )
     api = CollectorsApi(world.servers, point, lambda: None, machine, 1)
-    repository = open_repository(api, view, options, CollectorClock(machine, world.pass_time))
+    store = world.bucket.opened(view)
+    repository = open_repository(api, store, options, CollectorClock(machine, world.pass_time))
     came_back, there = 0, {address for moved_by, address in in_quarantine(world.bucket) if moved_by == run_id}
     try:
         for each in restore.restore(repository, run_id, (), f"restore at {world.time.now}", world.log.append):

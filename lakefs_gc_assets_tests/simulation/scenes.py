@@ -59,7 +59,7 @@ class FailingProcess(Process):
         return cast(LakeFSApi, FailingApi(api, self.faults))
 
     def reached_store(self, view: BucketView) -> ObjectStore:
-        return FailingStore(view, self.faults, self._denied)
+        return self.world.bucket.opened(FailingStore(view, self.faults, self._denied))
 
     def _denied(self, key: str) -> None:
         """Nobody can know of this deletion; one of a collector's own file counts for nobody."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal
 
 from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
+from lakefs_gc_assets.storage.signing import Signer
 from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTime
@@ -25,6 +26,7 @@ PATHS = ("a", "b", "d/a", "d/b", "d/c", "e", "f/1", "f/2", "g", "z")
 CONTENTS = (b"", b"one", b"two", b"three", b"seven", b"content of eleven", b"x" * 40)
 BRANCHES = ("main", "alpha", "dev", "omega", "zeta")
 TAGS = ("v1", "v2", "v3")
+SIGNING_KEY = "key-of-the-simulation-and-of-nothing-else"
 COPY_SECONDS = 48 * HOUR
 """How long a copy is remembered."""
 
@@ -41,6 +43,7 @@ class Setup:
         seen_servers: how many of them ever answer the collector.
         dumps: whether the collector may dump refs.
         retention: whether runs by retention rules are among those that collect.
+        signed: whether collectors sign what they leave, and believe nothing else.
         around: other repositories, and what the settings allow.
     """
 
@@ -60,6 +63,7 @@ class Setup:
     old_objects: int = 4
     dumps: bool = True
     retention: bool = False
+    signed: bool = False
     around: Around = ALONE
 
 
@@ -102,7 +106,8 @@ class World:
     def from_setup(cls, setup: Setup) -> "World":
         """A repository with an empty first commit, and objects of older layouts."""
         time = TrueTime(setup.start)
-        bucket = Bucket(MachineClock(time, setup.store_skew), setup.etags)
+        signer = Signer.from_setting(SIGNING_KEY, setup.uri) if setup.signed else None
+        bucket = Bucket(MachineClock(time, setup.store_skew), setup.etags, signer)
         repository = Repository(setup.uri, bucket)
         sharded = setup.layout == "sharded"
         machines = [Server(number, MachineClock(time, skew), sharded) for number, skew in enumerate(setup.server_skews)]

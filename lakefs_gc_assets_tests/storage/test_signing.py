@@ -2,6 +2,7 @@ import io
 import json
 import pickle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,19 +57,25 @@ def test_every_key_verifies_and_the_first_one_signs(tmp_path: Path, key: str) ->
     assert signed(tmp_path).get(key) == CONTENTS[key]
 
 
-@pytest.mark.parametrize("key", CONTENTS)
-def test_a_file_without_a_signature_or_of_another_place_is_refused(tmp_path: Path, key: str) -> None:
-    store, plain = signed(tmp_path), LocalStore(tmp_path)
-    plain.put(key, CONTENTS[key])
-    with pytest.raises(CorruptFile, match=r"it is not signed, and store\.signing_key is set"):
-        store.get(key)
-    store.put(key, CONTENTS[key])
-    moved = key.replace(RUN, "ft3gndo75jdbnb33hrm0")
-    plain.put(moved, plain.get(key))
-    with pytest.raises(CorruptFile, match="changed, moved or copied"):
-        store.get(moved)
-    with pytest.raises(CorruptFile, match="changed, moved or copied"):
-        signed(tmp_path, namespace="local://other/").get(key)
+def test_a_file_without_a_signature_is_refused() -> None:
+    with TemporaryDirectory() as folder:
+        for key, content in CONTENTS.items():
+            LocalStore(Path(folder)).put(key, content)
+            with pytest.raises(CorruptFile, match=r"it is not signed, and store\.signing_key is set"):
+                signed(Path(folder)).get(key)
+
+
+def test_a_file_that_was_signed_for_another_run_or_repository_is_refused() -> None:
+    with TemporaryDirectory() as folder:
+        store, plain = signed(Path(folder)), LocalStore(Path(folder))
+        for key, content in CONTENTS.items():
+            store.put(key, content)
+            moved = key.replace(RUN, "ft3gndo75jdbnb33hrm0")
+            plain.put(moved, plain.get(key))
+            with pytest.raises(CorruptFile, match="changed, moved or copied"):
+                store.get(moved)
+            with pytest.raises(CorruptFile, match="changed, moved or copied"):
+                signed(Path(folder), namespace="local://other/").get(key)
 
 
 @given(key=st.sampled_from(sorted(CONTENTS)), place=st.integers(0), bits=st.integers(1, 255), cut=st.booleans())
