@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.failures import between_steps, readable
 from lakefs_gc_assets.defs.history import forget_unused
-from lakefs_gc_assets.defs.pages import column_lineage, plain
+from lakefs_gc_assets.defs.pages import column_lineage, place, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, run_keys_of, selected
 from lakefs_gc_assets.defs.resources import Collector, session
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
@@ -177,7 +177,7 @@ def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = (), with_paths: bo
         "started_at": dg.MetadataValue.timestamp(manifest.span.started_at),
         "ended_at": dg.MetadataValue.timestamp(manifest.span.ended_at),
         "attempt": manifest.span.attempt,
-        "path": dg.MetadataValue.path(frame.uri),
+        "path": place(frame.uri),
         "dagster/uri": frame.uri,
         **({"dagster/column_lineage": lineage} if (lineage := column_lineage(frame.name, prefix)) else {}),
     }
@@ -225,9 +225,9 @@ def _preview(rows: pa.Table, now: datetime, traced: Sequence[tuple[str, str]] | 
     unknown = f"\n\nPaths and last commits are unknown: {plain(traced)}." if isinstance(traced, str) else ""
     holders = [] if traced is None or isinstance(traced, str) else traced
     shown: list[dict[str, object]] = []
-    for place, row in enumerate(rows.to_pylist()):
+    for number, row in enumerate(rows.to_pylist()):
         if holders:
-            row["path"], row["last held by"] = holders[place]
+            row["path"], row["last held by"] = holders[number]
         if "last_modified" in row:
             row["age"] = f"{(now - row['last_modified']) / timedelta(days=1):,.1f} days"
         if "size" in row:

@@ -46,8 +46,13 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 
 _MARKED = re.compile(r"[\\|<\[\]`]")
 _LINE_ENDS = re.compile(r"[\r\n]+")
-_LENGTH, _HEIGHT = 160, 18
-"""Pixels: length of the longest bar, and distance from one bar to the next."""
+_WIDTH, _LENGTH, _HEIGHT = 345, 90, 18
+"""Pixels: width of a picture, length of the longest bar, and distance from one bar to the next.
+
+In a window of 1,440 pixels, a wider picture pushes the ends of other values out of sight.
+"""
+_LINE = 34
+"""Letters of a line; a longer word does the same."""
 _COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
     "candidates": ("store_df",),
     "deleted_report": ("candidates",),
@@ -83,7 +88,7 @@ def bars(title: str, rows: Sequence[tuple[str, float]]) -> dg.MarkdownMetadataVa
         for row, (label, _) in enumerate(rows)
     )
     svg = (
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='420' height='{_HEIGHT * len(rows)}'>"
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{_HEIGHT * len(rows)}'>"
         f"<path fill='#4f43dd' d='{path}'/><text font-size='11' font-family='sans-serif'>{words}</text></svg>"
     )
     return dg.MetadataValue.md(f"![{title}](data:image/svg+xml;base64,{b64encode(svg.encode()).decode()})")
@@ -219,14 +224,25 @@ def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[st
     }
 
 
-def stored_page(uri: str, endpoint_url: str) -> dg.UrlMetadataValue | dg.PathMetadataValue:
+def stored_page(uri: str, endpoint_url: str) -> dg.MarkdownMetadataValue:
     """The place of a stored page, as a link if a browser can open it.
 
     Args:
         endpoint_url: URL of a store other than the cloud itself.
     """
-    link = None if endpoint_url else opening.browser_link(uri)
-    return dg.MetadataValue.url(link) if link else dg.MetadataValue.path(uri)
+    address = None if endpoint_url else opening.browser_link(uri)
+    return dg.MetadataValue.md(f"[{uri.rpartition('/')[2]}]({address})") if address else place(uri)
+
+
+def place(uri: str) -> dg.MarkdownMetadataValue:
+    """A place in a store, which no browser opens, in short lines: Dagster breaks none at slashes."""
+    lines = [""]
+    for part in re.findall(r"[^/]*/+|[^/]+", uri):
+        if lines[-1] and len(lines[-1] + part) > _LINE:
+            lines.append("")
+        lines[-1] += part.replace("`", "%60")
+    # As code, it is no Markdown, and an address that begins with https makes no link.
+    return dg.MetadataValue.md("  \n".join(f"`{line}`" for line in lines))
 
 
 def launchpad(

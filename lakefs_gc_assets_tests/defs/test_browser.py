@@ -85,14 +85,19 @@ def test_the_checks_tab_says_that_they_have_passed(url: str) -> None:
         assert checks.get_by_text("Skipped").count() == 0
 
 
+_TABLES = """tables => tables.map(table => [table.clientWidth, table.scrollWidth])"""
+
+
 @pytest.mark.parametrize(("asset", "pictures"), [("candidates", 3), ("deleted_report", 1)])
-def test_pictures_are_seen_without_a_click(url: str, asset: str, pictures: int) -> None:
-    with page(url, f"/assets/{asset}?view=overview", "Metadata", "rows_by_window", height=2600) as shown:
+def test_pictures_are_seen_without_a_click_and_nothing_is_cut(url: str, asset: str, pictures: int) -> None:
+    with page(url, f"/assets/{asset}?view=overview", "Metadata", "rows_by_window", width=1440, height=2600) as shown:
         images = shown.locator("img[src^='data:image/svg+xml']")
         images.nth(pictures - 1).wait_for()
         assert images.count() == pictures
         for place in range(pictures):
             assert images.nth(place).evaluate("image => image.complete && image.naturalWidth > 0")
+        tables = shown.locator("div[class*='ScrollContainer']").evaluate_all(_TABLES)
+        assert tables and all(whole <= seen for seen, whole in tables)
 
 
 def test_the_history_tells_of_whole_runs(url: str) -> None:

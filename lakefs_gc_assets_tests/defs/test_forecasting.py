@@ -64,9 +64,10 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
             "main",
         )
         page = shown["page"]
-        assert isinstance(page, dg.PathMetadataValue) and page.value is not None
+        assert isinstance(page, dg.MarkdownMetadataValue)
+        place = (page.md_str or "").replace("`  \n`", "").strip("`")
         store = running.opened(loaded, SystemClock()).open().store
-        assert b"polyline" in store.get(str(page.value).removeprefix("local://repo/"))
+        assert b"polyline" in store.get(place.removeprefix("local://repo/"))
 
         refused = made(policies={"wrong": "default: 7"})
         assert "ConfigurationError: wrong, line 1: 7 has no unit" in failures(refused)["retention_forecast"]

@@ -40,7 +40,7 @@ def test_the_page_of_a_run_lies_beside_its_report(collecting: Collector, reposit
     shown = keep(collecting, repository, found.run_id, warnings.append)
 
     assert warnings == []
-    assert shown["page"] == dg.MetadataValue.path(repository.namespace.uri + run_folder.page(found.run_id))
+    assert shown["page"] == pages.place(repository.namespace.uri + run_folder.page(found.run_id))
     assert shown["open_page"] == f"lakefs-gc report {found.run_id} --open"
     assert found.run_id.encode() in repository.store.get(run_folder.page(found.run_id))
 
@@ -114,8 +114,20 @@ def test_a_link_into_a_cloud_is_none_into_a_server_of_ones_own(repository: OpenR
     in_bucket = replace(repository, namespace=Namespace.parse("s3://bucket/prefix"))
     uri = f"s3://bucket/prefix/{run_folder.page('run')}"
 
-    assert pages.shown(in_bucket, "run", "")["page"] == dg.MetadataValue.url(str(browser_link(uri)))
-    assert pages.shown(in_bucket, "run", "http://minio:9000")["page"] == dg.MetadataValue.path(uri)
+    assert pages.shown(in_bucket, "run", "")["page"] == dg.MetadataValue.md(f"[report.html]({browser_link(uri)})")
+    assert pages.shown(in_bucket, "run", "http://minio:9000")["page"] == pages.place(uri)
+
+
+@pytest.mark.parametrize(
+    ("uri", "lines"),
+    [
+        ("local://sample/_lakefs/gc/uncommitted/run/", ["local://sample/_lakefs/gc/", "uncommitted/run/"]),
+        (f"s3://{'b' * 40}/a`/[x](y)", ["s3://", f"{'b' * 40}/", "a%60/[x](y)"]),
+        ("a", ["a"]),
+    ],
+)
+def test_a_place_is_no_link_and_has_short_lines(uri: str, lines: list[str]) -> None:
+    assert pages.place(uri) == dg.MetadataValue.md("  \n".join(f"`{line}`" for line in lines))
 
 
 def test_many_candidates_are_counted_once(

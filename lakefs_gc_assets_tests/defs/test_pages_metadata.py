@@ -57,7 +57,7 @@ def drawn(picture: dg.MarkdownMetadataValue) -> tuple[list[int], list[str]]:
 def test_bars_have_their_lengths_and_words() -> None:
     lengths, words = drawn(bars("title", [("a <b> & c", 8), ("little", 0.001), ("none", 0)]))
 
-    assert lengths == [160, 1, 0]
+    assert lengths == [90, 1, 0]
     assert words == ["a <b> & c", "little", "none"]
 
 
