@@ -7,15 +7,18 @@ of limited length.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 
 LogLine = Callable[[str], None]
 """Takes a line of progress, or a warning, for whoever started the work."""
 
 _LONGEST_TEXT = 2000
 _SHOWN_END = 400
+_STACK = ("\tat ", "  File ", "Traceback ")
+_LONGEST_LINE = 1000
 
 
-def _one_line(text: str) -> str:
+def _printable(text: str) -> str:
     """The text with whatever is not printable escaped, and its middle left out where it is long."""
     if not text.isprintable():
         text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
@@ -24,11 +27,17 @@ def _one_line(text: str) -> str:
     return text
 
 
+def one_line(text: str) -> str:
+    """A message on one line, without a stack trace, cut at 1,000 characters."""
+    lines = takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
+    return " ".join(line.strip() for line in lines)[:_LONGEST_LINE]
+
+
 class CollectionError(Exception):
     """Base of everything the collector raises on purpose; its text is fit to be shown to a person."""
 
     def __str__(self) -> str:
-        return _one_line(super().__str__())
+        return _printable(super().__str__())
 
 
 class ConfigurationError(CollectionError):
@@ -115,7 +124,7 @@ class CorruptFile(CollectionError):
         return cls(file, "existence", "the file is missing from the object store")
 
     def __str__(self) -> str:
-        return _one_line(
+        return _printable(
             f"{self.file}: {self.check}: {self.detail}. "
             "What cannot be read may be what keeps live data, so nothing is done on its strength."
         )
@@ -151,7 +160,7 @@ class GuardTripped(CollectionError):
         self.lifted_by = lifted_by
 
     def __str__(self) -> str:
-        return _one_line(f"guard {self.guard}: {self.figures}. {self.lifted_by}")
+        return _printable(f"guard {self.guard}: {self.figures}. {self.lifted_by}")
 
 
 class LockHeld(CollectionError):

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged, purge_by
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import maintenance, running
+from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
@@ -143,7 +143,7 @@ class ArrowRuns:
         def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
             return LiveCheck(Step(self.log, self.warn, repository, LocalEngine(), plan, lock), from_worker)
 
-        return [*maintenance.purge_by(repository, None, "purge", check, self.warn)]
+        return [*purge_by(repository, None, "purge", check, self.warn)]
 
     def restore(self, run_id: str, *addresses: str) -> list[Restored]:
         """Restores what a run deleted, all of it where no addresses are named; what became of each."""

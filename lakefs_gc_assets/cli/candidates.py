@@ -16,7 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    QUIET,
+    REPOSITORY,
+    loaded_configuration,
+    open_repository,
+    progress_unless,
+)
 from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -189,6 +196,6 @@ def candidates(
     if sort and not top:
         raise click.UsageError("--sort is for --top N.")
     order = Order(*_ORDERS[sort or "size"], top) if top else None
-    opened = open_collector(loaded_configuration(file, repository)).open()
+    opened = open_repository(loaded_configuration(file, repository))
     stored = stored_frame(opened, "candidates", run_id or history.newest_run(opened.store))
     progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out, order))

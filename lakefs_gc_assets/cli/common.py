@@ -30,11 +30,13 @@ from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
 from lakefs_gc_assets.settings import Configuration, SparkSettings
 
 if TYPE_CHECKING:
+    from lakefs_gc_assets.collector import make_step
     from lakefs_gc_assets.collector.repository import OpenRepository
     from lakefs_gc_assets.defs import running
     from lakefs_gc_assets.defs.resources import Collector
     from lakefs_gc_assets.spark import session as spark_session
 else:
+    make_step = deferred("lakefs_gc_assets.collector.make_step")
     running = deferred("lakefs_gc_assets.defs.running")
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
@@ -181,12 +183,21 @@ def open_collector(loaded: Loaded) -> "Collector":
     return running.opened(loaded, SystemClock())
 
 
+def open_repository(loaded: Loaded, to_read: bool = False) -> "OpenRepository":
+    """Opens the repository, without Dagster. Raises CollectionError.
+
+    Args:
+        to_read: true to open a read-only repository too.
+    """
+    return make_step.open_repository(loaded.with_secrets(), SystemClock(), to_read=to_read)
+
+
 def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
     """Opens the repository with changed settings, and without waits since nothing will be deleted.
 
     Raises CollectionError.
     """
-    repository = open_collector(loaded).open()
+    repository = open_repository(loaded)
     settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0, **changes})
     return replace(repository, settings=settings)
 

@@ -16,7 +16,14 @@ from lakefs_gc_assets.cli.candidates import (
     stored_frame,
     write_frame,
 )
-from lakefs_gc_assets.cli.common import CONFIG, QUIET, REPOSITORY, loaded_configuration, open_collector, progress_unless
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    QUIET,
+    REPOSITORY,
+    loaded_configuration,
+    open_repository,
+    progress_unless,
+)
 from lakefs_gc_assets.collector.earlier import history
 
 _COLUMNS = (
@@ -45,6 +52,6 @@ def deleted(
     kept_archived, or deleted_by_another_run; for a dry run it is dry_run.
     """
     require_file(form, out)
-    opened = open_collector(loaded_configuration(file, repository)).open()
+    opened = open_repository(loaded_configuration(file, repository))
     stored = stored_frame(opened, "deleted_report", run_id or history.newest_run(opened.store, sweeps=True))
     progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out))

@@ -192,10 +192,15 @@ class LazyCommand:
         return command
 
     def begin(self, arguments: list[str]) -> None:
-        """Calls `before`, whose work goes on in the background while the command's module is imported."""
+        """Calls `before`, whose work goes on in the background while the command's module is imported.
+
+        Without it the command uses neither Spark nor Dagster, and so no pandas. A test may do more in its process.
+        """
         if self.before is not None:
             begin: Callable[[list[str]], None] = imported(self.before)
             begin(arguments)
+        elif not self.serves and sys.stderr is sys.__stderr__:
+            process.exclude_pandas()
 
 
 class LazyGroup(click.Group):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_collector, show_progress
+from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_repository, show_progress
+from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.records.statistics import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -51,7 +51,7 @@ def metrics(file: Path | None, as_json: bool) -> None:
     samples: list[Sample] = []
     for loaded in loaded_configurations(file):
         label = loaded.configuration.label
-        repository = open_collector(loaded).open_to_read()
+        repository = open_repository(loaded, to_read=True)
         samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measure(repository)]
     if as_json:
         answer([{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples])
@@ -75,7 +75,7 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     swept = next((run_report for run_report in reports if run_report.is_complete and not run_report.dry_run), None)
     if swept is not None:
         yield "last_sweep_timestamp_seconds", {}, swept.ended_at.timestamp()
-    quarantine = maintenance.plan_purge(repository, None)
+    quarantine = plan_purge(repository, None)
     moved = (*quarantine.due, *quarantine.waiting)
     yield "quarantine_objects", {}, sum(run.copies.num_rows for run in moved)
     yield "quarantine_bytes", {}, sum(run.size for run in moved)

@@ -24,9 +24,9 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, Totals, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.defs.maintenance import PurgePlan, Totals
 from lakefs_gc_assets.errors import CollectionError
 
 _SHOWN = 5
@@ -63,9 +63,9 @@ def purge(
     if asks and not is_on_terminal():
         raise CollectionError("nothing was purged: give --yes where there is no terminal to ask on")
     if asks:
-        _ask(maintenance.plan_purge(collector.open(), run_id))
+        _ask(plan_purge(collector.open(), run_id))
     if dry_run:
-        planned = maintenance.plan_purge(collector.open(), run_id)
+        planned = plan_purge(collector.open(), run_id)
         if as_json:
             answer(planned.described())
             return

@@ -13,7 +13,7 @@ from lakefs_gc_assets.cli.common import (
     REPOSITORY,
     answer,
     loaded_configuration,
-    open_collector,
+    open_repository,
     show_progress,
 )
 from lakefs_gc_assets.collector.page import garbage, page
@@ -57,7 +57,7 @@ def report(
     if sum((html is not None, as_json, opens)) > 1:
         raise click.UsageError("--html, --json and --open exclude each other.")
     loaded = loaded_configuration(file, repository)
-    opened = open_collector(loaded).open_to_read()
+    opened = open_repository(loaded, to_read=True)
     run_report = find_report(opened, run_id)
     if html is not None:
         html.write(page_of(opened, run_report, loaded.configuration.report, again))

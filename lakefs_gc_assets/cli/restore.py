@@ -20,7 +20,7 @@ from lakefs_gc_assets.cli.common import (
     is_on_terminal,
     loaded_configuration,
     names_run,
-    open_collector,
+    open_repository,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -70,7 +70,7 @@ def restore(
     is_dry = dry_run or not is_confirmed()
     if is_dry and not dry_run and not is_on_terminal():
         raise CollectionError("nothing was brought back: give --yes, or --dry-run to see what would be")
-    opened = open_collector(loaded).open()
+    opened = open_repository(loaded)
     if is_dry:
         planned = restore_run.plan_restore(opened, run_id, addresses, show_progress)
         if as_json:

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_collector
+from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_repository
 from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.defs.running import one_line
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, one_line
 
 
 @click.command()
@@ -26,7 +25,7 @@ from lakefs_gc_assets.errors import CorruptFile
 @JSON
 def status(file: Path | None, repository: str | None, runs: int, as_json: bool) -> None:
     """Shows the last runs of a repository and who holds its lock."""
-    opened = open_collector(loaded_configuration(file, repository)).open_to_read()
+    opened = open_repository(loaded_configuration(file, repository), to_read=True)
     if as_json:
         answer(_described(opened, runs))
         return
@@ -40,7 +39,7 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     yield f"{repository.facts.id} at {repository.namespace.uri}{read_only}"
     holder = lock.holder(repository.store)
     yield f"lock: {holder}" if holder else "lock: free"
-    quarantine = maintenance.plan_purge(repository, None)
+    quarantine = plan_purge(repository, None)
     for moved in (*quarantine.due, *quarantine.waiting):
         objects = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
         yield f"quarantine: {objects} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
@@ -62,7 +61,7 @@ def _described(repository: OpenRepository, runs: int) -> dict[str, object]:
         "storage_namespace": repository.namespace.uri,
         "read_only": repository.facts.read_only,
         "lock": lock.holder(repository.store),
-        "quarantine": maintenance.plan_purge(repository, None).described(),
+        "quarantine": plan_purge(repository, None).described(),
         "runs": [
             {"run_id": run_id, "report": json.loads(run_report.to_json()) if run_report else None}
             | ({"error": error} if error else {})

@@ -13,7 +13,7 @@ from lakefs_gc_assets.cli.common import (
     is_confirmed,
     is_on_terminal,
     loaded_configuration,
-    open_collector,
+    open_repository,
 )
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import HeldLock, Life
@@ -42,7 +42,7 @@ def unlock(file: Path | None, repository: str | None, as_json: bool, run_id: str
 
     Exit status 0 if the lock is free, 5 if somebody may hold it.
     """
-    opened = open_collector(loaded_configuration(file, repository)).open_to_read()
+    opened = open_repository(loaded_configuration(file, repository), to_read=True)
     held = lock.inspect(opened)
     if held is not None:
         _require_dead(held, run_id)

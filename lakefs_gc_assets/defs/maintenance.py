@@ -4,11 +4,8 @@ Each job shows what it would do unless its configuration lets it go ahead. The c
 functions.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -16,20 +13,25 @@ import dagster as dg
 import pyarrow as pa
 from pydantic import Field
 
-from lakefs_gc_assets.collector import expiring, guards
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.lock import Lock, locked
-from lakefs_gc_assets.collector.make_step import require_own_plan
-from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.purge import Check, Fate, LiveCheck, Moved, Purged
+from lakefs_gc_assets.collector.quarantine.purge import (
+    Check,
+    LiveCheck,
+    Purged,
+    PurgePlan,
+    Totals,
+    plan_purge,
+    purge_by,
+)
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import Clocks, OpenRepository
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
@@ -38,7 +40,7 @@ from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import launchpad, plain
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import from_spark
@@ -49,87 +51,6 @@ _EXPIRY_LOCK = "expire_runs"
 _SHOWN = 20
 """Maximum objects that the page of a run names."""
 _SET = "Set `confirm: true` in the launchpad to do it."
-
-
-@dataclass(frozen=True, slots=True)
-class PurgePlan:
-    """The contents of the quarantine, run by run.
-
-    Attributes:
-        due: runs whose objects have been there for long enough to be purged, the newest run first.
-        waiting: the other runs, in the same order.
-        unreadable: by run, the reason why its copies cannot be judged and therefore stay: its plan is missing, damaged,
-            or of another repository.
-        after: how long objects stay in quarantine.
-    """
-
-    due: tuple[Moved, ...]
-    waiting: tuple[Moved, ...]
-    after: timedelta
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-
-    def describe_unreadable(self) -> Iterator[str]:
-        """A line for each run whose copies stay."""
-        for run_id, why in self.unreadable.items():
-            yield (f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore {run_id} --yes` restores it")
-
-    def due_at(self, moved: Moved) -> datetime:
-        """Time from which the objects of a run may be purged, UTC."""
-        return moved.since + self.after
-
-    def described(self) -> list[dict[str, object]]:
-        """The contents of the quarantine for programs: runs that are due first, runs that cannot be judged last."""
-        judged: list[dict[str, object]] = [
-            {
-                "run_id": moved.run_id,
-                "objects": moved.copies.num_rows,
-                "bytes": moved.size,
-                "due_at": self.due_at(moved),
-                "due": is_due,
-            }
-            for is_due, group in ((True, self.due), (False, self.waiting))
-            for moved in group
-        ]
-        return [*judged, *({"run_id": run_id, "error": why, "due": False} for run_id, why in self.unreadable.items())]
-
-
-def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
-    """Finds the objects that `purge` would check.
-
-    Args:
-        run_id: the only run to look at; None for all.
-        lock: the repository's lock, which was just written: its time in the store is one of the clocks that must agree.
-            None to go by this machine's clock alone, to show what is due.
-    Raises:
-        GuardTripped: the clocks disagree.
-        CollectionError: the run has nothing in quarantine, or it is the only one asked for and its plan cannot be read.
-    """
-    now = repository.clock.now()
-    if lock is not None:
-        clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)
-        guards.require_clocks_agree(clocks, repository.skew)
-        now = clocks.earliest
-    after = timedelta(days=repository.settings.quarantine_days)
-    unreadable: dict[str, str] = {}
-    due, waiting = quarantine_purge.due(_judged(repository, run_id, unreadable), now, after)
-    if run_id and not due and not waiting:
-        raise CollectionError(unreadable.get(run_id, f"run {run_id} has nothing in quarantine"))
-    return PurgePlan(tuple(due), tuple(waiting), after, unreadable)
-
-
-def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
-    """Yields runs of this repository with objects in quarantine; adds excluded ones to `unreadable`."""
-
-    def exclude(excluded: str, error: CollectionError) -> None:
-        unreadable[excluded] = str(error)
-
-    for moved in quarantine_purge.in_quarantine(repository.store, [run_id] if run_id else [], exclude):
-        try:
-            require_own_plan(moved.plan, repository)
-        except OrderViolation as error:
-            exclude(moved.run_id, error)
-        else:
-            yield moved
 
 
 def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, warn: LogLine) -> Iterator[Purged]:
@@ -154,62 +75,6 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, w
         return LiveCheck(step, from_spark)
 
     yield from purge_by(repository, run_id, owner, check, warn)
-
-
-def purge_by(
-    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: LogLine
-) -> Iterator[Purged]:
-    """Purges objects that have been in quarantine for long enough, with any liveness check, during iteration.
-
-    Args:
-        check: makes the liveness check for runs of this plan.
-    Raises:
-        CollectionError: the quarantine of the requested run may not be purged yet; or see `purge`.
-    """
-    with locked(repository, "purge", owner, warn) as lock:
-        plan = plan_purge(repository, run_id, lock)
-        if run_id and not plan.due:
-            (waiting,) = plan.waiting
-            raise CollectionError(
-                f"what run {run_id} moved to quarantine may go at {plan.due_at(waiting):%F %T}Z: lower "
-                "collection.quarantine_days for an earlier time"
-            )
-        for excluded, why in plan.unreadable.items():
-            yield quarantine_purge.left_out(excluded, why)
-        for by_retention in (False, True):
-            group = [moved for moved in plan.due if moved.plan.flow.by_retention is by_retention]
-            if not group:
-                continue
-            # Retention counts ages back from the moment of the newest of these runs.
-            live = check(group[0].plan, lock)
-            valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
-            yield from quarantine_purge.purge(repository.store, group, live, lock.token, repository.clock, valid)
-
-
-@dataclass(slots=True)
-class Totals:
-    """Totals of a purge."""
-
-    counts: Counter[Fate] = field(default_factory=Counter)
-    freed: int = 0
-
-    @property
-    def well(self) -> bool:
-        """True if everything that was due is purged or restored."""
-        return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
-
-    def counted(self, copies: Iterable[Purged]) -> Iterator[Purged]:
-        """Counts copies, and yields those that were not purged, for the log."""
-        for purged in copies:
-            self.counts[purged.fate] += 1
-            if purged.fate is Fate.PURGED:
-                self.freed += purged.size
-            else:
-                yield purged
-
-    def __str__(self) -> str:
-        others = (f", {count:,} {fate.value}" for fate, count in sorted(self.counts.items()) if fate is not Fate.PURGED)
-        return f"{self.counts[Fate.PURGED]:,} purged, {size(self.freed)} freed{''.join(others)}"
 
 
 class RestoreConfig(dg.Config):

@@ -1,6 +1,6 @@
 """The resource of the graph: the collector of a repository."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -9,23 +9,20 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
+from lakefs_gc_assets.collector.make_step import open_repository
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository, require_writable
+from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
+from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import deployed
@@ -33,7 +30,7 @@ else:
     # Deferred: it imports libraries for every AWS service, which only such a resource needs.
     deployed = deferred("lakefs_gc_assets.defs.deployed")
 
-_opened: dict[tuple[str, str], StoreOpener] = {}
+_opened: dict[tuple[str, str], OpensStore] = {}
 """Stores that this process opened last, by name and repository, for use if the server is gone."""
 
 
@@ -93,7 +90,7 @@ class Collector:
 
         Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
         """
-        return self._open(require_writable)
+        return self._open()
 
     def open_for(self, permit: Permit | None) -> OpenRepository:
         """Opens the repository as `open` does, with the settings that a run's permit allows.
@@ -112,25 +109,12 @@ class Collector:
 
     def open_to_read(self) -> OpenRepository:
         """Opens the repository as `open` does, even if it is read-only. Raises ConfigurationError or LakeFSError."""
-        return self._open(lambda _: None)
+        return self._open(to_read=True)
 
-    def _open(self, require: Callable[[Repository], None]) -> OpenRepository:
-        if not self.repository:
-            raise ConfigurationError("no repository is named: set `repository` in the configuration file")
-        settings = self.configuration.collection
-        others = tuple(self._open_one(name, settings, require) for name in settings.also_live)
-        return replace(self._open_one(self.repository, settings, require), others=others, launch=self.launch)
-
-    def _open_one(
-        self, repository: str, settings: CollectionSettings, require: Callable[[Repository], None]
-    ) -> OpenRepository:
-        api = LakeFSClient(self.configuration.lakefs, repository, self.clock)
-        facts = api.repository()
-        require(facts)  # Before the store is opened, whose errors would say less about the repository.
-        namespace = Namespace.parse(facts.storage_namespace)
-        opener = StoreOpener(self.store, namespace.uri)
-        _opened[self.name, repository] = opener
-        return OpenRepository(facts, namespace, api, opener.open(), opener, settings, self.clock)
+    def _open(self, to_read: bool = False) -> OpenRepository:
+        opened = open_repository(self.configuration, self.clock, self.store, to_read)
+        _opened[self.name, self.repository] = opened.opener
+        return replace(opened, launch=self.launch)
 
     def last_opened(self) -> ObjectStore | None:
         """The store as this process opened it last, without asking the server; None if it never did."""

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Protocol
 
 import dagster as dg
@@ -25,7 +24,7 @@ from lakefs_gc_assets.defs.failures import kind_of, summary
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, Names, asset_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed, one_line
 from lakefs_gc_assets.settings import LaunchSettings
 
 
@@ -72,8 +71,6 @@ class Detail:
     watch: Watch | None = None
 
 
-_STACK = ("\tat ", "  File ", "Traceback ")
-_LINE = 1000
 _NORMAL = Detail()
 _NOT_REACHED = "Dependencies for step "
 """Prefix of Dagster's message about each step that is skipped after a failed one."""
@@ -264,9 +261,3 @@ def _was_interrupted(error: SerializableErrorInfo | None) -> bool:
         return False
     interrupt = error.cls_name == dg.DagsterExecutionInterruptedError.__name__
     return interrupt or _was_interrupted(error.cause) or _was_interrupted(error.context)
-
-
-def one_line(text: str) -> str:
-    """A message on one line, without a stack trace, cut at the limit."""
-    lines = takewhile(lambda line: not line.startswith(_STACK), text.strip().splitlines())
-    return " ".join(line.strip() for line in lines)[:_LINE]

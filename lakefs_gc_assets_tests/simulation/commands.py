@@ -7,13 +7,11 @@ from typing import cast
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Totals, purge_by
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.defs.maintenance import Totals
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
@@ -69,7 +67,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             return _PausedCheck(step, looks)
 
         totals = Totals()
-        each = maintenance.purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
+        each = purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
         world.log += [f"{told.address}: {told.fate} {told.why}" for told in totals.counted(each)]
         return totals.well
 

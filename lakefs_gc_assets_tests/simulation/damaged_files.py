@@ -22,8 +22,8 @@ from lakefs_gc_assets.collector.earlier import earlier_runs, history
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.records import across_runs, report
-from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
@@ -290,7 +290,7 @@ DAMAGE_BUGS = {
         "purge",
         "/plan.json",
         Damage.FOREIGN,
-        Bug(lambda: ((maintenance, "require_own_plan", ignored),), (maintenance._judged,)),
+        Bug(lambda: ((purge, "require_own_plan", ignored),), (purge._judged,)),
     ),
     "a damaged record of a restoration stops no older run": DamageBug(
         *("approved", "/restored.json", Damage.OTHER_BYTES),

@@ -7,8 +7,9 @@ copies that are gone.
 """
 
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Generic
@@ -24,19 +25,20 @@ from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
-from lakefs_gc_assets.collector.lock import LockToken, verify
+from lakefs_gc_assets.collector.lock import Lock, LockToken, locked, verify
+from lakefs_gc_assets.collector.make_step import require_own_plan
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.outcomes import Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import Clock, Moment
+from lakefs_gc_assets.collector.repository import Clock, Clocks, Moment, OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, StorageError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout, names
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
@@ -110,6 +112,32 @@ class Purged:
     why: str | None = None
 
 
+@dataclass(slots=True)
+class Totals:
+    """Totals of a purge."""
+
+    counts: Counter[Fate] = field(default_factory=Counter)
+    freed: int = 0
+
+    @property
+    def well(self) -> bool:
+        """True if everything that was due is purged or restored."""
+        return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
+
+    def counted(self, copies: Iterable[Purged]) -> Iterator[Purged]:
+        """Counts copies, and yields those that were not purged, for the log."""
+        for purged in copies:
+            self.counts[purged.fate] += 1
+            if purged.fate is Fate.PURGED:
+                self.freed += purged.size
+            else:
+                yield purged
+
+    def __str__(self) -> str:
+        others = (f", {count:,} {fate.value}" for fate, count in sorted(self.counts.items()) if fate is not Fate.PURGED)
+        return f"{self.counts[Fate.PURGED]:,} purged, {size(self.freed)} freed{''.join(others)}"
+
+
 def in_quarantine(
     store: ObjectStore, run_ids: Sequence[str] = (), unreadable: Callable[[str, CollectionError], None] | None = None
 ) -> Iterator[Moved]:
@@ -147,6 +175,117 @@ def due(moved: Iterable[Moved], now: datetime, after: timedelta) -> tuple[list[M
     for each in moved:
         (ready if each.since + after <= now else waiting).append(each)
     return ready, waiting
+
+
+@dataclass(frozen=True, slots=True)
+class PurgePlan:
+    """The contents of the quarantine, run by run.
+
+    Attributes:
+        due: runs whose objects have been there for long enough to be purged, the newest run first.
+        waiting: the other runs, in the same order.
+        unreadable: by run, the reason why its copies cannot be judged and therefore stay: its plan is missing, damaged,
+            or of another repository.
+        after: how long objects stay in quarantine.
+    """
+
+    due: tuple[Moved, ...]
+    waiting: tuple[Moved, ...]
+    after: timedelta
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def describe_unreadable(self) -> Iterator[str]:
+        """A line for each run whose copies stay."""
+        for run_id, why in self.unreadable.items():
+            yield (f"quarantine: what run {run_id} moved stays: {why}; `lakefs-gc restore {run_id} --yes` restores it")
+
+    def due_at(self, moved: Moved) -> datetime:
+        """Time from which the objects of a run may be purged, UTC."""
+        return moved.since + self.after
+
+    def described(self) -> list[dict[str, object]]:
+        """The contents of the quarantine for programs: runs that are due first, runs that cannot be judged last."""
+        judged: list[dict[str, object]] = [
+            {
+                "run_id": moved.run_id,
+                "objects": moved.copies.num_rows,
+                "bytes": moved.size,
+                "due_at": self.due_at(moved),
+                "due": is_due,
+            }
+            for is_due, group in ((True, self.due), (False, self.waiting))
+            for moved in group
+        ]
+        return [*judged, *({"run_id": run_id, "error": why, "due": False} for run_id, why in self.unreadable.items())]
+
+
+def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None = None) -> PurgePlan:
+    """Finds the objects that a purge would check.
+
+    Args:
+        run_id: the only run to look at; None for all.
+        lock: the repository's lock, which was just written: its time in the store is one of the clocks that must agree.
+            None to go by this machine's clock alone, to show what is due.
+    Raises:
+        GuardTripped: the clocks disagree.
+        CollectionError: the run has nothing in quarantine, or it is the only one asked for and its plan cannot be read.
+    """
+    now = repository.clock.now()
+    if lock is not None:
+        clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)
+        guards.require_clocks_agree(clocks, repository.skew)
+        now = clocks.earliest
+    after = timedelta(days=repository.settings.quarantine_days)
+    unreadable: dict[str, str] = {}
+    ready, waiting = due(_judged(repository, run_id, unreadable), now, after)
+    if run_id and not ready and not waiting:
+        raise CollectionError(unreadable.get(run_id, f"run {run_id} has nothing in quarantine"))
+    return PurgePlan(tuple(ready), tuple(waiting), after, unreadable)
+
+
+def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
+    """Yields runs of this repository with objects in quarantine; adds excluded ones to `unreadable`."""
+
+    def exclude(excluded: str, error: CollectionError) -> None:
+        unreadable[excluded] = str(error)
+
+    for moved in in_quarantine(repository.store, [run_id] if run_id else [], exclude):
+        try:
+            require_own_plan(moved.plan, repository)
+        except OrderViolation as error:
+            exclude(moved.run_id, error)
+        else:
+            yield moved
+
+
+def purge_by(
+    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: LogLine
+) -> Iterator[Purged]:
+    """Purges objects that have been in quarantine for long enough, with any liveness check, during iteration.
+
+    Args:
+        check: makes the liveness check for runs of this plan.
+    Raises:
+        CollectionError: the quarantine of the requested run may not be purged yet; or see `purge`.
+    """
+    with locked(repository, "purge", owner, warn) as lock:
+        plan = plan_purge(repository, run_id, lock)
+        if run_id and not plan.due:
+            (waiting,) = plan.waiting
+            raise CollectionError(
+                f"what run {run_id} moved to quarantine may go at {plan.due_at(waiting):%F %T}Z: lower "
+                "collection.quarantine_days for an earlier time"
+            )
+        for excluded, why in plan.unreadable.items():
+            yield left_out(excluded, why)
+        for by_retention in (False, True):
+            group = [moved for moved in plan.due if moved.plan.flow.by_retention is by_retention]
+            if not group:
+                continue
+            # Retention counts ages back from the moment of the newest of these runs.
+            live = check(group[0].plan, lock)
+            valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
+            yield from purge(repository.store, group, live, lock.token, repository.clock, valid)
 
 
 def purge(

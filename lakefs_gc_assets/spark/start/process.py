@@ -88,10 +88,10 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def exclude_pandas() -> None:
-    """Lets a process of workers find no pandas, which takes half a second and 40 MB to import.
+    """Lets this process find no pandas, which takes half a second and 40 MB to import.
 
     pyarrow imports it wherever it is installed, to see whether a value is one of pandas'; no task has such values. A
-    driver cannot do without: pyspark refuses `mapInArrow` where there is none.
+    driver of Spark cannot do without: pyspark refuses `mapInArrow` where there is none.
     """
     sys.meta_path.insert(0, _WithoutPandas())
 
