@@ -39,6 +39,33 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     assert imported.isdisjoint(lazy.target.partition(":")[0] for lazy in COMMANDS.values())
 
 
+def test_commands_that_only_read_import_neither_spark_nor_dagster() -> None:
+    """So does opening a repository, whose server refuses the connection here. `doctor` names the version of pyspark."""
+    program = (
+        "import sys\n"
+        "from lakefs_gc_assets.cli import COMMANDS, common\n"
+        "from lakefs_gc_assets.configuration_file import Loaded\n"
+        "from lakefs_gc_assets.errors import LakeFSError\n"
+        "from lakefs_gc_assets.settings import Configuration\n"
+        "from lakefs_gc_assets.spark.start import process\n"
+        "process.exclude_pandas()\n"
+        "for name, each in COMMANDS.items():\n"
+        "    if name != 'doctor' and each.before is None and not each.serves:\n"
+        "        each.load()\n"
+        "lakefs = {'endpoint': 'http://127.0.0.1:9', 'access_key_id': 'a', 'secret_access_key': 'b'}\n"
+        "content = {'repository': 'repo', 'lakefs': lakefs, 'store': {'local_root': '/nowhere'}}\n"
+        "try:\n"
+        "    common.open_repository(Loaded(Configuration.model_validate(content), {}))\n"
+        "except LakeFSError:\n"
+        "    print(*sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    imported = set(ended.stdout.split())
+    assert "lakefs_gc_assets.lakefs.api.transport" in imported
+    assert imported.isdisjoint({"dagster", "pandas", "pandera", "pyspark"})
+
+
 def completed(*words: str) -> set[str]:
     """What bash is told that the last word can be."""
     environment = {

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
 import pytest
@@ -33,8 +32,7 @@ __all__ = ["invoke", "opened", "replaying", "repository", "runs"]
 def past(repository: OpenRepository, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> OpenRepository:
     """A repository of past runs that the configuration in the working folder stands for."""
     write({"repository": "repo", "report": {"price_per_gb_month": 1000, "currency": "EUR"}})
-    read_only = SimpleNamespace(open_to_read=lambda: repository)
-    monkeypatch.setattr(command, "open_collector", lambda loaded: read_only)
+    monkeypatch.setattr(command, "open_repository", lambda loaded, to_read: repository)
     return repository
 
 

@@ -991,6 +991,12 @@ class TestPurge:
             with mock.patch.object(scene.world, "pass_time", refuse_dumps):
                 self.refused(scene, "at the mark from the")
 
+    def test_clocks_that_disagree(self) -> None:
+        with world_of("purge") as scene:
+            for server in scene.world.servers.servers:
+                server.clock.skew = 3 * HOUR
+            self.refused(scene, "clock")
+
     def test_a_repository_that_was_made_on_this_namespace_since_the_run(self) -> None:
         twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
         with world_of("purge") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (twin,)):

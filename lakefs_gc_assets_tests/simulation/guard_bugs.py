@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine import purge
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
@@ -499,6 +499,9 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_what_is_unstaged_and_held_by_ranges_that_are_known_is_not_lost,
     ),
     # The check of a purge.
+    "purge: clocks may disagree": _guarding(
+        guards, "require_clocks_agree", plan_purge, _PURGE.test_clocks_that_disagree
+    ),
     "purge: source of commits not compared": _guarding(
         manifest, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
     ),
