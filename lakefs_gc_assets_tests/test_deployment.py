@@ -1,6 +1,7 @@
 """What `deployment/` holds: the manifest's Dagster on a real PostgreSQL, and names that must be the package's."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -20,7 +21,7 @@ from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_f
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import EMRServerlessSettings
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
-from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, USER, needs_postgres, postgres
+from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, PROGRAMS, USER, needs_postgres, postgres
 
 __all__ = ["replaying"]
 FOLDER = Path(__file__).parents[1] / "deployment"
@@ -61,13 +62,32 @@ def test_runs_on_postgresql_as_the_manifest_sets_it_up(
                 event = instance.get_latest_materialization_event(dg.AssetKey(name))
                 assert event is not None and event.run_id == result.run_id
             assert opened.run_id in instance.get_dynamic_partitions("gc_runs_" + runs.repository.facts.id)
+        statements = re.findall(r"^#     (.*;)$", (FOLDER / "kubernetes.yaml").read_text(), re.MULTILINE)
+        assert PROGRAMS is not None and len(statements) == 3
+        psql = [str(PROGRAMS / "psql"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-d", DATABASE, "-c"]
+        for statement in statements:
+            made = [*psql, statement.replace("…", PASSWORD)]
+            subprocess.run(made, check=True, env={**os.environ, "PGPASSWORD": PASSWORD}, stdout=subprocess.DEVNULL)
+        monkeypatch.setenv("DAGSTER_POSTGRES_USER", "dagster_viewer")
+        with running.instance() as instance:
+            seen = instance.get_run_by_id(result.run_id)
+            assert seen == stored and instance.all_asset_keys()
+            with pytest.raises(Exception, match="permission denied for table"):
+                instance.delete_run(result.run_id)
+            with pytest.raises(Exception, match="permission denied for table"):
+                instance.add_dynamic_partitions("gc_runs", ["another"])
 
 
 def test_the_manifests_configuration_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     data = manifest()["ConfigMap", "lakefs-gc"]["data"]
     monkeypatch.setenv("LAKEFS_ACCESS_KEY_ID", "key")
     loaded = loaded_from(yaml.safe_load(data["lakefs-gc.yaml"]), "kubernetes.yaml")
-    assert loaded.secret_variables == {("lakefs", "secret_access_key"): "LAKEFS_SECRET_ACCESS_KEY"}
+    assert loaded.secret_variables == {
+        ("lakefs", "secret_access_key"): "LAKEFS_SECRET_ACCESS_KEY",
+        ("store", "signing_key"): "LAKEFS_GC_SIGNING_KEY",
+    }
+    text = (FOLDER / "kubernetes.yaml").read_text()
+    assert all(f"--from-literal={variable}=" in text for variable in loaded.secret_variables.values())
 
 
 def test_the_manifest_names_what_it_has() -> None:
@@ -123,6 +143,15 @@ def test_only_what_runs_has_the_secrets_of_server_and_store() -> None:
         if source.get("secretRef", {}).get("name") == "lakefs-gc-secrets"
     }
     assert holders == {"lakefs-gc-code"}
+
+
+def test_what_only_shows_has_a_user_of_the_database_that_only_reads() -> None:
+    secrets = {
+        name: [source["secretRef"]["name"] for source in pod["containers"][0]["envFrom"] if "secretRef" in source]
+        for name, pod in deployments().items()
+    }
+    assert secrets.pop("lakefs-gc-webserver") == ["lakefs-gc-postgres-viewer"]
+    assert all("lakefs-gc-postgres" in names for names in secrets.values())
 
 
 def test_people_look_at_a_webserver_that_launches_nothing() -> None:

@@ -73,7 +73,8 @@ def init(
     endpoint = _without_credentials("--endpoint", endpoint or _ask("--endpoint", "URL of the lakeFS server"))
     repository = repository or _ask("--repository", "Repository")
     store = store or _ask_for_store()
-    lines = _SECTIONS[store](_Answers(store_endpoint, local_root, _scalar(region) if region else ""))
+    answers = _Answers(store_endpoint, local_root, _scalar(region) if region else "")
+    lines = [*_SECTIONS[store](answers), _SIGNING]
     text = _TEMPLATE.format(
         repository=_scalar(repository),
         endpoint=_scalar(endpoint),
@@ -156,6 +157,7 @@ def _section(name: str, lines: Sequence[str]) -> list[str]:
     return [*(line for line in lines if not _SETTING.match(line)), f"# {name}:", *settings]
 
 
+_SIGNING = "# signing_key: {env: LAKEFS_GC_SIGNING_KEY}  # signs the files of runs: docs/security.md#signing-key"
 _TEMPLATE = """\
 # Configuration of lakefs-gc. What is commented out shows defaults, or examples where a sentence says so.
 # Every setting, its meaning and its default: docs/reference/settings.md. Secrets are given by environment

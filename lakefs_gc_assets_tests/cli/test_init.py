@@ -63,8 +63,10 @@ def test_each_setting_that_is_commented_out_is_one(invoke: Invoke, store: str, m
 
     FILE.write_text("\n".join(_COMMENTED.sub(r"\1\2", line) for line in text.splitlines()))
 
-    found = load(FILE).configuration
+    loaded = load(FILE)
+    found = loaded.configuration
     assert text.count("# ") > 15
+    assert loaded.secret_variables["store", "signing_key"] == "LAKEFS_GC_SIGNING_KEY"
     assert (found.collection.sweep_mode, found.spark.many_objects) == ("quarantine", True)
     defaults = Configuration().collection
     assert found.collection.model_copy(update={"sweep_mode": "delete"}) == defaults
