@@ -1,7 +1,10 @@
 """`lakefs-gc policy`: the retention rule of each branch, and the number of commits that it keeps."""
 
+import difflib
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,7 +14,9 @@ from lakefs_gc_assets.cli.common import (
     JSON,
     QUIET,
     REPOSITORY,
+    YES,
     answer,
+    is_confirmed,
     loaded_configuration,
     open_to_look,
     progress_unless,
@@ -20,13 +25,16 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
-from lakefs_gc_assets.collector.retention.retention import Readings
+from lakefs_gc_assets.collector.retention.retention import Readings, Retention
+from lakefs_gc_assets.collector.retention.rules import Policy, in_units
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_SHOWN = 10
+"""Maximum branches that a line names."""
 
 
 @click.group()
@@ -66,25 +74,62 @@ def show(file: Path | None, repository: str | None, quiet: bool, as_json: bool) 
 @policy.command("set")
 @CONFIG
 @REPOSITORY
-@click.option("--yes", is_flag=True, help="Set them without asking.")
+@YES
 @QUIET
 @JSON
-@click.argument("rules", type=_FILE)
-def set_rules(file: Path | None, repository: str | None, yes: bool, quiet: bool, as_json: bool, rules: Path) -> None:
-    """Replaces the repository's retention rules by those of a JSON file, after showing what they would keep.
+@click.argument("named", metavar="FILE|BRANCH")
+@click.argument("duration", required=False)
+def set_rules(
+    file: Path | None, repository: str | None, quiet: bool, as_json: bool, named: str, duration: str | None
+) -> None:
+    """Sets the rule of one branch, or all of the repository's rules, after showing what they would keep.
 
-    The file has the format of `lakectl gc set-config`. Rules that make no sense are refused.
+    With a duration, such as 20d, it sets the rule of a branch: in the policy file if the configuration names one, where
+    BRANCH may be a pattern, else on the server. With one argument, it replaces the server's rules by those of a JSON
+    file, which has the format of `lakectl gc set-config`. Rules that make no sense are refused.
     """
-    proposal = Proposal.read(loaded_configuration(file, repository), rules, progress_unless(quiet))
-    if as_json and yes:
-        proposal.accept()
+    loaded = loaded_configuration(file, repository)
+    change = Change(Path(named)) if duration is None else Change(None, named, duration)
+    _set(Proposal.of(loaded, change, progress_unless(quiet)), as_json)
+
+
+@policy.command("set-default")
+@CONFIG
+@REPOSITORY
+@YES
+@QUIET
+@JSON
+@click.argument("duration")
+def set_default(file: Path | None, repository: str | None, quiet: bool, as_json: bool, duration: str) -> None:
+    """Sets the rule of branches without one and of dangling commits: in the policy file, or on the server."""
+    loaded = loaded_configuration(file, repository)
+    _set(Proposal.of(loaded, Change(None, None, duration), progress_unless(quiet)), as_json)
+
+
+@policy.command()
+@CONFIG
+@REPOSITORY
+@YES
+@QUIET
+@JSON
+@click.argument("branch")
+def unset(file: Path | None, repository: str | None, quiet: bool, as_json: bool, branch: str) -> None:
+    """Removes the rule of a branch, which then goes by those that are left: in the policy file, or on the server."""
+    loaded = loaded_configuration(file, repository)
+    _set(Proposal.of(loaded, Change(None, branch, None), progress_unless(quiet)), as_json)
+
+
+def _set(proposal: "Proposal", as_json: bool) -> None:
+    """Shows what would change, asks unless --yes is given, and sets it."""
+    confirmed = is_confirmed()
+    if not (as_json and confirmed):
         proposal.outcome.print(as_json)
-        return
-    proposal.outcome.print(as_json)
-    if not yes and not click.confirm("Set these rules?", err=as_json):
+    if not confirmed and not click.confirm("Set these rules?", err=as_json):
         sys.exit(Status.FAILED)
     proposal.accept()
-    if not as_json:
+    if as_json and confirmed:
+        proposal.outcome.print(as_json)
+    elif not as_json:
         click.echo("the rules are set")
 
 
@@ -129,39 +174,152 @@ def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesI
     return _describe(repository, readings)
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """Retention rules to set on the server.
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of rules: all of the server's by a file, or one rule, in the policy file if the settings name one.
 
     Attributes:
-        outcome: the commits that they would keep.
+        file: None for one rule.
+        branch: None for the default.
+        duration: None to remove the rule.
     """
 
-    client: LakeFSClient
-    rules: RetentionRules
+    file: Path | None
+    branch: str | None = None
+    duration: str | None = None
+
+    def of_server(self, rules: RetentionRules | None) -> RetentionRules:
+        """The changed rules of the server. Raises ConfigurationError."""
+        if self.file is None:
+            return retention_rules.edit_server_rules(rules, self.branch, self.duration)
+        if not self.file.exists():
+            raise ConfigurationError(
+                f"there is no file {self.file}. The rule of a branch needs a duration, too: "
+                f"`lakefs-gc policy set {self.file} 20d`"
+            )
+        return retention_rules.load_server_rules(self.file)
+
+
+_Rules = tuple[RetentionRules | None, Policy]
+"""The server's rules, and the policy on top of them."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Rules to set.
+
+    Attributes:
+        outcome: what changes, and the commits that the rules would keep.
+        before: what was set when the outcome was computed: the server's rules, or the text of the policy file.
+        read: reads the same anew.
+        write: sets the rules.
+    """
+
     outcome: RulesInForce
+    before: RetentionRules | str | None
+    read: Callable[[], RetentionRules | str | None]
+    write: Callable[[], None]
 
     @classmethod
-    def read(cls, loaded: Loaded, file: Path, progress: LogLine) -> "Proposal":
-        """Reads rules and the commits that they would keep. Raises ConfigurationError if they make no sense."""
-        rules = retention_rules.load_server_rules(file)
+    def of(cls, loaded: Loaded, change: Change, progress: LogLine) -> "Proposal":
+        """Reads the rules that are set, and computes what a change of them would keep. Raises CollectionError."""
         repository = open_to_look(loaded)
-        policy = retention.policy_of(repository.settings)
-        dump = commits.complete_dump(repository, repository.clock.now(), progress)
-        unknown = retention_rules.unknown_branches(rules, policy, dump.branches)
-        if unknown and not repository.settings.allow_rules_of_unknown_branches:
-            raise ConfigurationError(
-                f"{file}: {'; '.join(unknown)}: there is no such branch. Correct the name, or set "
-                "collection.allow_rules_of_unknown_branches"
-            )
+        server, path = repository.api.retention_rules(), repository.settings.retention_policy
+        if path and change.file is None:
+            text = retention_rules.read_policy(Path(path))
+            edited = retention_rules.edit_policy(text, path, change.branch, change.duration)
+            old, new = (retention_rules.parse_policy(each, path) for each in (text, edited))
+            diff = _diff(path, text.splitlines(), edited.splitlines())
+            outcome = _compare(repository, (server, old), (server, new), diff, change, progress)
+            read = partial(retention_rules.read_policy, Path(path))
+            return cls(outcome, text, read, partial(_replace, Path(path), edited))
+        rules, policy = change.of_server(server), retention.policy_of(repository.settings)
+        diff = _diff("the server's rules", _lines(server), _lines(rules))
+        outcome = _compare(repository, (server, policy), (rules, policy), diff, change, progress)
         configuration = loaded.with_secrets()
         client = LakeFSClient(configuration.lakefs, configuration.repository, repository.clock)
-        written = retention.written_times(repository, dump.commits)
-        return cls(client, rules, _describe(repository, Readings(dump, rules, policy, None, written)))
+        return cls(outcome, server, client.retention_rules, partial(client.set_retention_rules, rules))
 
     def accept(self) -> None:
-        """Sets the rules."""
-        self.client.set_retention_rules(self.rules)
+        """Sets the rules. Raises ConfigurationError if others were set meanwhile."""
+        if self.read() != self.before:
+            raise ConfigurationError("the rules were changed since they were read, so nothing was set. Try again")
+        self.write()
+
+
+def _lines(rules: RetentionRules | None) -> list[str]:
+    if rules is None:
+        return []
+    return [f"default: {rules.default_days}d", *(f"{name}: {days}d" for name, days in sorted(rules.branches.items()))]
+
+
+def _diff(name: str, before: list[str], after: list[str]) -> list[str]:
+    return [*difflib.unified_diff(before, after, name, f"{name}, changed", lineterm="", n=1)]
+
+
+def _replace(file: Path, text: str) -> None:
+    """Writes a policy file at once: a run that read half of it would keep less. Raises ConfigurationError."""
+    try:
+        with click.open_file(str(file), "w", encoding="utf-8", atomic=True) as opened:
+            opened.write(text)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write policy file {file}: {error.strerror}") from None
+
+
+def _compare(
+    repository: OpenRepository, before: _Rules, after: _Rules, diff: list[str], change: Change, progress: LogLine
+) -> RulesInForce:
+    """The commits that changed rules keep, and what is shorter by them than by those before.
+
+    Raises:
+        ConfigurationError: the change names a branch that does not exist.
+        CollectionError.
+    """
+    now = repository.clock.now()
+    dump = commits.complete_dump(repository, now, progress)
+    unknown = retention_rules.unknown_branches(*after, dump.branches)
+    if change.file is None:
+        there = retention_rules.unknown_branches(*before, dump.branches) if change.duration else unknown
+        unknown = tuple(name for name in unknown if name not in there)
+    if unknown and not repository.settings.allow_rules_of_unknown_branches:
+        source = f"{change.file}: " if change.file else ""
+        raise ConfigurationError(
+            f"{source}{'; '.join(unknown)}: there is no such branch. Correct the name, or set "
+            "collection.allow_rules_of_unknown_branches"
+        )
+    written = retention.written_times(repository, dump.commits)
+    readings = Readings(dump, *after, None, written)
+    outcome = _describe(repository, readings)
+    kept = retention.retention(repository, readings, now)
+    try:
+        kept_before = retention.retention(repository, replace(readings, rules=before[0], policy=before[1]), now)
+    except ConfigurationError:
+        kept_before = None  # Rules that cannot be meant end every run, so nothing expires by them.
+    expiring = ~kept.flags if kept_before is None else kept_before.flags & ~kept.flags
+    shorter = _shortened(kept_before, kept)
+    lines = [*diff]
+    if shorter:
+        named = ", ".join(shorter[:_SHOWN]) + (" …" if len(shorter) > _SHOWN else "")
+        lines.append(f"SHORTER: {named}")
+    if shorter or expiring.any():
+        lines.append(f"commits that stay by the rules before and would expire: {expiring.sum():,}")
+    content = {"diff": diff, "shorter": shorter, "commits_expiring": int(expiring.sum())}
+    return RulesInForce([*outcome.lines, *lines], {**outcome.content, **content}, outcome.refused)
+
+
+def _shortened(before: Retention | None, after: Retention) -> list[str]:
+    """Branches, and dangling commits, whose data stays less long than before."""
+    if after.active is None:
+        return []
+    if before is None or before.active is None:
+        return ["every commit stays by the rules before"]
+    old, new = before.active.rules, after.active.rules
+    pairs = [(name, old.branches[name], rule) for name, rule in sorted(new.branches.items())]
+    return [
+        f"{name} by {in_units(first.retention - second.retention)} to {in_units(second.retention)}"
+        for name, first, second in [*pairs, ("(dangling)", old.default, new.default)]
+        if second.retention < first.retention
+    ]
 
 
 def _describe(repository: OpenRepository, readings: Readings) -> RulesInForce:

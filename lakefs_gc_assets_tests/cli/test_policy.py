@@ -196,3 +196,108 @@ class TestSet:
         made.rules(-1)
         assert invoke("set", str(self.rules()), "--yes").exit_code == 0
         assert invoke("show").exit_code == 0
+
+
+class TestOneRule:
+    def stated(self, made: RetainedRepository) -> object:
+        return made.call("GET", "/settings/gc_rules")
+
+    def test_of_the_server(self, made: RetainedRepository) -> None:
+        result = invoke("set", "main", "20d", answer="y\n")
+        assert result.exit_code == 0, result.stderr
+        assert table(result)["main"][0] == "20d"
+        lines = result.stdout.splitlines()
+        changes = lines.index("--- the server's rules")
+        assert lines[changes + 1 : changes + 7] == [
+            "+++ the server's rules, changed",
+            "@@ -1,2 +1,2 @@",
+            " default: 7d",
+            "-main: 28d",
+            "+main: 20d",
+            "SHORTER: main by 8d to 20d",
+        ]
+        # The one of 40 days: it was replaced 20 days ago.
+        assert lines[changes + 7] == "commits that stay by the rules before and would expire: 1"
+        assert lines[-1].endswith("the rules are set")
+        assert self.stated(made) == {"default_retention_days": 7, "branches": [_rule("main", 20)]}
+        for arguments in (("set-default", "30d"), ("set", "dev", "2w"), ("unset", "main")):
+            result = invoke(*arguments, "--yes", "--quiet")
+            assert result.exit_code == 0, result.stderr
+            assert "SHORTER" not in result.stdout or arguments[0] == "set"
+        assert self.stated(made) == {"default_retention_days": 30, "branches": [_rule("dev", 14)]}
+
+    def test_of_a_policy_file(self, made: RetainedRepository) -> None:
+        before = self.stated(made)
+        file = Path("policy.yaml")
+        file.write_text("default: 40d # promised\n")
+        file.chmod(0o640)
+        made.configuration(retention_policy="policy.yaml")
+        for answer in ("n\n", ""):
+            assert invoke("set", "d*", "10w", answer=answer).exit_code == 1
+            assert file.read_text() == "default: 40d # promised\n"
+        assert invoke("set", "d*", "10w", "--yes").exit_code == 0
+        result = invoke("set-default", "30d", "--yes")
+        assert "SHORTER: main by 10d to 30d, (dangling) by 10d to 30d" in result.stdout
+        assert file.read_text() == "default: 30d # promised\nbranches:\n  d*: 10w\n"
+        assert file.stat().st_mode & 0o777 == 0o640
+        assert invoke("unset", "d*", "--yes").exit_code == 0
+        assert file.read_text() == "default: 30d # promised\nbranches:\n"
+        assert self.stated(made) == before
+
+    def test_what_somebody_else_set_meanwhile_stays(
+        self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = Path("policy.yaml")
+
+        def change_and_confirm(*_: object, **__: object) -> bool:
+            made.rules(9)
+            file.write_text("default: 9d")
+            return True
+
+        monkeypatch.setattr("click.confirm", change_and_confirm)
+        for collection in ({}, {"retention_policy": "policy.yaml"}):
+            made.rules(7)
+            file.write_text("default: 7d")
+            made.configuration(**collection)
+            result = invoke("set", "main", "3d")
+            assert result.exit_code == Status.CONFIGURATION
+            assert "the rules were changed since they were read, so nothing was set" in result.stderr
+            assert (self.stated(made), file.read_text()) == (
+                {"default_retention_days": 9, "branches": None},
+                "default: 9d",
+            )
+
+    def test_the_first_rules_say_that_every_commit_stays_without_them(self, made: RetainedRepository) -> None:
+        made.call("DELETE", "/settings/gc_rules")
+        result = invoke("set-default", "4d", "--yes", "--json")
+        assert result.exit_code == 0, result.stderr
+        answer = json.loads(result.stdout)
+        assert answer["diff"][2:] == ["@@ -0,0 +1 @@", "+default: 4d"]
+        assert answer["shorter"] == ["every commit stays by the rules before"]
+        assert answer["commits_expiring"] == answer["commits"]["expired"] > 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("set", "mian", "20d"), "the server's rule of mian: there is no such branch. Correct the name"),
+            (("set", "main"), "there is no file main. The rule of a branch needs a duration, too"),
+            (("set", "main", "20"), "20 has no unit: write 20d for days, 20h for hours or 20w for weeks"),
+            (("unset", "dev"), "the server's rules: there is no rule of dev"),
+        ],
+    )
+    def test_what_is_refused(self, made: RetainedRepository, arguments: tuple[str, ...], words: str) -> None:
+        before = self.stated(made)
+        result = invoke(*arguments, "--yes")
+        assert (result.exit_code, result.stdout) == (Status.CONFIGURATION, "")
+        assert words in result.stderr.splitlines()[-1]
+        assert self.stated(made) == before
+
+    def test_rules_of_branches_that_are_gone_do_not_stand_in_the_way(self, made: RetainedRepository) -> None:
+        made.rules(7, gone=3, lost=3)
+        for arguments in (("set", "main", "20d"), ("unset", "lost")):
+            assert invoke(*arguments, "--yes").exit_code == 0
+        assert self.stated(made) == {"default_retention_days": 7, "branches": [_rule("gone", 3), _rule("main", 20)]}
+
+
+def _rule(branch: str, days: int) -> dict[str, object]:
+    return {"branch_id": branch, "retention_days": days}

@@ -24,11 +24,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import translate
 from functools import cache
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -146,6 +146,7 @@ _CLASS = re.compile(r"\[!?-?(?:[\w./](?:-[\w./])?)+-?\]", re.ASCII)
 _RANGE = re.compile(r"([\w./])-([\w./])", re.ASCII)
 _PATTERN = re.compile(rf"(?:[\w./*?-]|{_CLASS.pattern})+", re.ASCII)
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_PLAIN_NAME = re.compile(r"\w[\w./*?-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 # A launch may bring a policy, so its cost is bounded: each rule meets each branch, and YAML nests by recursion.
 _LONGEST_FILE, _LONGEST_PATTERN, _MOST_RULES = 1_000_000, 1_000, 10_000
@@ -156,7 +157,12 @@ _KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "replace")
 
 def load_policy(file: Path) -> Policy:
     """Reads a policy. Raises ConfigurationError that names file, line and what is wrong there."""
-    return parse_policy(_read_text(file, f"policy file {file}"), str(file))
+    return parse_policy(read_policy(file), str(file))
+
+
+def read_policy(file: Path) -> str:
+    """The text of a policy file. Raises ConfigurationError."""
+    return _read_text(file, f"policy file {file}")
 
 
 def _read_text(file: Path, name: str) -> str:
@@ -183,6 +189,87 @@ def parse_policy(text: str, file: str) -> Policy:
         problem = getattr(error, "problem", None) or "it is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
     return Policy() if root is None else _Reader(file).policy(root)
+
+
+def parse_duration(text: str) -> timedelta:
+    """The duration that a text states. Raises ConfigurationError, which says what is wrong with it."""
+    if _NEGATIVE.fullmatch(text):
+        raise ConfigurationError(f"{text} is negative")
+    if _NUMBER.fullmatch(text):
+        raise ConfigurationError(f"{text} has no unit: write {text}d for days, {text}h for hours or {text}w for weeks")
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigurationError(f"{text!r} is no duration such as 36h, 21d or 6w")
+    duration = int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
+    if duration is None or duration > LONGEST_RETENTION:
+        raise ConfigurationError(f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
+    return duration
+
+
+def edit_policy(text: str, file: str, branch: str | None, retention: str | None) -> str:
+    """The text of a policy with one rule changed; everything else stays as it is written, comments included.
+
+    Args:
+        file: its name, for messages.
+        branch: a name or pattern; None for the default.
+        retention: such as 21d; None removes the rule of the branch.
+    Raises:
+        ConfigurationError: the text is no policy or would be none, there is no rule to remove, or the text is written
+            in a way that this does not understand.
+    """
+    duration = None if retention is None else parse_duration(retention)
+    before = parse_policy(text, file)
+    after = parse_policy(edited := _edited(text, file, branch, retention), file)
+    # However the text is written, the policy may differ in this rule alone.
+    changed: set[str | None] = {None} if branch is None else {*islice(expand_braces(branch), _MOST_RULES)}
+    expected = {pattern: kept for pattern, kept in _retentions(before).items() if pattern not in changed}
+    if duration is not None:
+        expected |= dict.fromkeys(changed, duration)
+    if _retentions(after) != expected or after != replace(before, default=after.default, rules=after.rules):
+        raise ConfigurationError(f"{file}: this rule cannot be changed in the way the file is written. Edit the file")
+    return edited
+
+
+def _retentions(policy: Policy) -> dict[str | None, timedelta]:
+    """The retention of each name and pattern; the default's by None, where there is one."""
+    retentions: dict[str | None, timedelta] = {rule.pattern: rule.retention for rule in policy.rules}
+    return retentions if policy.default is None else {**retentions, None: policy.default}
+
+
+def _edited(text: str, file: str, branch: str | None, retention: str | None) -> str:
+    """See edit_policy: sets the value where there is one, adds the rule below the others, or removes it."""
+    text = text if text.endswith("\n") or not text else f"{text}\n"
+    top = _entries(yaml.compose(text, Loader=yaml.SafeLoader))
+    name = "default" if branch is None else branch
+    branches = None if branch is None else top.get("branches", (None, None))[1]
+    rules = top if branch is None else _entries(branches)
+    entry = f"{name if _PLAIN_NAME.fullmatch(name) else json.dumps(name)}: {retention}"
+
+    def replaced(node: yaml.Node, by: str) -> str:
+        start, end = node.start_mark.index, node.end_mark.index
+        return text[:start] + (" " if start == end else "") + by + text[end:]
+
+    if name in rules and retention is not None:
+        return replaced(rules[name][1], retention)
+    if name not in rules and retention is None:
+        raise ConfigurationError(f"{file}: there is no rule of {name}")
+    if branches is None:
+        return f"{text}{entry}\n" if branch is None else f"{text}branches:\n  {entry}\n"
+    if not rules or text[branches.start_mark.index] == "{":
+        kept = [text[key.start_mark.index : value.end_mark.index] for at, (key, value) in rules.items() if at != name]
+        return replaced(branches, "{" + ", ".join(kept if retention is None else [*kept, entry]) + "}")
+    lines = text.splitlines(keepends=True)
+    if retention is None:
+        del lines[rules[name][0].start_mark.line : rules[name][1].end_mark.line + 1]
+    else:
+        key, value = [*rules.values()][-1]
+        lines.insert(value.end_mark.line + 1, " " * key.start_mark.column + entry + "\n")
+    return "".join(lines)
+
+
+def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Keys of a mapping with their nodes; none for anything else."""
+    return {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
 class _Reader:
@@ -250,19 +337,10 @@ class _Reader:
 
     def _duration(self, node: yaml.Node) -> timedelta:
         text = self._scalar(node, "a duration such as 36h, 21d or 6w")
-        if _NEGATIVE.fullmatch(text):
-            self._wrong(node, f"{text} is negative")
-        if _NUMBER.fullmatch(text):
-            self._wrong(node, f"{text} has no unit: write {text}d for days, {text}h for hours or {text}w for weeks")
-        match = _DURATION.fullmatch(text)
-        if match is None:
-            self._wrong(node, f"{text!r} is no duration such as 36h, 21d or 6w")
-        duration = (
-            int(match[1]) * _UNITS[match[2]] if int(match[1]) <= LONGEST_RETENTION // timedelta(hours=1) else None
-        )
-        if duration is None or duration > LONGEST_RETENTION:
-            self._wrong(node, f"{text} is longer than the {LONGEST_RETENTION.days:,} days that can be meant")
-        return duration
+        try:
+            return parse_duration(text)
+        except ConfigurationError as fault:
+            self._wrong(node, str(fault))
 
     def _flag(self, node: yaml.Node) -> bool:
         text = self._scalar(node, "true or false")
@@ -446,7 +524,38 @@ def parse_server_rules(text: str, file: str) -> RetentionRules:
             wrong(f"branch_id must be the name of a branch without a rule so far, not {json.dumps(name)}")
         branches[name] = days(rule["retention_days"], f"retention_days of {name}")
     parsed = RetentionRules(days(content["default_retention_days"], "default_retention_days"), branches)
-    require_sane(parsed)
-    if not parsed.default_days and not parsed.branches:
-        wrong("lakeFS takes zero days for all for no rules, by which everything stays. Name at least one branch")
+    require_settable(parsed, file)
     return parsed
+
+
+def require_settable(server: RetentionRules, source: str) -> None:
+    """Raises ConfigurationError, which names their source, for rules that cannot be meant or mean none to lakeFS."""
+    require_sane(server)
+    if not server.default_days and not server.branches:
+        raise ConfigurationError(
+            f"{source}: lakeFS takes zero days for all for no rules, by which everything stays. "
+            "Name at least one branch"
+        )
+
+
+def edit_server_rules(server: RetentionRules | None, branch: str | None, retention: str | None) -> RetentionRules:
+    """The server's rules with one rule changed, as `edit_policy` changes one of a policy. Raises ConfigurationError."""
+    source = "the server's rules"
+    duration = timedelta() if retention is None else parse_duration(retention)
+    if duration % _DAY:
+        raise ConfigurationError(f"{source} count whole days, not {retention}: a policy file takes hours")
+    if branch and retention and not (_is_pattern(branch) and BranchRule(branch, duration, 0).exact):
+        raise ConfigurationError(f"{source} name branches, not patterns such as {branch}: a policy file takes these")
+    branches = dict(server.branches) if server else {}
+    if branch is None:
+        edited = RetentionRules(duration // _DAY, branches)
+    elif server is None:
+        raise ConfigurationError("the server has no rules: set a default first (`lakefs-gc policy set-default 30d`)")
+    elif retention is None:
+        if branches.pop(branch, None) is None:
+            raise ConfigurationError(f"{source}: there is no rule of {branch}")
+        edited = RetentionRules(server.default_days, branches)
+    else:
+        edited = RetentionRules(server.default_days, {**branches, branch: duration // _DAY})
+    require_settable(edited, source)
+    return edited

@@ -1,3 +1,4 @@
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from lakefs_gc_assets.collector.retention.rules import (
     Policy,
     Rule,
     digest,
+    edit_server_rules,
     effective,
     headless,
     require_sane,
@@ -154,3 +156,44 @@ def test_a_digest_names_what_is_kept() -> None:
     digests = {digest(server, each, "written") for server, each in [(SERVER, policy), *others]}
     assert len(digests | {digest(SERVER, policy, "claimed")}) == len(others) + 2
     assert digest(SERVER, Policy(stale_after=DAY), "written") == digest(SERVER, Policy(), "written")
+
+
+@pytest.mark.parametrize(
+    ("branch", "retention", "edited"),
+    [
+        (None, "2w", RetentionRules(14, {"main": 28})),
+        (None, "48h", RetentionRules(2, {"main": 28})),
+        (None, "0d", RetentionRules(0, {"main": 28})),
+        ("main", "20d", RetentionRules(21, {"main": 20})),
+        ("dev", "20d", RetentionRules(21, {"main": 28, "dev": 20})),
+        ("main", None, RetentionRules(21, {})),
+    ],
+)
+def test_one_rule_of_the_server(branch: str | None, retention: str | None, edited: RetentionRules) -> None:
+    assert edit_server_rules(RetentionRules(21, {"main": 28}), branch, retention) == edited
+
+
+def test_rules_of_the_server_begin_with_a_default() -> None:
+    assert edit_server_rules(None, None, "4d") == RetentionRules(4, {})
+    with pytest.raises(ConfigurationError, match="the server has no rules: set a default first"):
+        edit_server_rules(None, "main", "4d")
+
+
+@pytest.mark.parametrize(
+    ("server", "branch", "retention", "words"),
+    [
+        (SERVER, "main", "20", "20 has no unit"),
+        (SERVER, "main", "36h", "the server's rules count whole days, not 36h"),
+        (SERVER, "user-*", "20d", "the server's rules name branches, not patterns such as user-*"),
+        (SERVER, "{a,b}", "20d", "name branches, not patterns"),
+        (SERVER, "nobody", None, "the server's rules: there is no rule of nobody"),
+        (RetentionRules(-1, {}), "main", "3d", "default_retention_days is negative"),
+        (RetentionRules(3, {}), None, "0d", "lakeFS takes zero days for all for no rules"),
+        (RetentionRules(0, {"main": 3}), "main", None, "lakeFS takes zero days for all for no rules"),
+    ],
+)
+def test_rules_that_the_server_does_not_get(
+    server: RetentionRules, branch: str | None, retention: str | None, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        edit_server_rules(server, branch, retention)

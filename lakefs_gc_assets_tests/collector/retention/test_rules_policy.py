@@ -1,3 +1,4 @@
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.retention import rules as retention_rules
-from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, in_units
+from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, edit_policy, in_units
 from lakefs_gc_assets.errors import ConfigurationError
 
 DAY = timedelta(days=1)
@@ -147,6 +148,102 @@ class TestFiles:
             read(text)
         except ConfigurationError as refusal:
             assert "policy.yaml" in str(refusal)
+
+
+EDITED = f"""\
+# promised
+default: 21d  # by contract
+branches:
+  # customers
+  main: 8w  # two months
+  'v*': 3d
+  # nobody
+pinned: [{COMMIT}]
+"""
+
+
+class TestEdits:
+    @pytest.mark.parametrize(
+        ("branch", "retention", "before", "after"),
+        [
+            ("main", "20d", "main: 8w  # two", "main: 20d  # two"),
+            (None, "4d", "default: 21d  #", "default: 4d  #"),
+            ("dev", "36h", "'v*': 3d\n", "'v*': 3d\n  dev: 36h\n"),
+            ("{a,b}-[0-9]", "1w", "'v*': 3d\n", "'v*': 3d\n  \"{a,b}-[0-9]\": 1w\n"),
+            ("main", None, "  main: 8w  # two months\n", ""),
+            ("v*", None, "  'v*': 3d\n", ""),
+        ],
+    )
+    def test_one_rule_changes_and_nothing_else(
+        self, branch: str | None, retention: str | None, before: str, after: str
+    ) -> None:
+        assert EDITED.count(before) == 1
+        assert edit_policy(EDITED, "policy.yaml", branch, retention) == EDITED.replace(before, after)
+
+    @pytest.mark.parametrize(
+        ("text", "branch", "retention", "edited"),
+        [
+            ("", None, "4d", "default: 4d\n"),
+            ("# none\n", "main", "4d", "# none\nbranches:\n  main: 4d\n"),
+            ("default:\nkeep_tags: true", None, "4d", "default: 4d\nkeep_tags: true\n"),
+            ("keep_tags: true", None, "4d", "keep_tags: true\ndefault: 4d\n"),
+            ("branches:\n", "main", "4d", "branches: {main: 4d}\n"),
+            ("branches: {}\n", "main", "4d", "branches: {main: 4d}\n"),
+            ("branches: {a: 1d, 'b': 2d} # x\n", "main", "4d", "branches: {a: 1d, 'b': 2d, main: 4d} # x\n"),
+            ("branches: {a: 1d, 'b': 2d} # x\n", "a", None, "branches: {'b': 2d} # x\n"),
+            ("branches: {a: 1d, 'b': 2d} # x\n", "b", "3d", "branches: {a: 1d, 3d} # x\n".replace("3d", "'b': 3d")),
+            ("branches:\n  main: 4d", "main", None, "branches:\n"),
+            ("branches:\n  '{a,b}': 4d\n", "{a,b}", "5d", "branches:\n  '{a,b}': 5d\n"),
+        ],
+    )
+    def test_however_a_policy_is_written(
+        self, text: str, branch: str | None, retention: str | None, edited: str
+    ) -> None:
+        assert edit_policy(text, "policy.yaml", branch, retention) == edited
+
+    @pytest.mark.parametrize(
+        ("text", "branch", "retention", "words"),
+        [
+            (EDITED, "dev", None, "policy.yaml: there is no rule of dev"),
+            ("", "dev", None, "there is no rule of dev"),
+            (EDITED, "dev", "4", "4 has no unit: write 4d for days"),
+            (EDITED, "dev", "4d\nreplace: true", "is no duration"),
+            (EDITED, "a b", "4d", "'a b' is no name or pattern of branches"),
+            (EDITED, "", "4d", "is no name or pattern of branches"),
+            (EDITED, "{a,a}", "4d", "a is said twice"),
+            (EDITED, "{main,dev}", "4d", "main is said twice"),
+            ("default: x", "main", "4d", "policy.yaml, line 1: 'x' is no duration"),
+            ("{default: 3d}", "main", "4d", "line 2"),
+            ("default: &x 3d\nbranches: {main: *x}", None, "4d", "undefined alias"),
+            ("default: &x 3d\nbranches: {main: *x}", "main", "4d", "undefined alias"),
+            ("stale_after: &x 3d\nbranches:\n  main: *x\n", "main", None, "this rule cannot be changed"),
+            ("default: 3d\n...\n", "main", "4d", "line 3: expected"),
+        ],
+    )
+    def test_what_cannot_be_changed(self, text: str, branch: str | None, retention: str | None, words: str) -> None:
+        with pytest.raises(ConfigurationError, match=re.escape(words)):
+            edit_policy(text, "policy.yaml", branch, retention)
+
+    @given(
+        st.lists(
+            st.sampled_from(["default:", "branches:", " ", "\n", "  a: 3d", "{a: 3d", ", 'b*': 4d}", "# x", "&x", "*x"])
+        ).map("".join),
+        st.sampled_from([None, "a", "b*", "{a,c}"]),
+        st.sampled_from([None, "5d"]),
+    )
+    def test_whatever_is_written_only_the_rule_changes(
+        self, text: str, branch: str | None, retention: str | None
+    ) -> None:
+        try:
+            before, after = read(text), read(edit_policy(text, "policy.yaml", branch, retention))
+        except ConfigurationError:
+            return
+        changed = {"a": ["a"], "b*": ["b*"], "{a,c}": ["a", "c"]}[branch] if branch else []
+        for name in ("a", "b*", "c"):
+            of_name = [rule.retention for rule in after.rules if rule.pattern == name]
+            kept = [rule.retention for rule in before.rules if rule.pattern == name]
+            assert of_name == (([] if retention is None else [5 * DAY]) if name in changed else kept)
+        assert after.default == (before.default if branch else 5 * DAY)
 
 
 def matches(pattern: str, name: str) -> bool:
