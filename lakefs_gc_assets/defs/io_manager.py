@@ -1,5 +1,6 @@
 """IO manager of frames: assets pass stored frames, with metadata for the UI."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from lakefs_gc_assets.results import Table
 
 PREVIEW_ROWS = 20
 _COUNTS_SHOWN = 50
+_DIGEST = re.compile("[0-9a-f]{32,}")
 FRAME_TYPE = dg.PythonObjectDagsterType(StoredFrame)
 """Type of what the five assets pass on. Dagster cannot read generic types from annotations."""
 
@@ -245,13 +247,16 @@ def _cell(value: object) -> str:
 
 
 def _numbers(figures: Any) -> dict[str, str]:
-    """Figures with their units, and texts, among what a step counted; a figure that it does not know is left out."""
+    """Figures with their units, and texts, among what a step counted; a figure that it does not know is left out.
+
+    So are digests, which only programs compare, and which are too long for a column.
+    """
     shown, declared = {}, declarations(type(figures))
     for name in (field.name for field in fields(figures)):
         value = getattr(figures, name)
         if name in declared and value is not None:
             shown[name] = described(value, declared[name].unit)
-        elif isinstance(value, str | bool):
+        elif isinstance(value, str | bool) and not _DIGEST.fullmatch(str(value)):
             shown[name] = str(value)
     return shown
 

@@ -102,7 +102,8 @@ def test_a_figure_has_its_unit_and_what_a_step_does_not_know_is_absent(s3_server
 
 
 def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Server, bucket: str) -> None:
-    figures = replace(COMMITTED_FIGURES, heads={"main": "abc"}, retention={"kept by a tag": 3, "head": 1})
+    kept = {"kept by a tag": 3, "head": 1}
+    figures = replace(COMMITTED_FIGURES, heads={"main": "abc"}, retention=kept, retention_rules="ab" * 20)
 
     shown = metadata(stored(s3_server, bucket, [live("data/a")], COMMITTED_DF, figures))
 
@@ -110,6 +111,8 @@ def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Serv
     assert "| commit_source | metadata folder |" in text(shown, "frame")
     assert "| 3 | kept by a tag |" in text(shown, "retention")
     assert not {"heads", "sealed", "retention_warnings"} & shown.keys()
+    assert figures.read_sha256 and "sha256" not in text(shown, "frame")
+    assert "retention_rules" not in text(shown, "frame")
 
 
 def test_odd_names_do_not_break_the_preview(s3_server: S3Server, bucket: str) -> None:
