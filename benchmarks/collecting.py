@@ -109,11 +109,11 @@ def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     from lakefs_gc_assets.cli.forecast import describe
     from lakefs_gc_assets.collector.repository import SystemClock
     from lakefs_gc_assets.collector.retention import rules
-    from lakefs_gc_assets.defs import running
     from lakefs_gc_assets.defs.forecasting import forecast_now
+    from lakefs_gc_assets.defs.resources import Collector
 
     policies = {name: rules.parse_policy(text, name) for name, text in _POLICIES.items()}
-    _, found = forecast_now(running.opened(loaded, SystemClock()), progress, policies=policies)
+    _, found = forecast_now(Collector.from_loaded(loaded, SystemClock()), progress, policies=policies)
     return [*describe(found)]
 
 

@@ -22,8 +22,8 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.failures import summary
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.faults import from_worker
@@ -91,7 +91,7 @@ class ArrowRuns:
 
     def open(self) -> OpenRepository:
         """See StepHost.open."""
-        found = running.opened(self.loaded, self.clock).open()
+        found = Collector.from_loaded(self.loaded, self.clock).open()
         self._store = found.store
         return found
 

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import jobs, running
 from lakefs_gc_assets.defs.jobs import OpenedRun
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets_tests.replay.overlay import Deletes
 from lakefs_gc_assets_tests.replayed_runs import ReplayedRuns, served
@@ -37,7 +38,7 @@ class GraphRuns(ReplayedRuns):
 
     def open(self, flow: Flow = Flow.CLEAN) -> OpenedRun:
         """Opens a run over every window that it needs."""
-        return jobs.open_run(self.instance, running.opened(self.loaded, self.clock), flow)
+        return jobs.open_run(self.instance, Collector.from_loaded(self.loaded, self.clock), flow)
 
     def make(
         self,

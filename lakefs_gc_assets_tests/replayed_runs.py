@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import folder_of
@@ -110,7 +110,7 @@ class ReplayedRuns:
     @property
     def repository(self) -> OpenRepository:
         """The repository, past any run."""
-        return running.opened(self.loaded, self.clock).open()
+        return Collector.from_loaded(self.loaded, self.clock).open()
 
     def report(self, run_id: str) -> Report:
         """The report of a run, which must have one."""

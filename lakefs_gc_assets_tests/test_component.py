@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.component import GarbageCollection
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -151,7 +151,7 @@ def test_a_fresh_project_collects(tmp_path: Path) -> None:
         run([*execute, "collect_second", "--tags", json.dumps(tags)], project, environment)
 
         store = {
-            name: running.opened(Loaded(configuration(server, name), {}), SystemClock()).open().store
+            name: Collector.from_loaded(Loaded(configuration(server, name), {}), SystemClock()).open().store
             for name in ("first", "second")
         }
         found = report.read(store["second"], run_id)

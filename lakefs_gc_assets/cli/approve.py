@@ -13,10 +13,11 @@ from lakefs_gc_assets.cli.common import (
     level_of,
     loaded_configuration,
     open_collector,
+    print_report,
+    require_report,
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.cli.run import print_report, require_report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import Detail, execute_approved, instance

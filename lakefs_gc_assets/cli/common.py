@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
     CONFIGURATION_VARIABLE,
@@ -28,16 +31,17 @@ from lakefs_gc_assets.configuration_file import (
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
 from lakefs_gc_assets.settings import Configuration, SparkSettings
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.collector import make_step
     from lakefs_gc_assets.collector.repository import OpenRepository
-    from lakefs_gc_assets.defs import running
+    from lakefs_gc_assets.defs import resources
     from lakefs_gc_assets.defs.resources import Collector
     from lakefs_gc_assets.spark import session as spark_session
 else:
     make_step = deferred("lakefs_gc_assets.collector.make_step")
-    running = deferred("lakefs_gc_assets.defs.running")
+    resources = deferred("lakefs_gc_assets.defs.resources")
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
 _HELP = frozenset({"-h", "--help"})
@@ -178,9 +182,28 @@ def progress_unless(quiet: bool) -> LogLine:
     return (lambda line: None) if quiet else show_progress
 
 
+def require_report(store: ObjectStore, run_id: str) -> Report:
+    """The report of a finished run. Raises CollectionError if there is none."""
+    run_report = report.read(store, run_id)
+    if run_report is None:
+        raise CollectionError(f"run {run_id} left no report")
+    return run_report
+
+
+def print_report(run_report: Report, as_json: bool) -> None:
+    """Prints the report of a run; ends the process if a deletion was not accepted, or objects are lost."""
+    if as_json:
+        answer(json.loads(run_report.to_json()))
+    else:
+        for line in describe(run_report):
+            click.echo(line)
+    if not run_report.success:
+        sys.exit(Status.LOST if run_report.is_complete else Status.INCOMPLETE)
+
+
 def open_collector(loaded: Loaded) -> "Collector":
     """The repository's resource outside of a Dagster run."""
-    return running.opened(loaded, SystemClock())
+    return resources.Collector.from_loaded(loaded, SystemClock())
 
 
 def open_repository(loaded: Loaded, to_read: bool = False) -> "OpenRepository":

@@ -13,8 +13,8 @@ from lakefs_gc_assets.cli.forecast import describe, encode
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.repository import SystemClock
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.forecasting import forecast_now
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import months, show
 
@@ -51,7 +51,7 @@ def demo(rules: RuleSet, objects: int, store_url: str, forecasts: bool, html: Bi
 def _forecast(folder: Path, html: BinaryIO | None, as_json: bool) -> None:
     show_progress("making a repository with a year of commits, call by call")
     with months(folder) as loaded:
-        _, forecast = forecast_now(running.opened(loaded, SystemClock()), show_progress, depth=1)
+        _, forecast = forecast_now(Collector.from_loaded(loaded, SystemClock()), show_progress, depth=1)
     if html is not None:
         html.write(page.render(forecast))
     if as_json:

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from lakefs_gc_assets.cli.common import show_progress
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.defs.running import Watch
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark import session as spark_session
 
@@ -33,7 +32,7 @@ _NARROWEST = 60
 
 
 @contextmanager
-def shown_progress(level: int) -> Iterator[tuple[LogLine, Watch | None]]:
+def shown_progress(level: int) -> Iterator[tuple[LogLine, "RunBar | None"]]:
     """Shows the progress of a run: as a bar on a terminal, else line by line.
 
     Yields the function that prints a line, and the watcher of steps. The bar disappears at the exit, in any case.

@@ -1,22 +1,28 @@
 """`lakefs-gc run`: makes one run."""
 
-import json
-import sys
 from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, QUIET, REPOSITORY, VERBOSE, answer, level_of, loaded_configuration
-from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    VERBOSE,
+    level_of,
+    loaded_configuration,
+    print_report,
+    require_report,
+)
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.records.report import Report, describe
+from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.running import AskedRun, Detail, execute, instance, opened
-from lakefs_gc_assets.errors import CollectionError, LogLine
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import AskedRun, Detail, execute, instance
+from lakefs_gc_assets.errors import LogLine
 
 _NORMAL = Detail()
 
@@ -92,23 +98,4 @@ def collect(
         _, run_id, error = execute(loaded, asked, progress, clock, home, detail)
     if error is not None:
         raise error
-    return require_report(opened(loaded, clock).open().store, run_id)
-
-
-def require_report(store: ObjectStore, run_id: str) -> Report:
-    """The report of a finished run. Raises CollectionError if there is none."""
-    run_report = report.read(store, run_id)
-    if run_report is None:
-        raise CollectionError(f"run {run_id} left no report")
-    return run_report
-
-
-def print_report(run_report: Report, as_json: bool) -> None:
-    """Prints the report of a run; ends the process if a deletion was not accepted, or objects are lost."""
-    if as_json:
-        answer(json.loads(run_report.to_json()))
-    else:
-        for line in describe(run_report):
-            click.echo(line)
-    if not run_report.success:
-        sys.exit(Status.LOST if run_report.is_complete else Status.INCOMPLETE)
+    return require_report(Collector.from_loaded(loaded, clock).open().store, run_id)

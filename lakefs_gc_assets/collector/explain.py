@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     SIGHTINGS,
     Frame,
 )
-from lakefs_gc_assets.collector.incremental import checkpoint, planning
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
 from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES, NAMED_RANGES, name_ranges
@@ -49,7 +49,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored import ids_read, run_folder
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.collector.universe.listing import as_listed
@@ -282,7 +282,7 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
             elif not _has(repository, plan, NOT_COMMITTED_DF, key):
                 return None, IdSet()
         if not_committed.inputs.get(COMMITTED_DF.name) == committed.digest:
-            ids = checkpoint.read_stored_ids(store, run_id, committed.span.attempt, committed.figures.read_sha256)
+            ids = ids_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
             return listed_by, ids
     except CollectionError:
         pass

@@ -38,6 +38,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import ids_read
 from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import layout, names
@@ -62,7 +63,7 @@ def select_expired(step: Step[R], missing_rows: R, count: int) -> R:
     rows = engine.hold(engine.among_exactly(deletions(step), missing_rows), count)
     try:
         expired = find_expired_then(step, rows)
-        read = checkpoint.read_stored_ids(
+        read = ids_read.read(
             step.repository.store,
             step.plan.run_id,
             step.plan.attempt,

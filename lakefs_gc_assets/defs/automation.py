@@ -6,7 +6,6 @@ All schedules are off until turned on: clean runs, dry runs, removal of old runs
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Literal, TypeAlias
 
 import dagster as dg
 
@@ -23,70 +22,15 @@ from lakefs_gc_assets.defs.partitions import (
     REPOSITORY_TAG,
     UNFINISHED,
     Names,
-    location_of,
+    for_each_ended_run,
 )
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 5
 """Seconds between two ticks of launch_opened_runs."""
-_EVENTS_IN_A_TICK = 100
-"""Maximum ends of runs that a tick reads."""
-_BEFORE_ALL = -1
-"""Storage id before that of every event."""
 _WATCH_SECONDS = 600
 """Seconds between two ticks of watch_sweeps."""
-
-
-Reaction: TypeAlias = Callable[[dg.SensorEvaluationContext, dg.DagsterRun, str], dg.RunRequest | dg.SkipReason | None]
-"""Reacts to a Dagster run and the message of its end; returns None for a run that is not its concern."""
-
-
-def for_each_ended_run(
-    event_type: Literal[dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE], react: Reaction
-) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
-    """The function of a sensor that reacts to each ended run of its code location, one in a tick.
-
-    A tick that fails is repeated with the same run. The cursor is the storage id of the last event. The UI can set any
-    cursor: with one that lies beyond every event, or is none, the sensor goes on from the newest event. A run status
-    sensor of Dagster would wait for ever, or fail at each tick.
-    """
-
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        instance = context.instance
-        newest = instance.fetch_run_status_changes(event_type, limit=1).records
-        last = newest[0].storage_id if newest else _BEFORE_ALL
-        if (seen := _event_in(context.cursor, last)) is None:
-            return dg.SensorResult(skip_reason="goes on from the newest event", cursor=str(last))
-        later = dg.RunStatusChangeRecordsFilter(event_type, after_storage_id=seen)
-        for record in instance.fetch_run_status_changes(later, limit=_EVENTS_IN_A_TICK, ascending=True).records:
-            seen, event = record.storage_id, record.event_log_entry.dagster_event
-            run = instance.get_run_by_id(record.run_id)
-            if run is None or not _is_of_this_location(context, run):
-                continue
-            reaction = react(context, run, (event.message if event else None) or "")
-            if isinstance(reaction, dg.RunRequest):
-                return dg.SensorResult(run_requests=[reaction], cursor=str(seen))
-            if reaction is not None:
-                return dg.SensorResult(skip_reason=reaction, cursor=str(seen))
-        return dg.SensorResult(skip_reason="no run ended", cursor=str(seen))
-
-    return evaluate
-
-
-def _event_in(cursor: str | None, newest: int) -> int | None:
-    """The storage id in a cursor; None for a cursor that is none, or lies beyond the newest event."""
-    try:
-        event = int(cursor or "")
-    except ValueError:
-        return None
-    return event if str(event) == cursor and _BEFORE_ALL <= event <= newest else None
-
-
-def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    """True if a run was launched in the sensor's code location; outside of any, both have none."""
-    here = context.code_location_origin
-    return (here.location_name if here else None) == location_of(run)
 
 
 def launch_opened_runs(names: Names) -> dg.SensorDefinition:

@@ -23,9 +23,8 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
-from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName

@@ -19,9 +19,8 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import bars, plain, stored_page
-from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError
 from lakefs_gc_assets.spark.faults import from_spark

@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG, RUN_TAG
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
-from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, WHY_CLEAN_TAG, Names
+from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
@@ -184,28 +184,6 @@ def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, pla
         f"Deletes what dry run {plan.run_id} of {names.repository} found, unless it is live by now: {found}.",
         {RUN_TAG: plan.run_id},
     )
-
-
-def one_op_job(
-    names: Names, name: str, op: dg.OpDefinition, description: str, tags: Mapping[str, str] | None = None
-) -> dg.JobDefinition:
-    """A job of one op, in the process of the Dagster run.
-
-    Args:
-        name: of the job in a code location of one repository.
-        tags: of its runs; by default the repository's.
-    """
-
-    @dg.job(
-        name=names.qualified(name),
-        description=description,
-        executor_def=dg.in_process_executor,
-        tags={REPOSITORY_TAG: names.repository} if tags is None else tags,
-    )
-    def job() -> None:
-        op()
-
-    return job
 
 
 def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:

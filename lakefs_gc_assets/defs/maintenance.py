@@ -36,9 +36,8 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import RUN_TAG
-from lakefs_gc_assets.defs.jobs import one_op_job
 from lakefs_gc_assets.defs.pages import launchpad, plain
-from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.lakefs import layout

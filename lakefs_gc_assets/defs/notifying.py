@@ -22,10 +22,9 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.automation import Reaction, for_each_ended_run
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
-from lakefs_gc_assets.defs.partitions import Names, run_key_of, selected
+from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
 from lakefs_gc_assets.lakefs import layout

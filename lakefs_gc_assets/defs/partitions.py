@@ -1,4 +1,4 @@
-"""The partitions of a repository's assets, and the names of its definitions in Dagster.
+"""The partitions of a repository's assets, the names of its definitions in Dagster, and its Dagster runs.
 
 Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is one window of one
 run; one Dagster run covers all windows of one run id.
@@ -7,8 +7,9 @@ A key of the dimension run_id is the id of a run that was opened, or any name un
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import dagster as dg
 
@@ -29,6 +30,10 @@ _FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.Dagste
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
 """Statuses of Dagster runs that are under way or wait."""
 _CHUNK = 1000
+_EVENTS_IN_A_TICK = 100
+"""Maximum ends of runs that a tick reads."""
+_BEFORE_ALL = -1
+"""Storage id before that of every event."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +188,57 @@ def asset_of(step_key: str) -> str:
     return step_key.rpartition("__")[-1]
 
 
+Reaction: TypeAlias = Callable[[dg.SensorEvaluationContext, dg.DagsterRun, str], dg.RunRequest | dg.SkipReason | None]
+"""Reacts to a Dagster run and the message of its end; returns None for a run that is not its concern."""
+
+
+def for_each_ended_run(
+    event_type: Literal[dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE], react: Reaction
+) -> Callable[[dg.SensorEvaluationContext], dg.SensorResult]:
+    """The function of a sensor that reacts to each ended run of its code location, one in a tick.
+
+    A tick that fails is repeated with the same run. The cursor is the storage id of the last event. The UI can set any
+    cursor: with one that lies beyond every event, or is none, the sensor goes on from the newest event. A run status
+    sensor of Dagster would wait for ever, or fail at each tick.
+    """
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        instance = context.instance
+        newest = instance.fetch_run_status_changes(event_type, limit=1).records
+        last = newest[0].storage_id if newest else _BEFORE_ALL
+        if (seen := _event_in(context.cursor, last)) is None:
+            return dg.SensorResult(skip_reason="goes on from the newest event", cursor=str(last))
+        later = dg.RunStatusChangeRecordsFilter(event_type, after_storage_id=seen)
+        for record in instance.fetch_run_status_changes(later, limit=_EVENTS_IN_A_TICK, ascending=True).records:
+            seen, event = record.storage_id, record.event_log_entry.dagster_event
+            run = instance.get_run_by_id(record.run_id)
+            if run is None or not _is_of_this_location(context, run):
+                continue
+            reaction = react(context, run, (event.message if event else None) or "")
+            if isinstance(reaction, dg.RunRequest):
+                return dg.SensorResult(run_requests=[reaction], cursor=str(seen))
+            if reaction is not None:
+                return dg.SensorResult(skip_reason=reaction, cursor=str(seen))
+        return dg.SensorResult(skip_reason="no run ended", cursor=str(seen))
+
+    return evaluate
+
+
+def _event_in(cursor: str | None, newest: int) -> int | None:
+    """The storage id in a cursor; None for a cursor that is none, or lies beyond the newest event."""
+    try:
+        event = int(cursor or "")
+    except ValueError:
+        return None
+    return event if str(event) == cursor and _BEFORE_ALL <= event <= newest else None
+
+
+def _is_of_this_location(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
+    """True if a run was launched in the sensor's code location; outside of any, both have none."""
+    here = context.code_location_origin
+    return (here.location_name if here else None) == location_of(run)
+
+
 @dataclass(frozen=True)
 class Names:
     """Names of one repository's definitions in Dagster.
@@ -230,3 +286,25 @@ class Names:
     def collector(self) -> str:
         """Key of the resource that its assets, jobs and sensors use."""
         return self.qualified("collector")
+
+
+def one_op_job(
+    names: Names, name: str, op: dg.OpDefinition, description: str, tags: Mapping[str, str] | None = None
+) -> dg.JobDefinition:
+    """A job of one op, in the process of the Dagster run.
+
+    Args:
+        name: of the job in a code location of one repository.
+        tags: of its runs; by default the repository's.
+    """
+
+    @dg.job(
+        name=names.qualified(name),
+        description=description,
+        executor_def=dg.in_process_executor,
+        tags={REPOSITORY_TAG: names.repository} if tags is None else tags,
+    )
+    def job() -> None:
+        op()
+
+    return job

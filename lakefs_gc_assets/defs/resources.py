@@ -63,6 +63,11 @@ class Collector:
     from_deployment: Mapping[str, object] = field(default_factory=dict, repr=False)
     launch: Launch = field(default_factory=Launch, repr=False)
 
+    @classmethod
+    def from_loaded(cls, loaded: Loaded, clock: Clock) -> "Collector":
+        """The repository outside of a Dagster run; secrets are read from the environment."""
+        return cls(loaded.with_secrets(), clock)
+
     @property
     def name(self) -> str:
         """Dagster's name of the repository."""

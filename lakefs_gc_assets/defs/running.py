@@ -95,7 +95,7 @@ def execute(
     changes = {} if asked.sweep is None else {"sweep": asked.sweep}
     loaded, names = decided_here(loaded, **changes), Names.from_loaded(loaded)
     definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
-    collecting = opened(loaded, clock)
+    collecting = Collector.from_loaded(loaded, clock)
     new = jobs.open_run(home, collecting, asked.flow, windows=asked.windows)
     if detail.level <= logging.INFO:
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
@@ -141,7 +141,7 @@ def execute_approved(
     """
     loaded, names = decided_here(loaded, approve_run=run_id), Names.from_loaded(loaded)
     definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
-    plan = plans.read(opened(loaded, clock).open().store, run_id)
+    plan = plans.read(Collector.from_loaded(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     tags = names.partitions.add_again(home, plan)
     result = definitions.resolve_job_def(names.qualified("collect")).execute_in_process(
@@ -166,11 +166,6 @@ def decided_here(loaded: Loaded, **collection: object) -> Loaded:
         "collection": content.collection.model_copy(update=collection),
     }
     return replace(loaded, configuration=content.model_copy(update=changes))
-
-
-def opened(loaded: Loaded, clock: Clock) -> Collector:
-    """The repository's resource outside of a run; secrets are read from the environment."""
-    return Collector(loaded.with_secrets(), clock)
 
 
 @contextmanager

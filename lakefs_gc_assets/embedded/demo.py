@@ -30,6 +30,7 @@ from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
@@ -135,7 +136,7 @@ def demonstrate(
     with running.instance() as home:
         console.rule("dry run: what would go")
         dry = _run(loaded, clock, home, say, sweep=False)
-        repository = running.opened(loaded, clock).open()
+        repository = Collector.from_loaded(loaded, clock).open()
         candidates = stored(repository, dry, "candidates")
         console.print(_table(candidates, {**reasons(repository, dry), **why}))
         unrecognised = stored(repository, dry, "unrecognised")

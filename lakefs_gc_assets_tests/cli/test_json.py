@@ -22,8 +22,8 @@ from lakefs_gc_assets.cli import COMMANDS, main, ui
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
 from lakefs_gc_assets.cli import status as status_command
+from lakefs_gc_assets.cli.common import print_report
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.cli.run import print_report
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.embedded import demo

@@ -22,7 +22,7 @@ from lakefs_gc_assets.cli.progress import PHASES, RunBar, shown_progress
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -60,7 +60,7 @@ class Repository:
 
     def holder(self) -> str | None:
         """Who has the lock."""
-        return lock.holder(running.opened(Loaded(self.configuration, {}), SystemClock()).open().store)
+        return lock.holder(Collector.from_loaded(Loaded(self.configuration, {}), SystemClock()).open().store)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.configuration_file import load
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -82,7 +82,7 @@ def deleted(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         }
         file = tmp_path / "lakefs-gc.yaml"
         file.write_text(yaml.safe_dump(content))
-        yield Deleted(server, opened(load(file), HandClock(NOW)).open(), addresses)
+        yield Deleted(server, Collector.from_loaded(load(file), HandClock(NOW)).open(), addresses)
 
 
 def restore(*arguments: str) -> Result:

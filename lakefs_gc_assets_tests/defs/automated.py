@@ -10,7 +10,6 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RunPartitions
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
@@ -53,7 +52,7 @@ class Automated:
     @property
     def collector(self) -> Collector:
         """The resource of sensors."""
-        return running.opened(self.loaded, self.clock)
+        return Collector.from_loaded(self.loaded, self.clock)
 
     @property
     def repository(self) -> OpenRepository:

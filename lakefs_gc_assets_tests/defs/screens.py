@@ -21,9 +21,10 @@ from dagster_graphql.schema import create_schema
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, load
-from lakefs_gc_assets.defs import jobs, running
+from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -65,7 +66,7 @@ class Screens:
     def open(self, flow: Flow = Flow.CLEAN, sweep: bool = False) -> OpenedRun:
         """Opens a run over every window that it needs, as the job open_run does."""
         permit = Permit("open_run", sweep=sweep)
-        return jobs.open_run(self.instance, running.opened(self.loaded, SystemClock()), flow, permit)
+        return jobs.open_run(self.instance, Collector.from_loaded(self.loaded, SystemClock()), flow, permit)
 
     def launch(
         self,

@@ -17,12 +17,13 @@ from lakefs_gc_assets.collector.lock import KEY, Lock
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import Launch
-from lakefs_gc_assets.defs import jobs, running
+from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -291,7 +292,7 @@ def test_a_key_that_cannot_be_used_does_not_stay(runs: GraphRuns, key: str, asse
 
 
 def test_a_run_that_was_opened_keeps_its_key_for_its_launch(runs: GraphRuns) -> None:
-    opened = jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), permit=Permit("open_run"))
+    opened = jobs.open_run(runs.instance, Collector.from_loaded(runs.loaded, runs.clock), permit=Permit("open_run"))
 
     early = runs.make(opened, assets=["uncommitted_df"])
     both = runs.make(named(runs, "Monday", opened.windows), tags={RANGE_START_TAG: opened.tags[RANGE_START_TAG]})

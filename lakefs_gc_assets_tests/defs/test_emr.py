@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, loaded_from
 from lakefs_gc_assets.defs.emr import start_parameters
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
@@ -145,7 +145,7 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
         materialized = [event.materialization for event in result.all_events if event.is_step_materialization]
         run_id = materialized[0].metadata["run_id"].value
         assert isinstance(run_id, str)
-        plan = plans.read(opened(loaded, SystemClock()).open().store, run_id)
+        plan = plans.read(Collector.from_loaded(loaded, SystemClock()).open().store, run_id)
         assert plan.sweep
         assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
             (name, f"{run_id}|{window}") for name in STEPS for window in plan.windows

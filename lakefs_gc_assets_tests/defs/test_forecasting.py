@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.forecasting import described
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -45,7 +46,7 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
             run_config = {"ops": {"retention_forecast": {"config": config}}}
             return job.execute_in_process(instance=home, run_config=run_config, raise_on_error=False)
 
-        with locked(running.opened(loaded, SystemClock()).open(), "run", "somebody", print):
+        with locked(Collector.from_loaded(loaded, SystemClock()).open(), "run", "somebody", print):
             result = made(**asked)
         assert result.success
         event = home.get_latest_materialization_event(dg.AssetKey("retention_forecast"))
@@ -66,7 +67,7 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         page = shown["page"]
         assert isinstance(page, dg.MarkdownMetadataValue)
         place = (page.md_str or "").replace("`  \n`", "").strip("`")
-        store = running.opened(loaded, SystemClock()).open().store
+        store = Collector.from_loaded(loaded, SystemClock()).open().store
         assert b"polyline" in store.get(place.removeprefix("local://repo/"))
 
         refused = made(policies={"wrong": "default: 7"})

@@ -27,12 +27,13 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import io_manager, running
+from lakefs_gc_assets.defs import io_manager
 from lakefs_gc_assets.defs.assets import _note_cells
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
 from lakefs_gc_assets.defs.pages import column_lineage
 from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository, session
@@ -266,7 +267,7 @@ def rows_of(given: Any) -> int:
 
 def in_store(consumed: Consumed, run_id: str, window: str | None = None) -> int:
     """Number of candidates that a run stored, of all windows or one."""
-    repository = running.opened(consumed.loaded, SystemClock()).open()
+    repository = Collector.from_loaded(consumed.loaded, SystemClock()).open()
     manifest = StoredFrame.from_run(repository.store, repository.opener, run_id, CANDIDATES_DF).manifest
     return manifest.rows if window is None else manifest.rows_by_window().get(window, 0)
 

@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.defs import jobs, launching, pages, running
+from lakefs_gc_assets.defs import jobs, launching, pages
 from lakefs_gc_assets.defs.jobs import Garbage
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
@@ -158,7 +159,7 @@ def test_windows_can_be_chosen(runs: GraphRuns) -> None:
 )
 def test_a_choice_of_windows_that_is_refused(runs: GraphRuns, flow: Flow, windows: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
-        jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), Flow(flow), windows=windows)
+        jobs.open_run(runs.instance, Collector.from_loaded(runs.loaded, runs.clock), Flow(flow), windows=windows)
     assert not runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
 
 
@@ -169,7 +170,7 @@ def test_windows_between_which_others_lie_in_the_ui(runs: GraphRuns) -> None:
     generator = layout.XidGenerator()
     runs.server.place(f"data/{generator.descending(moment)}/{generator.ascending(moment)}", written_at=moment)
     with pytest.raises(ConfigurationError, match=r"other windows lie between those of 2026-08..2026-11.*: legacy"):
-        jobs.open_run(runs.instance, running.opened(runs.loaded, runs.clock), windows="2026-08..2026-11")
+        jobs.open_run(runs.instance, Collector.from_loaded(runs.loaded, runs.clock), windows="2026-08..2026-11")
     assert not runs.instance.get_dynamic_partitions(partitions.run_ids.name or "")
 
 

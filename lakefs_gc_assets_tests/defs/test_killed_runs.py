@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -182,7 +182,9 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             "SPARK_LOCAL_DIRS": str(files),
             **secrets,
         }
-        store = running.opened(Loaded(demo.configuration(server, sample.repository), {}), SystemClock()).open().store
+        store = (
+            Collector.from_loaded(Loaded(demo.configuration(server, sample.repository), {}), SystemClock()).open().store
+        )
 
         halting = Halting(changed, store)
         halting.allow(2)

@@ -13,6 +13,7 @@ from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
@@ -366,7 +367,7 @@ def test_a_dry_run_whose_id_somebody_chose_is_not_approved_by_a_launch(runs: Gra
 def test_a_run_that_was_opened_automatically_keeps_its_flow(runs: GraphRuns) -> None:
     """Whoever launches it chooses its tags: rules of retention would let other objects go than the schedule does."""
     runs.settings["sweep"] = True
-    collector = running.opened(runs.loaded, runs.clock)
+    collector = Collector.from_loaded(runs.loaded, runs.clock)
     opened = jobs.open_run(runs.instance, collector, permit=Permit("clean_runs", automatic=True, flow="clean"))
     job = definitions(runs).resolve_job_def("collect")
 

@@ -9,7 +9,7 @@ import yaml
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -81,7 +81,7 @@ def test_a_clean_run_is_followed_by_an_optimized_one_by_itself_and_once(tmp_path
         ]
 
         loaded = Loaded(configuration(server, sample.repository), {})
-        store = running.opened(loaded, SystemClock()).open().store
+        store = Collector.from_loaded(loaded, SystemClock()).open().store
         first, second = (report.read(store, run_id_of(run)) for run in (clean, optimized))
         assert first is not None and second is not None
         assert (first.flow, first.success, first.dry_run, first.counts["deleted"]) == (

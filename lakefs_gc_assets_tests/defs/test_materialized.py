@@ -12,8 +12,8 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration, still_stored
 from lakefs_gc_assets.embedded.sample import make_sample_repository
@@ -121,7 +121,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             # What a name found is approved by the id that nobody chose, not by the name.
             assert "is no run id" in refusal(dev, ui.approves("First try"))
         assert len(still_stored(server, sample)) == len(sample.garbage)
-        store = running.opened(Loaded(configuration(server, sample.repository), {}), SystemClock()).open().store
+        store = Collector.from_loaded(Loaded(configuration(server, sample.repository), {}), SystemClock()).open().store
         plan, stored = plans.read(store, run_id), report.read(store, run_id)
         assert (plan.name, plan.sweep, plan.opened) == ("First try", False, True)
         assert stored is not None and stored.success and stored.dry_run

@@ -17,8 +17,8 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import SystemClock
-from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
 
 CHECKS = {
@@ -87,7 +87,7 @@ def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     """Whoever executes it while the run is under way takes no lock away, and the report stays."""
     opened = screens.open()
     assert screens.status(screens.collect(opened)) == "SUCCESS"
-    repository = running.opened(screens.loaded, SystemClock()).open()
+    repository = Collector.from_loaded(screens.loaded, SystemClock()).open()
     store, owner = repository.store, plan.read(repository.store, opened.run_id).owner
     committed = StoredFrame.from_run(store, repository.opener, opened.run_id, COMMITTED_DF)
     manifest.write(store, replace(committed.manifest, files=()))
@@ -163,7 +163,7 @@ def history(screens: Screens) -> list[dict[str, Any]]:
 def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_the_history(screens: Screens) -> None:
     """A run that fails, a dry run, a refused sweep, a sweep, and an optimized one."""
     now = SystemClock().now()
-    store = running.opened(screens.loaded, SystemClock()).open().store
+    store = Collector.from_loaded(screens.loaded, SystemClock()).open().store
     held = Lock.acquire(store, run_id="another", owner="somebody", now=now, expiry=timedelta(hours=1))
     failed = screens.open()
     refused = screens.collect(failed)

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -43,7 +43,7 @@ def collected(server: EmbeddedServer, repository: str, flow: Flow, **changes: An
 
 def reasons(server: EmbeddedServer, repository: str, run_id: str) -> set[str]:
     """Why the candidates of a run are garbage, as it says."""
-    opened = running.opened(Loaded(demo.configuration(server, repository), {}), SystemClock()).open()
+    opened = Collector.from_loaded(Loaded(demo.configuration(server, repository), {}), SystemClock()).open()
     frame = StoredFrame.from_run(opened.store, opened.opener, run_id, CANDIDATES_DF)
     return set(frame.table().column("why").to_pylist())
 
@@ -153,7 +153,7 @@ def require_that_runs_build_on_each_other(tmp_path: Path, engine: Engine) -> Non
             changed = collection.model_copy(update={"full_listing_days": full_listing_days})
             configuration = loaded.configuration.model_copy(update={"collection": changed})
             run_id = collect(Loaded(configuration, {}), True, lambda line: None, SystemClock(), Flow.UNIFIED)
-            found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
+            found = report.read(Collector.from_loaded(loaded, SystemClock()).open().store, run_id)
             assert found is not None and found.success
             return found
 

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, describe
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -41,13 +41,13 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert any("quarantined            1 objects, 6 B: moved, not freed" in line for line in describe(moved))
         assert not any("deleted  " in line for line in describe(moved))
         loaded = Loaded(demo.configuration(server, repository), {})
-        shown = [*summarize(opened(loaded, SystemClock()).open(), 5)]
+        shown = [*summarize(Collector.from_loaded(loaded, SystemClock()).open(), 5)]
         assert any(line.startswith(f"quarantine: 1 objects, 6 B of run {moved.run_id}, due ") for line in shown)
         assert any(line.endswith("moved to quarantine; 1 candidates, 1 moved to quarantine") for line in shown)
         assert status_of(server, old, "replaced") == 410
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
-        collector = opened(loaded, SystemClock())
+        collector = Collector.from_loaded(loaded, SystemClock())
         (told,) = restore.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
         assert told.fate is Fate.RESTORED

@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -67,7 +68,7 @@ def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSe
                             worked.result()
                     succeeded, run_id, error = running.execute(loaded, running.AskedRun(), print, SystemClock(), home)
                     assert succeeded, error
-                    found = report.read(running.opened(loaded, SystemClock()).open().store, run_id)
+                    found = report.read(Collector.from_loaded(loaded, SystemClock()).open().store, run_id)
                     assert found is not None and found.success
                     deleted, runs = deleted + found.counts["deleted"], runs + 1
             finally:

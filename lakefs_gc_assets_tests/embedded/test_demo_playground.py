@@ -10,7 +10,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import REPOSITORY, playground
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
@@ -23,14 +23,14 @@ def test_the_environment_leads_to_the_sample(tmp_path: Path, monkeypatch: pytest
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         loaded = load(Path(environment[CONFIGURATION_VARIABLE]))
-        repository = running.opened(loaded, SystemClock()).open()
+        repository = Collector.from_loaded(loaded, SystemClock()).open()
         assert repository.facts.id == REPOSITORY
         assert repository.settings.quarantines, "a sweep can be undone"
         assert repository.store.list_level("data/").prefixes
         before = set(repository.store.list_level("data/").prefixes)
     with playground(tmp_path, rules="oss", objects=60, port=0) as environment:
         loaded = load(Path(environment[CONFIGURATION_VARIABLE]))
-        repository = running.opened(loaded, SystemClock()).open()
+        repository = Collector.from_loaded(loaded, SystemClock()).open()
         assert set(repository.store.list_level("data/").prefixes) == before
 
 
@@ -49,7 +49,7 @@ def test_objects_may_lie_in_a_bucket(
             assert SECRET_KEY not in file.read_text(encoding="utf-8")
             for name, value in environment.items():
                 monkeypatch.setenv(name, value)
-            repository = running.opened(load(file), SystemClock()).open()
+            repository = Collector.from_loaded(load(file), SystemClock()).open()
             assert repository.facts.storage_namespace == f"{url}/{REPOSITORY}"
             found.append(set(repository.store.list_level("data/").prefixes))
     assert found[0] == found[1] != set()

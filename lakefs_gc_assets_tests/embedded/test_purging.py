@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
-from lakefs_gc_assets.defs.running import opened
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import collection as embedded_collection
 from lakefs_gc_assets.embedded import demo, formats
@@ -66,7 +66,7 @@ class Quarantined:
 
     @property
     def opened(self) -> OpenRepository:
-        return opened(self.loaded(), SystemClock()).open()
+        return Collector.from_loaded(self.loaded(), SystemClock()).open()
 
     def loaded(self, **changes: Any) -> Loaded:
         given = demo.configuration(self.server, self.repository)

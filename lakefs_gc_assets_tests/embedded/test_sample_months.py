@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import STALE_BRANCH
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
@@ -30,7 +30,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
 
 @pytest.fixture(scope="module")
 def found(served: Loaded) -> Forecast:
-    repository = running.opened(served, SystemClock()).open()
+    repository = Collector.from_loaded(served, SystemClock()).open()
     return forecast.make(repository, LocalEngine(), print, depth=1)
 
 

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import Clock, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, LogLine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.replay.clock import SetClock, StoppedClock
@@ -118,7 +119,7 @@ def collected(
     loaded = Loaded(configuration.model_copy(update={"collection": collection}), {})
     clock = StoppedClock(moment)
     run_id = collect(loaded, sweep, progress, clock, flow)
-    repository = running.opened(loaded, clock).open()
+    repository = Collector.from_loaded(loaded, clock).open()
     ended = report.read(repository.store, run_id)
     if ended is None:
         raise CollectionError(f"run {run_id} left no report")

@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import find_other_repositories, track
+from lakefs_gc_assets.collector.stored import ids_read
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -51,7 +52,7 @@ def _taken_over(self: BaseCheckpoint, step: ArrowStep) -> ArrowRows:
 
 
 def _written_whole(self: BaseCheckpoint, run_id: str, attempt: str, known: Set[str], new: Iterable[str]) -> str:
-    return checkpoint.write_ids(self._store, run_id, attempt, new)
+    return ids_read.write(self._store, run_id, attempt, new)
 
 
 def _only_new(step: ArrowStep, found: Committed) -> str | None:

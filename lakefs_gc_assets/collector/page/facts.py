@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.guards import Gauge, Mark
-from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.garbage import (
     WITH_A_PREVIEW,
@@ -41,6 +40,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.retention import active_commits
+from lakefs_gc_assets.collector.stored import ids_read
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
@@ -194,7 +194,7 @@ def _expired_commits(
     holders = active_commits.read_last_holders(store, plan.run_id, attempt)
     if holders is None:
         return None
-    live = checkpoint.read_stored_ids(store, plan.run_id, attempt, committed.figures.read_sha256)
+    live = ids_read.read(store, plan.run_id, attempt, committed.figures.read_sha256)
     return LiveFiles(store, Namespace.parse(plan.storage_namespace), plan.slice_window), holders, live
 
 

@@ -22,7 +22,6 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
-from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
@@ -37,7 +36,7 @@ from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored import ids_read, run_folder
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, NotFound, NotSupported, OrderViolation, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -154,7 +153,7 @@ def find_live_again(step: Step[R]) -> R:
     sealed = sealed_now(step, marked)
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step)
-    known = checkpoint.read_stored_ids(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
+    known = ids_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     step.waited += current.waited
     manifest.require_same_source(

@@ -14,7 +14,6 @@ import pytest
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
-from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page import facts as page_facts
 from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather, trace
@@ -23,9 +22,9 @@ from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
-from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.stored import ids_read, run_folder
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
@@ -53,7 +52,7 @@ def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> l
     attempt = candidates.span.attempt
     holders = active_commits.read_last_holders(opened.store, run_id, attempt)
     assert holders is not None
-    live = checkpoint.read_stored_ids(opened.store, run_id, attempt) if skip_live else frozenset()
+    live = ids_read.read(opened.store, run_id, attempt) if skip_live else frozenset()
     found = find_last_held(LiveFiles(opened.store, opened.namespace, "month"), holders, live, candidates)
     assert found is not None
     named = holders.to_pylist()
@@ -167,7 +166,7 @@ def expired(tmp_path: Path) -> Iterator[tuple[OpenRepository, str]]:
         collection = given.collection.model_copy(update={"max_candidate_share": 1.0})
         runs = ArrowRuns(Loaded(given.model_copy(update={"collection": collection}), {}))
         report = runs.collect(Flow.UNIFIED)
-        yield running.opened(runs.loaded, runs.clock).open(), report.run_id
+        yield Collector.from_loaded(runs.loaded, runs.clock).open(), report.run_id
 
 
 def test_the_branch_the_rule_and_the_folder_of_the_last_commit(expired: tuple[OpenRepository, str]) -> None:
