@@ -42,7 +42,7 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "expiring gap_check guards lock make_step repository run step subtraction",
+    "collector": "expiring gap_check guards lock make_step repository run step",
     "collector/earlier": "earlier_runs history",
     "collector/frame": "manifest receipts",
     "collector/engine": "local",
@@ -54,9 +54,9 @@ _MODULES = {
     "collector/quarantine": "purge restore",
     "collector/records": "across_runs outcomes",
     "collector/retention": "active_commits commits retention rules",
-    "collector/stored": "records_json run_folder tables",
+    "collector/stored": "ids_read records_json run_folder tables",
     "collector/sweep": "passes recheck",
-    "collector/universe": "listing",
+    "collector/universe": "listing subtraction",
     "lakefs": "addresses",
 }
 MODULES = {name: Path(folder, f"{name}.py") for folder, names in _MODULES.items() for name in names.split()}

@@ -34,13 +34,13 @@ from lakefs_gc_assets.settings import Configuration, SparkSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 if TYPE_CHECKING:
-    from lakefs_gc_assets.collector import make_step
+    from lakefs_gc_assets.collector import opening
     from lakefs_gc_assets.collector.repository import OpenRepository
     from lakefs_gc_assets.defs import resources
     from lakefs_gc_assets.defs.resources import Collector
     from lakefs_gc_assets.spark import session as spark_session
 else:
-    make_step = deferred("lakefs_gc_assets.collector.make_step")
+    opening = deferred("lakefs_gc_assets.collector.opening")
     resources = deferred("lakefs_gc_assets.defs.resources")
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
@@ -212,7 +212,7 @@ def open_repository(loaded: Loaded, to_read: bool = False) -> "OpenRepository":
     Args:
         to_read: true to open a read-only repository too.
     """
-    return make_step.open_repository(loaded.with_secrets(), SystemClock(), to_read=to_read)
+    return opening.open_repository(loaded.with_secrets(), SystemClock(), to_read=to_read)
 
 
 def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":

@@ -51,8 +51,8 @@ from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import ids_read, run_folder
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.collector.universe.listing import as_listed
+from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.errors import (
     CollectionError,
     ConfigurationError,

@@ -69,11 +69,11 @@ from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import ids_read
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import find_expired
+from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
 
 Stored = StoredFrame[StoredFigures]

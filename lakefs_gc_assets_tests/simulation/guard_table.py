@@ -31,7 +31,7 @@ _BELIEVABLE = "each of its three checks is taken out by itself"
 _SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.make_step:open_repository.opened", "require_writable"): (
+    Call(f"{_COLLECTOR}.opening:open_repository.opened", "require_writable"): (
         "lakeFS itself refuses to prepare such a repository"
     ),
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (

@@ -34,11 +34,11 @@ from lakefs_gc_assets.collector.retention.commits import Dump, ServerCommits, co
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.subtraction import subtract_committed
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import find_expired
+from lakefs_gc_assets.collector.universe.subtraction import subtract_committed
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers

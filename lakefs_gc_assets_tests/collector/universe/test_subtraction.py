@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
 )
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
+from lakefs_gc_assets.collector.universe.subtraction import Reasons, count_reasons, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
