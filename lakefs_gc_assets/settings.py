@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -421,11 +421,24 @@ class LaunchSettings(Settings):
         "found, by the job approve. any: it may delete at once, by `sweep` of the job open_run; without that it does "
         "what collection.sweep says.",
     )
+    approvers: Literal[1, 2] = Field(
+        default=1,
+        description="2: the job approve deletes nothing until a second launch of it, with another name in approved_by, "
+        "approves the same dry run. Names are what launches say: who may launch is for a proxy to decide. Only where "
+        "`sweep` is approved.",
+    )
     may_relax: list[str] = Field(
         default_factory=list,
         description="Settings of `collection` that a launch may change for its run by `relax`, such as "
         "max_candidate_share. Each use is in the run's tags, plan and report.",
     )
+
+    @field_validator("approvers")
+    @classmethod
+    def _require_approvals(cls, approvers: int, info: ValidationInfo) -> int:
+        if approvers == 2 and info.data.get("sweep") == "any":
+            raise ValueError("2 with launch.sweep any, which lets one launch delete at once: set that to approved")
+        return approvers
 
     @field_validator("may_relax")
     @classmethod

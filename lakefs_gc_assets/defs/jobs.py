@@ -262,7 +262,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 )
             relaxed = launching.relaxed_by(config.relax, policy)
             permit = Permit(names.qualified("approve"), relaxed=relaxed)
-            approver = _approver(config.approved_by)
+            approver = _approver(config.approved_by, policy)
             repository = collector.open_for(permit)
             manifest = passes.require_dry_run(repository.store, run_id)
             objects = f"{manifest.rows:,} objects, {size(manifest.object_bytes)}"
@@ -273,11 +273,20 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             )
             plan = plans.read(repository.store, run_id)
             launching.require_opened(plan)
+            context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
+            if policy.approvers == 2:
+                first = passes.give_first(repository.store, manifest, repository.clock.now(), approver)
+                if first is None:
+                    context.log.warning(
+                        f"nothing is deleted yet: run {run_id} needs a second approval, by somebody else"
+                    )
+                    context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
+                    return
+                approver = f"{first}; {approver}"
             launching.write(context.instance, collector.name, run_id, permit)
             passes.give(repository.store, manifest, repository.clock.now(), approver)
             earlier_runs.forget(repository.store, run_id)
             tags = names.partitions.add_again(context.instance, plan)
-        context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
         approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}
         context.instance.add_run_tags(context.run_id, approval)
         _hand_on(context, {**tags, **permit.tags, **approval})
@@ -287,13 +296,19 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         "say how many objects and bytes that is. The run's own plan and every guard of a sweep hold; what is live by "
         f"now stays. The sensor {names.qualified('launch_opened_runs')} starts the deletion within seconds, as a run "
         f"of {names.qualified('collect')} that makes deleted_report again."
+        + (" Two launches must approve it, with different names in approved_by." if policy.approvers == 2 else "")
     )
     return one_op_job(names, "approve", approving, description)
 
 
-def _approver(name: str) -> str:
-    """Who approves, for tags and reports: anybody can launch with any name."""
+def _approver(name: str, policy: LaunchSettings) -> str:
+    """Who approves, for tags and reports: anybody can launch with any name.
+
+    Raises ConfigurationError for no name where two must approve.
+    """
     shown = " ".join(name.split())
+    if not shown and policy.approvers == 2:
+        raise ConfigurationError("two must approve (launch.approvers): say who you are in approved_by")
     return f"{shown}, as the launch says" if shown else "a launch that names nobody"
 
 

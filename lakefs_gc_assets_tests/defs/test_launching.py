@@ -9,13 +9,14 @@ import pytest
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings
 from lakefs_gc_assets_tests.defs.automated import sensed
@@ -236,6 +237,58 @@ def test_the_sweep_of_a_named_run_stands_under_its_name(runs: GraphRuns) -> None
     runs.instance.add_dynamic_partitions(partitions.windows.name or "", ["2031-01"])
     plan_of_both = replace(plan.read(runs.repository.store, found.tags["lakefs/run_id"]), windows=("legacy", "2031-01"))
     assert plan_of_both.run_id in partitions.add_again(runs.instance, plan_of_both)[RANGE_START_TAG]
+
+
+@pytest.mark.slow
+def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
+    runs.launch["approvers"] = 2
+    run_id = run_id_of(followed(runs, launched(runs, "open_run")))
+    assert "say who you are in approved_by" in said(launched(runs, "approve", run_id=run_id, approved_by=" "))
+    first = launched(runs, "approve", run_id=run_id, approved_by="Ada")
+    assert first.success
+    assert plan.read_approval(runs.repository.store, run_id) is None
+    for again in ("Ada", " ada "):
+        refused = said(launched(runs, "approve", run_id=run_id, approved_by=again))
+        assert "was approved by Ada, as the launch says at " in refused and "under another name" in refused
+    # A re-execution of the last step, as anybody can launch it, still is a dry run.
+    stored = plan.read(runs.repository.store, run_id)
+    tags = RunPartitions(runs.server.repository).tags(run_id, stored.windows, "clean")
+    again_marked = (
+        definitions(runs)
+        .resolve_job_def("collect")
+        .execute_in_process(
+            instance=runs.instance,
+            tags=tags,
+            asset_selection=[dg.AssetKey("deleted_report")],
+            raise_on_error=False,
+        )
+    )
+    assert again_marked.success and runs.report(run_id).dry_run
+    assert runs.server.deleted == set()
+
+    second = followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Bob"))
+
+    assert second.success
+    assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
+    assert runs.report(run_id).approved_by == "Ada, as the launch says; Bob, as the launch says"
+
+
+def test_the_first_of_two_approvals_is_of_the_very_candidates_and_readable(runs: GraphRuns) -> None:
+    run_id = run_id_of(followed(runs, launched(runs, "open_run")))
+    store, now = runs.repository.store, runs.clock.now()
+    candidates = passes.require_dry_run(store, run_id)
+    others = replace(candidates, inputs={"store_df": "another"})
+    assert passes.give_first(store, others, now, "Ada") is None
+    assert passes.give_first(store, candidates, now, "Bob") is None, "Ada approved others"
+    assert passes.give_first(store, candidates, now, "Ada") == "Bob"
+    store.put(run_folder.first_approval(run_id), b"{")
+    with pytest.raises(CorruptFile):
+        passes.give_first(store, candidates, now, "Ada")
+
+
+def test_two_approvers_make_no_sense_where_one_launch_may_delete_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"launch\.approvers.*2 with launch\.sweep any"):
+        loaded_from({"launch": {"sweep": "any", "approvers": 2}}, "lakefs-gc.yaml")
 
 
 def test_where_no_launch_may_delete_none_may_approve(runs: GraphRuns) -> None:

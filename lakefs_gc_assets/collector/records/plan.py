@@ -300,9 +300,22 @@ def write_approval(store: ObjectStore, approval: Approval) -> None:
     store.put(run_folder.approval(approval.run_id), records_json.encode(approval))
 
 
+def write_first_approval(store: ObjectStore, approval: Approval) -> None:
+    """Stores the first of two approvals, on the strength of which nothing is deleted."""
+    store.put(run_folder.first_approval(approval.run_id), records_json.encode(approval))
+
+
 def read_approval(store: ObjectStore, run_id: str) -> Approval | None:
     """The approval of a run; None where there is none. Raises CorruptFile."""
-    key = run_folder.approval(run_id)
+    return _read_approval(store, run_id, run_folder.approval(run_id))
+
+
+def read_first_approval(store: ObjectStore, run_id: str) -> Approval | None:
+    """The first of two approvals of a run; None where there is none. Raises CorruptFile."""
+    return _read_approval(store, run_id, run_folder.first_approval(run_id))
+
+
+def _read_approval(store: ObjectStore, run_id: str, key: str) -> Approval | None:
     data = get_if_there(store, key)
     if data is None:
         return None

@@ -55,6 +55,11 @@ def approval(run_id: str) -> str:
     return f"{folder(run_id)}approval.json"
 
 
+def first_approval(run_id: str) -> str:
+    """Key of the first of two approvals of a dry run."""
+    return f"{folder(run_id)}first-approval.json"
+
+
 def frame(run_id: str, name: str) -> str:
     """Folder of one frame, with a trailing slash."""
     return f"{folder(run_id)}{name}/"

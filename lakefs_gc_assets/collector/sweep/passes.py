@@ -241,8 +241,33 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
 
 def give(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> None:
     """Stores an approval of these very candidates: the last step of their run, made again, deletes them. `now`: UTC."""
+    plans.write_approval(store, _approval(candidates, now, approver))
+
+
+def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> str | None:
+    """Who approved these very candidates first; None if nobody did, and then stores this approval as the first.
+
+    Args:
+        now: UTC.
+    Raises:
+        CollectionError: the same name approved them first, or the first approval cannot be read.
+    """
+    run_id = candidates.span.run_id
+    first = plans.read_first_approval(store, run_id)
+    if first is None or first.candidates_digest != candidates.digest:
+        plans.write_first_approval(store, _approval(candidates, now, approver))
+        return None
+    if first.approved_by.casefold() == approver.casefold():
+        raise CollectionError(
+            f"run {run_id} was approved by {first.approved_by} at {first.approved_at:%F %T}Z, and needs a second "
+            "approval under another name"
+        )
+    return first.approved_by
+
+
+def _approval(candidates: Manifest[CandidateFigures], now: datetime, approver: str) -> Approval:
     span = candidates.span
-    plans.write_approval(store, Approval(span.run_id, span.attempt, candidates.digest, now, approver))
+    return Approval(span.run_id, span.attempt, candidates.digest, now, approver)
 
 
 _NAMED = ("address", "size", "slice", "slice_window")
