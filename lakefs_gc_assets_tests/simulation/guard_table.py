@@ -29,6 +29,7 @@ class Call:
 _COLLECTOR = "lakefs_gc_assets.collector"
 _BELIEVABLE = "each of its three checks is taken out by itself"
 _SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
+_UPLOADED = "no part of a run: it reads what is uploaded"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
     Call(f"{_COLLECTOR}.opening:open_repository.opened", "require_writable"): (
@@ -48,9 +49,9 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
-    Call(f"{_COLLECTOR}.retention.rules:parse_server_rules", "require_sane"): (
-        "no part of a run: it reads what is uploaded"
-    ),
+    Call(f"{_COLLECTOR}.retention.rules:parse_server_rules", "require_settable"): _UPLOADED,
+    Call(f"{_COLLECTOR}.retention.rules:edit_server_rules", "require_settable"): _UPLOADED,
+    Call(f"{_COLLECTOR}.retention.rules:require_settable", "require_sane"): _UPLOADED,
 }
 """Calls without a seeded bug, and why."""
 NO_PART_OF_A_RUN = ("diagnosis.py",)
