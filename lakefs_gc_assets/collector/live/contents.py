@@ -284,25 +284,25 @@ def _look(opener: OpensStore, sample: Sample, batches: Iterable[pa.RecordBatch])
     """Asks the store for the MD5 of the objects that are looked at; leaves out what is gone."""
     with ThreadPoolExecutor(_LOOKING_AT_ONCE) as pool:
         for batch in batches:
-            wanted = sample.chooses(batch)
-            answers = list(pool.map(partial(_ask_md5, opener.open()), batch.column("key").to_pylist(), wanted))
-            with_md5 = pa.record_batch(
-                [
-                    *batch.columns,
-                    pa.array([answer[1] for answer in answers], pa.string()),
-                    pa.array(wanted, pa.bool_()),
-                ],
-                schema=_WITH_MD5,
-            )
-            yield with_md5.filter(pa.array([answer[0] for answer in answers], pa.bool_()))
+            keys, sizes = batch.column("key").to_pylist(), batch.column("size").to_pylist()
+            answers = pool.map(partial(_ask_md5, opener.open()), keys, sizes, sample.chooses(batch))
+            is_there, md5s, looked_at = zip(*answers, strict=True) if keys else ((), (), ())
+            columns = [*batch.columns, pa.array(md5s, pa.string()), pa.array(looked_at, pa.bool_())]
+            yield pa.record_batch(columns, schema=_WITH_MD5).filter(pa.array(is_there, pa.bool_()))
 
 
-def _ask_md5(store: ObjectStore, key: str, wanted: bool) -> tuple[bool, str | None]:
-    """True if an object is there, as far as is known, and the MD5 of the store."""
+def _ask_md5(store: ObjectStore, key: str, size: int, wanted: bool) -> tuple[bool, str | None, bool]:
+    """True if an object is there, as far as is known; the MD5 of the store; true if the object is looked at.
+
+    A committed object has the size that its client named. One of another size is not looked at: it may be far larger
+    than what may be read, and its checksum tells nothing of candidates of the size that was named.
+    """
     if not wanted:
-        return True, None
+        return True, None, False
     facts = head_if_there(store, key)
-    return (False, None) if facts is None else (True, facts.md5)
+    if facts is None:
+        return False, None, True
+    return (True, facts.md5, True) if facts.size == size else (True, None, False)
 
 
 def _tells_the_truth(step: Step[R], rows: R) -> bool:

@@ -217,8 +217,10 @@ def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> 
             store.copy_if_absent(copy, address)
             fate = Fate.RESTORED
         there, kept = store.head(address), head_if_there(store, copy)
-        if there.size != row["size_max"]:
-            return Restored(address, Fate.FAILED, _other_size(there.size, row["size_max"]))
+        # A receipt may have the size that a client named; a copy has its own.
+        moved_size = row["size_max"] if kept is None else kept.size
+        if there.size != moved_size:
+            return Restored(address, Fate.FAILED, _other_size(there.size, moved_size))
         if kept is not None:
             # Anything else at the address is not what the copy was made of.
             if fate is Fate.THERE and not _alike(store, there, kept):

@@ -187,20 +187,20 @@ class Quarantine(Sweep):
     def _remove_copies_of_what_stays(self, decided: pa.Table) -> None:
         """Removes the copies of objects that could not be deleted: each run would add another one.
 
-        An answer that says so may be wrong, so an object has to be there with its size. Where that cannot be asked, or
-        a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later.
+        An answer that says so may be wrong, so an object has to be there with the size of its copy. Where that cannot
+        be asked, or a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later.
         """
-        refused = decided.filter(pc.equal(decided.column("outcome"), Outcome.FAILED.value))
+        refused = decided.filter(pc.equal(decided.column("outcome"), Outcome.FAILED.value)).column("address")
         with ThreadPoolExecutor(_CALLERS) as pool:
-            stays = list(pool.map(self._is_there, *(refused.column(name).to_pylist() for name in ("address", "size"))))
-        addresses = refused.filter(pa.array(stays, pa.bool_())).column("address").to_pylist()
+            stays = list(pool.map(self._is_there, refused.to_pylist()))
+        addresses = refused.filter(pa.array(stays, pa.bool_())).to_pylist()
         if addresses:
             with suppress(StorageError):
                 self.store.delete([key(self.run_id, address) for address in addresses])
 
-    def _is_there(self, address: str, size: int) -> bool:
+    def _is_there(self, address: str) -> bool:
         try:
-            return self.store.head(address).size == size
+            return self.store.head(address).size == self.store.head(key(self.run_id, address)).size
         except StorageError:
             return False
 

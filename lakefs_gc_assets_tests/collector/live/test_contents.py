@@ -229,6 +229,21 @@ def test_a_checksum_that_is_no_md5_of_the_committed_object_tells_nothing_apart(
 
 
 @pytest.mark.usefixtures("all_looked_at")
+def test_a_committed_object_of_another_size_than_was_named_is_not_read(world: World) -> None:
+    """Who links an object names its size: the object may be far larger than what may be read."""
+    large = world.commit("p", b"far larger than named", checksum=md5(b"of what?"), linked=True)
+    world.store.encrypted.add(large)
+    world.committed["p"] = replace(world.committed["p"], size=len(b"content"))
+    staged = world.candidate("staged", b"content", staged_at="p")
+    world.candidate("other", b"garbage")
+
+    left, _ = world.clear()
+
+    assert left == {"data/s/other"} and staged not in left
+    assert large in world.store.looked_at and large not in world.store.read
+
+
+@pytest.mark.usefixtures("all_looked_at")
 @pytest.mark.parametrize("engine", [LocalEngine(), CutUp()], ids=["whole", "cut up"])
 @pytest.mark.parametrize("copy_first", [False, True])
 @pytest.mark.parametrize(("content", "other"), [(b"content", b"garbage"), (b"garbage", b"content")])

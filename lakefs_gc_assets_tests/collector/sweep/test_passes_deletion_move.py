@@ -85,13 +85,17 @@ class Moving:
     def lock(self) -> Lock:
         return Lock.acquire(self.store, run_id=self.run, owner="owner", now=NOW, expiry=timedelta(hours=1))
 
-    def quarantine(self, store: ObjectStore, keys: Sequence[str] = KEYS) -> pa.Table:
-        """A sweep as a resumed one goes on: what has receipts is done."""
+    def quarantine(self, store: ObjectStore, keys: Sequence[str] = KEYS, beyond: int = 0) -> pa.Table:
+        """A sweep as a resumed one goes on: what has receipts is done.
+
+        Args:
+            beyond: by how many bytes the sizes are too large that clients named.
+        """
         token = self.lock().token
         earlier = receipts.read(store, self.run)
         done = earlier.filter(pc.equal(earlier.column("outcome"), "quarantined")).column("address").to_pylist()
         left = [key for key in keys if key not in done]
-        sizes = [len(content(KEYS.index(key))) for key in left]
+        sizes = [len(content(KEYS.index(key))) + beyond for key in left]
         rows = candidates(*left).set_column(6, "size", pa.array(sizes, pa.int64()))
         found = list(Quarantine(store, self.run, token, HandClock(), attempt="attempt").delete(rows))
         return pa.concat_tables(found) if found else None
@@ -165,6 +169,25 @@ def test_everything_comes_back_and_leaves_quarantine(moving: Moving) -> None:
     assert (moving.there(), moving.moved()) == (ALL, {})
     assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.THERE)
     assert moving.there() == ALL
+
+
+def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
+    """A run that lists nothing knows sizes from entries alone."""
+    moving.quarantine(moving.store, beyond=9)
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED)
+    assert (moving.there(), moving.moved()) == (ALL, {})
+
+
+def test_the_copy_of_what_cannot_be_deleted_goes_whatever_size_a_client_named(moving: Moving) -> None:
+    class Refusing(BreakingStore):
+        def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+            if KEYS[1] not in keys:
+                return super().delete(keys)
+            others = super().delete([key for key in keys if key != KEYS[1]])
+            return [*others, DeleteOutcome(KEYS[1], DeleteResult.FAILED, "Forbidden")]
+
+    moving.quarantine(Refusing(moving.store), beyond=9)
+    assert ({*moving.there()}, {*moving.moved()}) == ({KEYS[1]}, {KEYS[0], KEYS[2]})
 
 
 def test_what_is_at_the_address_again_is_left_and_so_is_the_copy(moving: Moving) -> None:
