@@ -6,7 +6,8 @@ since when something reaches it. Three kinds of reference count:
 - *firm*: a commit, a visible staged entry, a remembered copy. The object may neither be marked nor deleted.
 - *pending*: an upload between object and staging, a commit under way, an address that may still be linked.
 - *soft*: what lakeFS does not promise, an old object staged by StageObject. It is protected where it was staged before
-  the last recheck began, or longer ago than a recheck is valid, and the server lists it.
+  the last recheck began, or longer ago than a recheck is valid, and the server lists it. So is an object whose size a
+  client named wrongly, once the server does not list it: what it is committed beside cannot be found by its size.
 """
 
 import json
@@ -169,7 +170,7 @@ class Oracle:
             key = self.key_of(entry)
             if key is None or (key in self.in_commits and self.in_commits[key] is None):
                 continue
-            since, before = self.seen_since(key, entry.soft_at), self.in_commits.get(key)
+            since, before = self.seen_since(key, entry), self.in_commits.get(key)
             self.in_commits[key] = since if before is None else min(before, since or before)
             if since is None:
                 self.in_commits[key] = None
@@ -209,21 +210,27 @@ class Oracle:
                 hidden = equals_committed(head, path, entry)
                 if hidden:
                     unlisted.add(staged)
-                since = self.seen_since(staged, entry.soft_at)
-                if since is None:
+                since = self.seen_since(staged, entry)
+                if since is None and not (hidden and self.is_misstated(staged, entry)):
                     firm.add(staged)
                 else:
                     # A recheck does not ask for what is hidden.
-                    at = math.inf if hidden else since
+                    at = math.inf if hidden or since is None else since
                     soft[staged] = min(at, soft.get(staged, at))
         firm.update(address for address, _ in self.repository.copies)
         if self.other is not None:
             self.other.add_held(firm, soft, self.key_of)
         return firm, soft, unlisted
 
-    def seen_since(self, key: str, soft_at: float | None) -> float | None:
+    def seen_since(self, key: str, entry: Entry) -> float | None:
         """Since when a recheck can see an object that was staged again; None where it was staged as lakeFS promises."""
-        return None if soft_at is None else max(soft_at, self.listed_again.get(key, soft_at))
+        if entry.soft_at is not None:
+            return max(entry.soft_at, self.listed_again.get(key, entry.soft_at))
+        return self.listed_again.get(key) if self.is_misstated(key, entry) else None
+
+    def is_misstated(self, key: str, entry: Entry) -> bool:
+        """Whether an entry has another size than its object, which a client named."""
+        return self.bucket.sizes.get(key, entry.size) != entry.size
 
     def is_promised(self, key: str) -> bool:
         """Whether an object is referenced as lakeFS promises, so that what refers to it anew finds it."""
@@ -358,6 +365,10 @@ class Oracle:
             elif address in accepted and address not in watched.forgotten:
                 raise Violation(f"run {run_id} has a receipt {outcome} for {address}, which was deleted")
 
+    def most_bytes(self, watched: Watched) -> int:
+        """How many bytes the report of a run may claim to have deleted."""
+        return sum(watched.accepted.values())
+
     def report(self, run_id: str, data: bytes, candidates: frozenset[str]) -> None:
         """A report is being stored: it claims what happened, no more and no less."""
         report = json.loads(data)
@@ -372,7 +383,7 @@ class Oracle:
             raise Violation(f"the dry run {run_id} deleted {len(watched.accepted)} objects")
         # Where a collector was killed between a deletion and its receipts, it knows of less than happened.
         least = sum(watched.accepted[key] for key in watched.receipted)
-        most = sum(watched.accepted.values())
+        most = self.most_bytes(watched)
         if not len(watched.receipted) <= deleted <= len(watched.accepted):
             raise Violation(
                 f"the report of run {run_id} claims {deleted} deletions, {len(watched.accepted)} were accepted"

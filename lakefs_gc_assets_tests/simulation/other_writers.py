@@ -1,7 +1,11 @@
 """What users of another repository do to our objects, and what somebody does to them past lakeFS: each a job."""
 
+from dataclasses import replace
+
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, path_at, registering
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository
 from lakefs_gc_assets_tests.simulation.quarantine import in_quarantine
@@ -174,6 +178,36 @@ def stage_spelled(world: World, branch: int, number: int) -> Job:
     entry = Entry(uri + key, 2, len(world.bucket.objects[key].data), f"{number:032x}")
     # Among the first changes of its branch, where a run looks.
     world.repository.stage(branch_at(world, branch), path_at(number % 2), entry)
+    yield from ()
+
+
+@operation
+def renew_files(world: World, number: int) -> Job:
+    """Somebody copies lakeFS's files away and back: they are as of now, or of later by a clock that is ahead."""
+    bucket = world.bucket
+    moment = bucket.clock.seconds() + (0.0, 0.0, HOUR, DAY)[number % 4]
+    for key in bucket.keys_below(METADATA_PREFIX):
+        bucket.objects[key] = replace(bucket.objects[key], last_modified=moment)
+    yield from ()
+
+
+@operation
+def set_files_back(world: World, days: int, any_claim: int = 0) -> Job:
+    """Somebody brings metaranges back under times of long ago.
+
+    Args:
+        any_claim: 0 leaves those alone that a commit names which claims to be older than it is: where time and claim
+            are false, nothing is left to go by. See `test_limits`.
+    """
+    if world.setup.around.only_young_count:
+        raise Refused("what nothing names is told by its time alone")
+    commits = world.repository.commits.values()
+    backdated = {each.facts.metarange_id for each in commits if each.facts.creation_date < int(each.made_at)}
+    named = {each.facts.metarange_id for each in commits if each.facts.metarange_id}
+    for metarange_id in named if any_claim else named - backdated:
+        key = METADATA_PREFIX + metarange_id
+        stored = world.bucket.objects[key]
+        world.bucket.objects[key] = replace(stored, last_modified=stored.last_modified - days * DAY)
     yield from ()
 
 

@@ -47,6 +47,7 @@ from lakefs_gc_assets_tests.simulation.chain_bugs import reading_only
 from lakefs_gc_assets_tests.simulation.clean_bugs import only_uncommitted
 
 Ask = Callable[[], RetentionRules | None]
+_dated_by_files = active_commits.dated_by_files
 _ZERO = RetentionRules(0, {"-": 0})
 _NONE_LISTED = ServerCommits("", pa.array([], pa.string()), None)
 
@@ -263,6 +264,12 @@ def _listed_alone(*arguments: Any) -> Retention:
     return replace(found, flags=flags)
 
 
+def _by_files_alone(commits: CommitColumns, *more: Any) -> CommitColumns:
+    """Takes a commit to be as old as its file, whatever it claims: a file may bear a time that is too old."""
+    long_ago = np.full(len(commits), -(2**40), np.int64)
+    return _dated_by_files(replace(commits, seconds=long_ago), *more)
+
+
 def _no_tags(settings: Any) -> Policy:
     return Policy(keep_tags=False)
 
@@ -297,6 +304,7 @@ RETENTION_BUGS: dict[str, Bug] = {
     "what active commits hold not subtracted": replaced((run, "subtract_committed", _nothing_active)),
     "age taken from the commit's date": Bug(_aged_by_commit),
     "claimed dates of commits believed": replaced((retention, "dated_by_files", lambda commits, *more: commits)),
+    "times of files believed in place of dates": replaced((retention, "dated_by_files", _by_files_alone)),
     "failed deletions taken for done": replaced(_taken_for_gone(Outcome.FAILED.value)),
     "what was brought back taken for gone": replaced(_taken_for_gone(*receipts.GONE)),
 }

@@ -23,7 +23,8 @@ from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
-from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation
+from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
+from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation, Watched
 from lakefs_gc_assets_tests.simulation.told import effective_dates
 
 CLOCKS_APART = 15 * MINUTE
@@ -58,6 +59,7 @@ class RetentionOracle(Oracle):
         restaged: when an object that a commit held was staged as well.
         expired: how many deleted objects commits had held.
         too_late: deleted ones that were revived after the last recheck.
+        beyond: by how many bytes commits name sizes too large, which runs go by that list nothing.
     """
 
     log: HeadsLog = field(default_factory=HeadsLog)
@@ -68,8 +70,9 @@ class RetentionOracle(Oracle):
     restaged: dict[str, float] = field(default_factory=dict)
     expired: int = 0
     too_late: list[str] = field(default_factory=list)
+    beyond: dict[str, int] = field(default_factory=dict)
     _may_stay: dict[str, float] | None = None
-    _held: dict[str, tuple[tuple[str, float | None], ...]] = field(default_factory=dict)
+    _held: dict[str, tuple[tuple[str, Entry], ...]] = field(default_factory=dict)
     _staged: frozenset[str] = frozenset()
 
     def look(self) -> None:
@@ -82,8 +85,8 @@ class RetentionOracle(Oracle):
         for commit_id, until in self._stays_until(lambda commit_id: self.repository.commits[commit_id].made_at).items():
             if until + _SETTLED <= now:
                 continue
-            for key, soft_at in self._held_by(commit_id):
-                since = self.seen_since(key, soft_at)
+            for key, entry in self._held_by(commit_id):
+                since = self.seen_since(key, entry)
                 if since is None:
                     firm[key] = max(until, firm.get(key, until))
                 else:
@@ -102,11 +105,13 @@ class RetentionOracle(Oracle):
         until.update(dict.fromkeys(self.repository.tags.values(), math.inf))
         return until
 
-    def _held_by(self, commit_id: str) -> tuple[tuple[str, float | None], ...]:
+    def _held_by(self, commit_id: str) -> tuple[tuple[str, Entry], ...]:
         if commit_id not in self._held:
             entries = self.repository.commits[commit_id].entries.values()
-            held = ((self.key_of(entry), entry.soft_at) for entry in entries)
-            self._held[commit_id] = tuple((key, soft_at) for key, soft_at in held if key is not None)
+            held = ((self.key_of(entry), entry) for entry in entries)
+            self._held[commit_id] = tuple((key, entry) for key, entry in held if key is not None)
+            named = {key: entry.size - self.bucket.sizes.get(key, entry.size) for key, entry in self._held[commit_id]}
+            self.beyond |= {key: beyond for key, beyond in named.items() if beyond}
         return self._held[commit_id]
 
     def _referenced(self, key: str, margin: float = CLOCKS_APART) -> bool:
@@ -153,6 +158,10 @@ class RetentionOracle(Oracle):
         facts = {id_: record.facts for id_, record in commits.items()}
         dates = effective_dates(facts, said, written, self.time.now)
         return self._stays_until(dates.__getitem__)
+
+    def most_bytes(self, watched: Watched) -> int:
+        named = watched.accepted if watched.run_id in self.by_retention else ()
+        return super().most_bytes(watched) + sum(self.beyond.get(key, 0) for key in named)
 
     @property
     def commits_hold_nothing(self) -> bool:

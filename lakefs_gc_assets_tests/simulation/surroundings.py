@@ -16,6 +16,8 @@ from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MO
 
 SHARE = 0.4
 """So many histories have surroundings."""
+SHARE_OF_FALSE_SIZES, SHARE_OF_FALSE_TIMES = 0.1, 0.1
+"""Shares of the histories in which clients name wrong sizes, and in which files of commits bear false times."""
 SHARE_OF_TWO_SWEEPS = 0.2
 """Share of the histories that end with two runs which are to delete the same garbage."""
 _OPERATIONS = {
@@ -489,8 +491,39 @@ def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> 
     Args:
         maker_of: makes histories of its kind.
     """
-    found = _surrounded(history, maker_of)
+    found = told_falsely(_surrounded(history, maker_of))
     return compacting(found) if history.setup.seed % COMPACTING == COMPACTING - 1 else found
+
+
+def told_falsely(history: History) -> History:
+    """The history with sizes that clients name wrongly, or files of commits under false times; most have neither."""
+    chance, steps = random.Random(f"falsely {history.kind} {history.setup.seed}"), [*history.steps]
+    if chance.random() < SHARE_OF_FALSE_SIZES:
+        steps = [
+            replace(step, numbers=(*step.numbers, chance.randint(1, 9)))
+            if step.what == "link" and chance.random() < 0.5
+            else step
+            for step in steps
+        ]
+        for _ in range(chance.randint(2, 4)):
+            at = chance.randrange(len(steps))
+            steps[at:at] = _linked_twice(chance)
+    if chance.random() < SHARE_OF_FALSE_TIMES:
+        for _ in range(chance.randint(1, 4)):
+            what, number = chance.choice((("renew_files", _MANY), ("set_files_back", 900)))
+            steps.insert(chance.randrange(len(steps)), Step("o2", what, (chance.randrange(number),)))
+    return replace(history, steps=tuple(steps))
+
+
+def _linked_twice(chance: random.Random) -> list[Step]:
+    """A wrong size is named, and committed, and named again at the same path, where servers do not list it then."""
+    branch, path, content, beyond = (chance.randrange(number) for number in (5, _MANY, _MANY, 9))
+    linked = [
+        Step("o3", "link", (branch, path, content, chance.randrange(3), 1, beyond)),
+        Step("o3", "go_on", (0,)),
+        Step("o3", "go_on", (0,)),
+    ]
+    return [*linked, Step("o3", "commit_now", (branch, 0, 0)), *linked]
 
 
 def compacting(history: History) -> History:

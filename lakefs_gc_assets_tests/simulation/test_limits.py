@@ -297,6 +297,43 @@ class TestExpiredDataThatComesBackIntoUse:
         assert self.played(self.UNTIL_SWEEP, staged) == (0, 0)
 
 
+class TestTimesOfFilesThatSomebodySetsBack:
+    """A commit is as old as the latest of what it claims, its file and its parents say: two of these are false here."""
+
+    SETUP = Setup(old_objects=0, retention=True)
+    RULES = Step("a0", "set_rules", (3, 4, 3))
+    DAYS = Step("time", "seconds", (int(10 * DAY),))
+    PUT_BACK = Step("o2", "set_files_back", (800, 1))
+    """Two days by the rules; ten days ago the first of two objects was committed, and was a head until today."""
+
+    def played(self, claimed_days: int, *steps: Step) -> int:
+        """How many objects a run deletes a day after the first of two was replaced, by a commit of that date."""
+        replaced = (
+            Step("w0", "upload_now", (0, 0, 1, 0)),
+            Step("w0", "commit_now", (0, 0, 0)),
+            self.DAYS,
+            Step("w0", "upload_now", (0, 0, 2, 0)),
+            Step("w0", "commit_now", (0, versioning.dated(claimed_days), 0)),
+        )
+        run = TestExpiredDataThatComesBackIntoUse.SWEEP
+        steps = (self.RULES, *replaced, *steps, Step("time", "seconds", (int(30 * HOUR),)), run, FINISH)
+        return play(History(self.SETUP, steps), quiet=False).deleted
+
+    def test_one_false_statement_alone_loses_nothing(self) -> None:
+        assert self.played(-800) == 0
+        assert self.played(0, self.PUT_BACK) == 0
+
+    def test_both_together_expire_what_was_a_head_within_the_window(self) -> None:
+        with pytest.raises(Violation, match="referenced all the time"):
+            self.played(-800, self.PUT_BACK)
+
+    def test_files_that_are_renewed_keep_more(self) -> None:
+        renewed = Step("o2", "renew_files", (1,))
+        assert self.played(0, Step("time", "seconds", (int(3 * DAY),))) == 1
+        assert self.played(0, renewed, Step("time", "seconds", (int(3 * DAY),))) == 1
+        assert self.played(0, Step("time", "seconds", (int(3 * DAY),)), renewed) == 0
+
+
 class TestExpiredDataThatAnotherRepositoryStages:
     """A repository that `also_live` names stages one of our objects by its address, after the mark."""
 

@@ -83,8 +83,12 @@ def gateway_multipart(world: World, branch: int, path: int, content: int, server
 
 
 @operation
-def link(world: World, branch: int, path: int, content: int, server: int, parts: int) -> Job:
-    """A client asks for an address, uploads to the store itself, and links the address, at any other server."""
+def link(world: World, branch: int, path: int, content: int, server: int, parts: int, beyond: int = 0) -> Job:
+    """A client asks for an address, uploads to the store itself, and links the address, at any other server.
+
+    Args:
+        beyond: by how many bytes the size that it names is too large.
+    """
     name = branch_at(world, branch).name
     data = CONTENTS[content % len(CONTENTS)]
     key, issued = world.issue(server_at(world, server), linkable=True)
@@ -102,6 +106,7 @@ def link(world: World, branch: int, path: int, content: int, server: int, parts:
     if world.setup.etags == "foreign":
         # Clients name what the store answered them, which is no MD5 where the object is encrypted.
         entry = replace(entry, etag=world.bucket.objects[key].etag or entry.etag)
+    entry = replace(entry, size=entry.size + beyond)
     world.repository.stage(world.repository.branch(name), path_at(path), entry)
 
 
@@ -207,7 +212,8 @@ def upload_again(world: World, branch: int, path: int, server: int) -> Job:
         raise Refused("outside, or uploaded in parts")
     key, _ = world.issue(server_at(world, server))
     world.bucket.put_data(key, stored.data)
-    world.repository.stage(found, name, replace(entry, address=key, address_type=1, soft_at=None))
+    again = replace(entry, address=key, address_type=1, size=len(stored.data), soft_at=None)
+    world.repository.stage(found, name, again)
     yield from ()
 
 
