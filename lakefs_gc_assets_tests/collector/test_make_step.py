@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.lock import Lock, renewed
 from lakefs_gc_assets.collector.make_step import StepRequest
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -405,6 +406,30 @@ class TestOneStep:
             monkeypatch.setattr(make_step, "store_report", away)
             monkeypatch.setattr(Lock, "release", away)
             raise ValueError("no disk")
+
+    def test_that_fails_has_its_lock_while_its_report_is_stored(
+        self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever takes the lock next finds the run ended."""
+        held: list[str | None] = []
+        monkeypatch.setattr(make_step, "store_report", lambda *about: held.append(held_by(process)))
+        with pytest.raises(ValueError), make_step.step(replace(FIRST, goes_on=True), process):
+            raise ValueError
+        with make_step.step(replace(FIRST, goes_on=True), process):
+            pass
+        make_step.end_in_store(process.repository.store, RUN, process.now(), "ended")
+        assert len(held) == 2 and None not in held
+        assert held_by(process) is None
+
+    def test_replaces_a_record_of_restorations_that_cannot_be_read_before_there_is_a_plan(
+        self, process: OneProcess
+    ) -> None:
+        """The new record concerns all runs stored so far: this one may still delete."""
+        store = process.repository.store
+        store.put(across_runs.RESTORATION_KEY, b"nothing")
+        with make_step.step(FIRST, process):
+            across_runs.require_not_restored_since(store, RUN)
+        assert any("could not be read" in line for line in process.warnings)
 
     def test_of_other_windows_ends_the_run_and_frees_the_lock_that_was_kept(self, process: OneProcess) -> None:
         with make_step.step(replace(FIRST, goes_on=True), process):

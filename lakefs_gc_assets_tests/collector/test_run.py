@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import gap_check, run
+from lakefs_gc_assets.collector.earlier import earlier_runs
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
@@ -494,6 +495,23 @@ class TestWhatRunsTell:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             assert scene.told.loosened == {"max_candidates": 9}
         assert told.warned == ["loosened by its launch: max_candidates=9"] * 2
+
+    def test_the_report_is_stored_before_the_index_of_runs_names_the_run(self) -> None:
+        """Whoever finds the run in the index finds its report."""
+        order: list[str] = []
+
+        def noted(owner: Any, name: str) -> Any:
+            function = getattr(owner, name)
+
+            def called(*about: Any) -> Any:
+                order.append(name)
+                return function(*about)
+
+            return mock.patch.object(owner, name, called)
+
+        with told_by("clean") as (scene, _), noted(reports, "write"), noted(earlier_runs, "note"):
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+        assert order == ["write", "note"]
 
     def test_what_failed_deletions_mean(self) -> None:
         denied = Undeletable("data/x", "AccessDenied", moment(0))
