@@ -9,14 +9,13 @@ import pytest
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, LaunchSettings
 from lakefs_gc_assets_tests.defs.automated import sensed
@@ -271,19 +270,6 @@ def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
     assert second.success
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
     assert runs.report(run_id).approved_by == "Ada, as the launch says; Bob, as the launch says"
-
-
-def test_the_first_of_two_approvals_is_of_the_very_candidates_and_readable(runs: GraphRuns) -> None:
-    run_id = run_id_of(followed(runs, launched(runs, "open_run")))
-    store, now = runs.repository.store, runs.clock.now()
-    candidates = passes.require_dry_run(store, run_id)
-    others = replace(candidates, inputs={"store_df": "another"})
-    assert passes.give_first(store, others, now, "Ada") is None
-    assert passes.give_first(store, candidates, now, "Bob") is None, "Ada approved others"
-    assert passes.give_first(store, candidates, now, "Ada") == "Bob"
-    store.put(run_folder.first_approval(run_id), b"{")
-    with pytest.raises(CorruptFile):
-        passes.give_first(store, candidates, now, "Ada")
 
 
 def test_two_approvers_make_no_sense_where_one_launch_may_delete_at_once() -> None:

@@ -27,9 +27,10 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import count_amounts
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import Validity
-from lakefs_gc_assets.errors import CollectionError, LockLost
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -413,6 +414,19 @@ class TestApprove:
         later = Sweeping(opener)
         assert passes.approve(later.step, named.candidates)
         assert not passes.approve(later.step, Sweeping(opener, KEYS[:1]).candidates)
+
+    def test_the_first_of_two_is_of_the_very_candidates_and_approves_nothing(self, opener: StoreOpener) -> None:
+        run, others = Sweeping(opener), Sweeping(opener, KEYS[:1]).candidates
+        candidates = run.candidates.manifest
+        assert passes.give_first(run.store, others.manifest, NOW, "Ada") is None
+        assert passes.give_first(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
+        assert passes.give_first(run.store, candidates, NOW, "Ada") == "Bob"
+        assert not passes.approve(run.step, run.candidates)
+        with pytest.raises(CollectionError, match=r"was approved by Bob at .* under another name"):
+            passes.give_first(run.store, candidates, NOW, "bob")
+        run.store.put(run_folder.first_approval(PLAN.run_id), b"{")
+        with pytest.raises(CorruptFile):
+            passes.give_first(run.store, candidates, NOW, "Ada")
 
 
 class TestDecideDry:
