@@ -14,49 +14,16 @@ Attributes are those of a configuration file (`settings.py`, `configuration_file
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
 from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel
 
 from lakefs_gc_assets.collector.repository import SystemClock
-from lakefs_gc_assets.configuration_file import Loaded, all_from
+from lakefs_gc_assets.configuration_file import Loaded, all_from, written
 from lakefs_gc_assets.defs.wiring import build_all
-from lakefs_gc_assets.settings import Configuration, Settings
-
-
-class FromEnvironment(Settings):
-    """A value that comes from an environment variable."""
-
-    env: str = Field(description="Name of the environment variable.")
-
-
-def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
-    """Model of the settings in YAML: each is a value, or the environment variable that holds it."""
-    fields: dict[str, Any] = dict(more)
-    for name, field in settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            fields[name] = (
-                _writable(field.annotation) | None,
-                Field(default=None, description=field.annotation.__doc__),
-            )
-            continue
-        written = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-        default = field.get_default(call_default_factory=True)
-        fields[name] = (written | FromEnvironment, Field(default=default, description=field.description))
-    return create_model(settings.__name__, __base__=Settings, __doc__=settings.__doc__, **fields)
-
-
-_Entry = _writable(Configuration)
-_Attributes = _writable(
-    Configuration,
-    repositories=(
-        list[_Entry] | None,  # type: ignore[valid-type]
-        Field(default=None, description="Several repositories, each with what differs from the sections beside it."),
-    ),
-)
 
 
 class _Example(Scaffolder[Any]):
@@ -89,7 +56,7 @@ class GarbageCollection(dg.Component):
     @classmethod
     def get_model_cls(cls) -> type[BaseModel]:
         """Schema of `attributes`."""
-        return _Attributes
+        return written()
 
     @classmethod
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> "GarbageCollection":

@@ -13,16 +13,18 @@ needed. With `repositories`, the sections hold for all, and each entry of the li
 """
 
 import difflib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationError, create_model, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import CREDENTIALS, Configuration, Settings
@@ -57,6 +59,66 @@ class Loaded:
         for (section, name), variable in self.secret_variables.items():
             content[section][name] = _environment(variable, f"{section}.{name}")
         return Configuration.model_validate(content)
+
+
+class FromEnvironment(Settings):
+    """A value that comes from an environment variable."""
+
+    env: str = Field(description="Name of the environment variable.")
+
+
+class _Explained(Settings):
+    """Says of an unknown name which setting may be meant."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _explain(cls, content: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return validate(content)
+        except ValidationError as error:
+            details = [_detail(problem) for problem in error.errors()]
+            raise ValidationError.from_exception_data(error.title, details) from None
+
+
+def _detail(problem: ErrorDetails) -> InitErrorDetails:
+    kind: str | PydanticCustomError = problem["type"]
+    if kind == "extra_forbidden":
+        kind = PydanticCustomError(kind, "{words}", {"words": _problem(problem)})
+    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"], ctx=problem.get("ctx", {}))
+
+
+def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:
+    """Model of the settings in YAML: each is a value, or the environment variable that holds it."""
+    fields: dict[str, Any] = dict(more)
+    for name, described in settings.model_fields.items():
+        kind: Any = described.annotation
+        if isinstance(kind, type) and issubclass(kind, Settings):
+            fields[name] = (_writable(kind), Field(default=None, description=kind.__doc__))
+            continue
+        if kind == dict[str, str]:
+            kind = dict[str, str | FromEnvironment]
+        written = Annotated[kind, *described.metadata] if described.metadata else kind
+        default = described.get_default(call_default_factory=True)
+        fields[name] = (written | FromEnvironment, Field(default=default, description=described.description))
+    base = _Explained if more else Settings
+    return create_model(settings.__name__, __base__=base, __doc__=settings.__doc__, **fields)
+
+
+@cache
+def written() -> type[BaseModel]:
+    """Model of what a configuration file may have, which are also the attributes of the component."""
+    entry = _writable(Configuration)
+    described = "Several repositories, each with what differs from the sections beside it."
+    return _writable(Configuration, repositories=(list[entry], Field(default=None, description=described)))  # type: ignore[valid-type]
+
+
+def schema() -> str:
+    """The JSON schema of a configuration file, in which secrets come from the environment alone."""
+    content = written().model_json_schema()
+    for section, name in _secret_fields():
+        properties = content["$defs"][_sections()[section].__name__]["properties"]
+        properties[name] = {"$ref": "#/$defs/FromEnvironment", "description": properties[name]["description"]}
+    return json.dumps(content, indent=1) + "\n"
 
 
 def load(file: Path) -> Loaded:
@@ -269,9 +331,9 @@ def _problem(problem: ErrorDetails) -> str:
     """Says what is wrong with a setting; for an unknown name, which one may have been meant."""
     if problem["type"] != "extra_forbidden":
         return problem["msg"].lower()
-    *section, name = map(str, problem["loc"])
+    *section, name = [each for each in problem["loc"] if isinstance(each, str) and each != REPOSITORIES]
     settings = _settings()
-    near = difflib.get_close_matches(name, settings[".".join(section)], n=1)
+    near = difflib.get_close_matches(name, settings.get(".".join(section), ()), n=1)
     if near:
         return f"there is no such setting. Did you mean `{near[0]}`?"
     elsewhere = [other for other, names in settings.items() if name in names]

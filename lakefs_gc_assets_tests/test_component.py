@@ -73,6 +73,26 @@ def test_what_the_schema_does_not_know_is_refused(attributes: dict[str, Any]) ->
         component(**attributes)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "meant"),
+    [
+        ({"repositry": "one"}, "repository"),
+        ({"repository": "one", "collection": {"swep": True}}, "sweep"),
+        ({"repositories": [{"repository": "one", "collection": {"swep": True}}]}, "sweep"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_one_that_may_be_meant(attributes: dict[str, Any], meant: str) -> None:
+    with pytest.raises(ValidationError, match=f"there is no such setting. Did you mean `{meant}`?"):
+        component(**attributes)
+
+
+def test_properties_of_spark_may_come_from_the_environment() -> None:
+    [loaded] = component(repository="one", spark={"config": {"spark.a": {"env": "A"}, "spark.b": "b"}}).repositories
+
+    spark = loaded.configuration.spark
+    assert (spark.config, spark.config_from_environment) == ({"spark.b": "b"}, {"spark.a": "A"})
+
+
 def test_a_secret_in_yaml_is_refused_and_not_shown() -> None:
     with pytest.raises(ConfigurationError, match=r"lakefs\.secret_access_key is a secret") as refused:
         component(repository="one", lakefs={"secret_access_key": "s3cr3t"})

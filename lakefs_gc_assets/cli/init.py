@@ -10,7 +10,7 @@ import click
 import yaml
 
 from lakefs_gc_assets.cli.common import JSON, answer
-from lakefs_gc_assets.configuration_file import DEFAULT_FILE
+from lakefs_gc_assets.configuration_file import DEFAULT_FILE, schema
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.storage.opening import KINDS
 
@@ -18,6 +18,7 @@ _SECTIONS = {name: section for kind in KINDS for name, section in kind.init_sect
 """Lines of the section `store`, by kind of store."""
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _SETTING = re.compile("# [a-z_]+: ")
+_SCHEMA = "lakefs-gc.schema.json"
 _PLAIN = re.compile(r"[A-Za-z/][\w./:~-]*")
 
 
@@ -63,7 +64,8 @@ def init(
     """Writes a configuration file to begin with.
 
     It asks for values that no option gives. The file holds no secrets: it names the environment variables that do. It
-    configures a dry run; `lakefs-gc doctor` checks it.
+    configures a dry run; `lakefs-gc doctor` checks it. Beside it lakefs-gc.schema.json is written: editors with a YAML
+    language server complete and check settings by it.
     """
     for option, variable in (("--key-variable", key_variable), ("--secret-variable", secret_variable)):
         if not _VARIABLE.fullmatch(variable):
@@ -76,6 +78,7 @@ def init(
     answers = _Answers(store_endpoint, local_root, _scalar(region) if region else "")
     lines = [*_SECTIONS[store](answers), _SIGNING]
     text = _TEMPLATE.format(
+        schema=_SCHEMA,
         repository=_scalar(repository),
         endpoint=_scalar(endpoint),
         key_variable=key_variable,
@@ -84,7 +87,7 @@ def init(
     )
     _write(out, text)
     if as_json:
-        answer({"file": str(out), "variables": [key_variable, secret_variable]})
+        answer({"file": str(out), "schema": str(out.with_name(_SCHEMA)), "variables": [key_variable, secret_variable]})
         return
     click.echo(f"wrote {out}. Set {key_variable} and {secret_variable}, then try: lakefs-gc doctor --config {out}")
 
@@ -98,10 +101,12 @@ def _write(out: Path, text: str) -> None:
     try:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
+        # A path beside the file is right on every machine and without a network, and goes with it into version control.
+        out.with_name(_SCHEMA).write_text(schema(), encoding="utf-8")
     except FileExistsError:
         _require_absent(out)
     except OSError as error:
-        raise CollectionError(f"cannot write {out}: {error.strerror}") from None
+        raise CollectionError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 def _ask(option: str, question: str) -> str:
@@ -159,6 +164,7 @@ def _section(name: str, lines: Sequence[str]) -> list[str]:
 
 _SIGNING = "# signing_key: {env: LAKEFS_GC_SIGNING_KEY}  # signs the files of runs: docs/security.md#signing-key"
 _TEMPLATE = """\
+# yaml-language-server: $schema={schema}
 # Configuration of lakefs-gc. What is commented out shows defaults, or examples where a sentence says so.
 # Every setting, its meaning and its default: docs/reference/settings.md. Secrets are given by environment
 # variables alone: {{env: NAME}} names one.

@@ -1,11 +1,13 @@
 """`lakefs-gc init`: what it writes loads, holds no secret, and reaches an embedded server."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
@@ -52,6 +54,16 @@ def test_what_is_written_is_a_configuration_of_a_dry_run(invoke: Invoke, store: 
     assert configuration.store.endpoint_url == ("https://minio.example.com:9000" if store == "s3-compatible" else "")
     assert configuration.store.path_style == (store == "s3-compatible")
     assert configuration.store.local_root == ("/var/lib/lakefs" if store == "local" else "")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_an_editor_finds_the_schema_beside_the_file(invoke: Invoke, store: str) -> None:
+    found = invoke("init", *ANSWERED, "--store", store, *STORES[store], "--out", "conf.yaml", "--json")
+
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", Path("conf.yaml").read_text().splitlines()[0])
+    assert named and json.loads(found.stdout)["schema"] == named[1]
+    schema = json.loads(Path(named[1]).read_text())
+    assert [*Draft202012Validator(schema).iter_errors(yaml.safe_load(Path("conf.yaml").read_text()))] == []
 
 
 @pytest.mark.parametrize("store", STORES)

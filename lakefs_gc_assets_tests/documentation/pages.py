@@ -120,10 +120,12 @@ def wrong_settings(text: str) -> Iterator[str]:
         if names and section != "spark" and name not in names and name not in _FILES.get(section, ()):
             yield f"there is no setting {section}.{name}"
     for block in (*fenced(text), *indented(text)):
-        content = _configuration(block)
+        content = configuration_of(block)
         if content is None:
             continue
-        for entry in _entries(content):
+        without = _without_references(content)
+        assert isinstance(without, dict)
+        for entry in _entries(without):
             try:
                 Configuration.model_validate(entry)
             except ValidationError as error:
@@ -131,7 +133,7 @@ def wrong_settings(text: str) -> Iterator[str]:
                     yield f"line {block.line}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}"
 
 
-def _configuration(block: Block) -> dict[str, Any] | None:
+def configuration_of(block: Block) -> dict[str, Any] | None:
     """The content of an example of a configuration file; None of any other block."""
     if block.language not in ("", "yaml"):
         return None
@@ -140,11 +142,7 @@ def _configuration(block: Block) -> dict[str, Any] | None:
     except yaml.YAMLError:
         return None
     top = {*Configuration.model_fields, REPOSITORIES}
-    if not isinstance(content, dict) or not top & content.keys():
-        return None
-    found = _without_references(content)
-    assert isinstance(found, dict)
-    return found
+    return content if isinstance(content, dict) and top & content.keys() else None
 
 
 def _entries(content: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

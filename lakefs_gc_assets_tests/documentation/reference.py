@@ -1,9 +1,10 @@
-"""The generated pages of reference: settings, commands, and the report and the figures of a run.
+"""The generated pages of reference: settings, commands, the report and the figures of a run, and JSON schemas.
 
 `python -m lakefs_gc_assets_tests.documentation.reference` writes them; a test fails where one is out of date.
 """
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -20,6 +21,7 @@ from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.records.statistics import RunStatistics, declarations, meanings
+from lakefs_gc_assets.configuration_file import schema
 from lakefs_gc_assets.defs.history import EVENT_FIGURES, EVENT_NAMES
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, section_models
@@ -51,6 +53,10 @@ def settings_page() -> str:
         "sections hold for all of its entries, and an entry says what differs for it "
         "([many repositories](../how-to/many-repositories.md)). The Dagster UI shows the same words under *Deployment, "
         "Resources*.",
+        "Editors with a YAML language server complete and check a file that names [its JSON schema]"
+        "(lakefs-gc.schema.json) in its first line, `# yaml-language-server: $schema=lakefs-gc.schema.json`. "
+        "`lakefs-gc init` writes this line, and the schema beside the file; after an upgrade, replace it by this one. "
+        "Policies have [a schema](policy.schema.json), too.",
         "A launch in the Dagster UI sets none of these; what it may decide is in the section `launch` "
         "([who may do what](../security.md)).",
         "## At the top",
@@ -242,11 +248,45 @@ def _table(rows: Iterator[tuple[str, ...]], head: tuple[str, ...]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in lines)
 
 
+def policy_schema() -> str:
+    """The JSON schema of a policy file: what a reader of one checks, but for dates and names that need a server."""
+    duration = {"type": ["string", "null"], "pattern": r"^\d{1,9}[hdw]$"}
+    flag = {"type": ["boolean", "null"]}
+    properties = {
+        "default": {**duration, "description": "Retention of branches that no rule fits, and of dangling commits."},
+        "branches": {
+            "type": ["object", "null"],
+            "description": "Retention by name or pattern of branches: * ? [abc] [!abc] {a,b}.",
+            "propertyNames": {"pattern": r"^[A-Za-z0-9_./*?\[\]!{},-]{1,1000}$"},
+            "additionalProperties": {**duration, "type": "string"},
+        },
+        "pinned": {
+            "type": ["array", "null"],
+            "description": "Ids of commits that stay whatever their age.",
+            "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        },
+        "keep_tags": {**flag, "description": "Whether tagged commits stay; so they do by default."},
+        "stale_after": {**duration, "description": "Branches whose head is older are reported, and nothing else."},
+        "replace": {**flag, "description": "Whether the server's rules do not count. Needs a default."},
+    }
+    content = {
+        "title": "A policy of retention",
+        "type": ["object", "null"],
+        "additionalProperties": False,
+        "properties": properties,
+        "if": {"required": ["replace"], "properties": {"replace": {"const": True}}},
+        "then": {"required": ["default"]},
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
 GENERATED: dict[Path, Callable[[], str]] = {
     DOCS / "reference" / "settings.md": settings_page,
     DOCS / "reference" / "commands.md": commands_page,
     DOCS / "reference" / "report.md": report_page,
     DOCS / "reference" / "figures.md": figures_page,
+    DOCS / "reference" / "lakefs-gc.schema.json": schema,
+    DOCS / "reference" / "policy.schema.json": policy_schema,
 }
 """What writes each generated page."""
 

@@ -1,6 +1,7 @@
 """What the pages name is there: settings, commands, tests, messages, targets of make; and they are built as a site."""
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -11,19 +12,24 @@ from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import click
 import pyspark
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.collector.retention.rules import parse_policy
+from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets_tests.documentation import __main__ as checks
 from lakefs_gc_assets_tests.documentation import licences, screens
 from lakefs_gc_assets_tests.documentation.pages import (
     DOCS,
     ROOT,
     commands,
+    configuration_of,
     fenced,
     indented,
     mentions,
@@ -60,6 +66,72 @@ def test_a_setting_that_does_not_exist_is_found(text: str, wrong: str | None) ->
 
     assert len(found) == (wrong is not None)
     assert not wrong or found[0].startswith(wrong)
+
+
+def schema_of(name: str) -> Any:
+    return Draft202012Validator(json.loads((DOCS / "reference" / f"{name}.schema.json").read_text()))
+
+
+@PAGES
+def test_examples_are_as_their_schema_says(page: Path) -> None:
+    configuration, policy = schema_of("lakefs-gc"), schema_of("policy")
+    for block in (*fenced(page.read_text()), *indented(page.read_text())):
+        if (content := configuration_of(block)) is not None:
+            assert [*configuration.iter_errors(content)] == [], f"line {block.line}"
+        elif block.language == "yaml" and {"default", "branches"} & {*(content := yaml.safe_load(block.text))}:
+            assert [*policy.iter_errors(content)] == [], f"line {block.line}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"collection": {"swep": True}},
+        {"colection": {}},
+        {"collection": None},
+        {"collection": {"min_age_hours": -1}},
+        {"collection": {"sweep_mode": "shred"}},
+        {"lakefs": {"secret_access_key": "plain"}},
+        {"lakefs": {"endpoint": {"env": 3}}},
+        {"repositories": [{"repository": "a", "colection": {}}]},
+        {"repositories": {}},
+        [],
+    ],
+)
+def test_the_schema_refuses_wrong_configurations(content: object) -> None:
+    assert [*schema_of("lakefs-gc").iter_errors(content)]
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        (
+            "default: 21d\nbranches: {main: 8w, 'user-[a-z]*': 36h, '{a,b}': 1d}\nkeep_tags: true\nstale_after: 90d",
+            True,
+        ),
+        (f"pinned: [{'a' * 64}]\nreplace: true\ndefault: 1d", True),
+        ("default:\nbranches:\npinned: ~\n", True),
+        ("", True),
+        ("default: 21", False),
+        ("defualt: 21d", False),
+        ("default: -3d", False),
+        ("branches: {'a b': 3d}", False),
+        ("branches: {main: 3}", False),
+        ("branches: {main: }", False),
+        ("branches: [main]", False),
+        ("keep_tags: maybe", False),
+        ("pinned: [abc]", False),
+        ("replace: true", False),
+        ("- default", False),
+    ],
+)
+def test_the_schema_of_policies_agrees_with_their_reader(text: str, right: bool) -> None:
+    assert ([*schema_of("policy").iter_errors(yaml.safe_load(text))] == []) == right
+    try:
+        parse_policy(text, "policy.yaml")
+        accepted = True
+    except ConfigurationError:
+        accepted = False
+    assert accepted == right
 
 
 def parsed(words: list[str], folder: Path) -> None:
