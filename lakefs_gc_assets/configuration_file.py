@@ -24,7 +24,7 @@ from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationError, create_model, model_validator
-from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, InitErrorDetails
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import CREDENTIALS, Configuration, Settings
@@ -81,10 +81,11 @@ class _Explained(Settings):
 
 
 def _detail(problem: ErrorDetails) -> InitErrorDetails:
-    kind: str | PydanticCustomError = problem["type"]
+    kind, context = problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
-        kind = PydanticCustomError(kind, "{words}", {"words": _problem(problem)})
-    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"], ctx=problem.get("ctx", {}))
+        # Dagster makes errors anew by type and context, to add the line of the file: words of a type's own are lost.
+        kind, context = "value_error", {"error": ValueError(_problem(problem))}
+    return InitErrorDetails(type=kind, loc=problem["loc"], input=problem["input"], ctx=context)
 
 
 def _writable(settings: type[Settings], **more: Any) -> type[BaseModel]:

@@ -86,6 +86,25 @@ def test_an_unknown_name_is_answered_with_the_one_that_may_be_meant(attributes: 
         component(**attributes)
 
 
+def test_so_it_is_in_a_file_with_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "misspelt" / "defs" / "garbage"
+    folder.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.dg]\ndirectory_type = 'project'\n[tool.dg.project]\nroot_module = 'misspelt'\n"
+    )
+    for package in (folder.parent, folder.parent.parent):
+        (package / "__init__.py").touch()
+    content = f"type: {TYPE}\nattributes:\n  repository: one\n  collection:\n    swep: true\n"
+    (folder / "defs.yaml").write_text(content)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(Exception, match="Error while loading component") as refused:
+        dg.load_from_defs_folder(path_within_project=folder)
+    words = str(refused.value.__cause__)
+    assert "attributes.collection.swep at" in words and "defs.yaml:5" in words
+    assert "Did you mean `sweep`?" in words
+
+
 def test_properties_of_spark_may_come_from_the_environment() -> None:
     [loaded] = component(repository="one", spark={"config": {"spark.a": {"env": "A"}, "spark.b": "b"}}).repositories
 
