@@ -62,7 +62,7 @@ from lakefs_gc_assets.errors import (
     OrderViolation,
     StorageError,
 )
-from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, as_batch
@@ -257,7 +257,7 @@ def _begin(repository: OpenRepository, key: str, store_clock: datetime | None, n
 
 
 def _window(key: str, window_size: WindowSize) -> str:
-    return str(names.read(pa.array([key], pa.string()), window_size).windows[0])
+    return str(layout.read_names(pa.array([key], pa.string()), window_size).windows[0])
 
 
 def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, Set[str]]:

@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import ids_read
 from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
-from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
 from lakefs_gc_assets.storage.interface import OpensStore, head_if_there
 
@@ -285,7 +285,7 @@ def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
 
 def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Adds to addresses the columns of LIVE."""
-    places = names.read(batch.column("address"), window_size)
+    places = layout.read_names(batch.column("address"), window_size)
     return pa.record_batch([batch.column("address"), places.slices, places.windows], schema=LIVE)
 
 

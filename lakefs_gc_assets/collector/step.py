@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation
-from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import WindowSize
 
 
@@ -210,7 +210,7 @@ def universe_of(
 def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Puts each row into the window that its address belongs to, also where the run does not collect that window."""
     position = batch.schema.get_field_index("slice_window")
-    windows = names.read(batch.column("address"), window_size).windows
+    windows = layout.read_names(batch.column("address"), window_size).windows
     return batch.set_column(position, batch.schema.field(position), windows)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import LEGACY_WINDOW, Layout, Name, WindowSize
 from lakefs_gc_assets_tests.fuzzing.mutation import hostile_text
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target
@@ -104,7 +104,7 @@ def _case(rng: random.Random) -> Case:
     def run() -> str:
         expected = [_slowly(name) for name in column]
         assert [layout.parse(name) for name in column] == expected
-        found = names.read(pa.array(column, pa.string()), size)
+        found = layout.read_names(pa.array(column, pa.string()), size)
         assert found.layouts.to_pylist() == [name.layout.value for name in expected]
         assert found.slices.to_pylist() == [name.slice for name in expected]
         assert found.windows.to_pylist() == [_window(name, size) for name in expected]

@@ -21,10 +21,9 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.stored import records_json, tables
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges, refs, sstables
-from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.lakefs.names import Names
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Names
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.remembered_parquet import ParquetMemory
@@ -69,7 +68,7 @@ def remembering() -> Iterator[None]:
         read_addresses = _addresses(memory, uncommitted.read_addresses)
         patch(uncommitted, "read_addresses", read_addresses)
         patch(live_files, "read_addresses", read_addresses)
-        patch(names, "read", _of_names(names.read))
+        patch(layout, "read_names", _of_names(layout.read_names))
         patch(tables, "decode", _of_table(memory, tables.decode))
         patch(records_json, "decode", _of_record(memory, records_json.decode))
         patch(files_module, "read_file", _of_frame(memory, files_module.read_file))

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import record_sizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs import names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -272,7 +272,7 @@ class LiveFiles:
     def _objects(self, entries: ranges.RangeEntries) -> tuple[pa.Int64Array, pa.Table]:
         """Entries whose address is certain: their places, and what they are as objects (LISTED)."""
         places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
-        read = names.read(keys, self.window_size)
+        read = layout.read_names(keys, self.window_size)
         written = pc.multiply(entries.last_modified.take(places), 1_000_000).cast(TIME)
         listed = pa.table(
             [
@@ -435,5 +435,5 @@ def _ranges_of(name: str, data: bytes, key: str) -> pa.Table:
 
 def live_table(keys: pa.StringArray, window_size: WindowSize) -> pa.Table:
     """Slice and window of each key, as LIVE."""
-    read = names.read(keys, window_size)
+    read = layout.read_names(keys, window_size)
     return pa.table([keys, read.slices, read.windows], schema=LIVE)

@@ -39,7 +39,7 @@ from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError
-from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.objects import delete_all, keys_below
@@ -370,7 +370,7 @@ def _copies(store: ObjectStore, plan: Plan) -> pa.Table:
     listed = pa.concat_tables(batches).combine_chunks()
     keys = listed.column("key").combine_chunks()
     addresses = pc.utf8_slice_codeunits(keys, len(folder))
-    read = names.read(addresses, plan.slice_window)
+    read = layout.read_names(addresses, plan.slice_window)
     columns = [addresses, listed["size"], read.slices, read.windows, listed["etag"], keys]
     copies = pa.table(columns, schema=COPIES).filter(pc.invert(pc.is_in(read.layouts, _NEVER_PURGED)))
     return copies.sort_by("address")

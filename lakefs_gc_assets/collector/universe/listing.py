@@ -40,7 +40,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
-from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, OpensStore, as_batch
 from lakefs_gc_assets.storage.s3.inventory import Inventory, InventoryFile, open_inventory
@@ -191,7 +191,7 @@ def list_inventory_file(
 def as_listed(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Objects of a store's listing as a run stores them (LISTED), without lakeFS's own files."""
     addresses = batch.column("key")
-    read = names.read(addresses, window_size)
+    read = layout.read_names(addresses, window_size)
     listed = pa.RecordBatch.from_arrays(
         [
             addresses,

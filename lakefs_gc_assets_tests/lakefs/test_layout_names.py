@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.lakefs import layout, names
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets_tests.lakefs.test_layout import MADE_BY_LAKEFS, MADE_BY_OTHERS, NOT_ITS_DATA
 
@@ -27,7 +27,7 @@ def one_by_one(addresses: list[str], size: WindowSize) -> list[tuple[Any, ...]]:
 
 
 def at_once(addresses: pa.StringArray, size: WindowSize) -> list[tuple[Any, ...]]:
-    found = names.read(addresses, size)
+    found = layout.read_names(addresses, size)
     columns = (found.layouts, found.slices, found.windows, found.issued_at)
     assert [column.type for column in columns] == [pa.string(), pa.string(), pa.string(), pa.timestamp("us", "UTC")]
     assert [len(column) for column in columns] == [len(addresses)] * 4
@@ -62,4 +62,4 @@ def test_an_empty_column() -> None:
 def test_a_missing_address_is_an_error(others: list[str]) -> None:
     for addresses in ([None, *others], [*others, None]):
         with pytest.raises(ValueError, match="null"):
-            names.read(pa.array(addresses, pa.string()), "month")
+            layout.read_names(pa.array(addresses, pa.string()), "month")
