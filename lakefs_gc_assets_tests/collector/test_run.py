@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
-from lakefs_gc_assets.collector.live.current import Committed, Unread
+from lakefs_gc_assets.collector.live.current import Committed, Samples, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
@@ -200,9 +200,9 @@ def test_a_long_sweep_rechecks_until_nothing_is_left(runs: PlainRuns, monkeypatc
     left: list[int] = []
     sweep_once = passes.sweep_once
 
-    def counted(step: Step[ArrowRows]) -> ArrowRows:
+    def counted(step: Step[ArrowRows], samples: Samples) -> ArrowRows:
         left.append(len(garbage) - len(runs.server.deleted))
-        return find_live_again(step)
+        return find_live_again(step, samples)
 
     def four_at_a_time(step: Step[ArrowRows], remaining: ArrowRows, count: int) -> StoredFrame[DeletedFigures]:
         four = step.engine.collect(remaining).sort_by("address").slice(0, 4)

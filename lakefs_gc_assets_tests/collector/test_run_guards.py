@@ -191,9 +191,9 @@ def noting(owner: object, name: str, note: Callable[[], Any]) -> Iterator[list[A
     """Something is noted, or done, whenever a function has come to its end."""
     work, noted = getattr(owner, name), list[Any]()
 
-    def watched(*arguments: Any) -> Any:
+    def watched(*arguments: Any, **named: Any) -> Any:
         noted.append(None)
-        found = work(*arguments)
+        found = work(*arguments, **named)
         noted[-1] = note()
         return found
 
@@ -616,6 +616,17 @@ class TestRecheck:
             with noting(passes, "find_live_again", pass_time):
                 told = Faults(Fault.DIES, _MANY_CALLS)
                 refused(scene, scene.start(SWEEP, told), "nothing could be deleted", told)
+
+    def test_samples_of_many_branches_may_take_longer_than_it_is_believed(self) -> None:
+        with world_of("clean") as scene:
+
+            def pass_time() -> None:
+                scene.world.pass_time(20 * MINUTE)
+
+            with noting(uncommitted, "staged_samples", pass_time) as sampled:
+                assert scene.start(SWEEP, Faults()) is Ended.WELL
+            assert len(sampled) == 2
+            assert scene.told.counts["deleted"] > 0
 
     def test_nothing_is_deleted_when_somebody_else_has_taken_the_lock(self) -> None:
         with world_of("clean") as scene:

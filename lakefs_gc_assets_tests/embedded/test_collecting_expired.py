@@ -247,8 +247,8 @@ def test_a_branch_made_on_an_expired_commit_after_the_mark_keeps_it(
                 for branch in ({"name": "rescued", "source": old}, {"name": "shown", "source": less_old}):
                     assert clients.call(server, "POST", f"/repositories/{repository}/branches", branch)[0] == 201
 
-        def prepared(step: Step[ArrowRows]) -> Uncommitted[ArrowRows]:
-            found = prepare_uncommitted(step)
+        def prepared(step: Step[ArrowRows], **named: Any) -> Uncommitted[ArrowRows]:
+            found = prepare_uncommitted(step, **named)
             clients.call(server, "DELETE", f"/repositories/{repository}/branches/shown")
             return found
 

@@ -292,11 +292,11 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
 ) -> None:
     looks: list[None] = []
 
-    def meanwhile(step: Step[Rows]) -> Uncommitted[Rows]:
+    def meanwhile(step: Step[Rows], **named: Any) -> Uncommitted[Rows]:
         looks.append(None)
         if len(looks) == 2:
             branch_on(quarantined, quarantined.old)
-        return prepare_uncommitted(step)
+        return prepare_uncommitted(step, **named)
 
     monkeypatch.setattr(purge, "prepare_uncommitted", meanwhile)
     result = quarantined.command("--run-id", quarantined.expired)
@@ -308,8 +308,8 @@ def test_what_becomes_live_while_it_is_looked_is_seen_by_the_second_look(
 def test_what_a_head_held_before_uncommitted_data_was_prepared_comes_back(
     quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def and_then_the_branch_goes(step: Step[Rows]) -> Uncommitted[Rows]:
-        prepared = prepare_uncommitted(step)
+    def and_then_the_branch_goes(step: Step[Rows], **named: Any) -> Uncommitted[Rows]:
+        prepared = prepare_uncommitted(step, **named)
         path = f"/repositories/{quarantined.repository}/branches/back"
         clients.call(quarantined.server, "DELETE", path)
         return prepared

@@ -25,8 +25,9 @@ def _own_commits_alone(step: ArrowStep, repository: Any, live: Any, known: froze
 def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:
     """Asks this repository alone."""
 
-    def asked(step: ArrowStep, *more: Any) -> Any:
-        return ask(replace(step, repository=replace(step.repository, others=())), *more)
+    def asked(step: ArrowStep, *more: Any, **named: Any) -> Any:
+        samples = {name: given[:1] for name, given in named.items()}
+        return ask(replace(step, repository=replace(step.repository, others=())), *more, **samples)
 
     return asked
 

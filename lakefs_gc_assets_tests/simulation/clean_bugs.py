@@ -25,7 +25,13 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_module
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    Samples,
+    ask_committed,
+    prepare_uncommitted,
+    sample_staged,
+)
 from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
@@ -138,9 +144,9 @@ def _read_once(step: ArrowStep, listed: Frame) -> Frame:
     return step.complete(UNCOMMITTED_DF, before.figures, written, (listed,), began)
 
 
-def only_uncommitted(step: ArrowStep) -> ArrowRows:
+def only_uncommitted(step: ArrowStep, samples: Samples) -> ArrowRows:
     """Rechecks uncommitted data only."""
-    return step.engine.union(*prepare_uncommitted(step).addresses)
+    return step.engine.union(*prepare_uncommitted(step, samples=samples).addresses)
 
 
 def _checked_at_the_mark() -> Sequence[Replacement]:
@@ -151,10 +157,10 @@ def _checked_at_the_mark() -> Sequence[Replacement]:
         marked = _mark(step, *frames)
         if marked.count:
             passes.wait_for_recheck(step, frames[0].manifest.span.ended_at)
-            live[step.plan.run_id, step.plan.attempt] = step.engine.collect(find_live_again(step))
+            live[step.plan.run_id, step.plan.attempt] = step.engine.collect(find_live_again(step, sample_staged(step)))
         return marked
 
-    def found(step: ArrowStep) -> ArrowRows:
+    def found(step: ArrowStep, samples: Samples) -> ArrowRows:
         return step.engine.table(live[step.plan.run_id, step.plan.attempt])
 
     return (run, "mark", mark), (passes, "find_live_again", found)
@@ -170,8 +176,8 @@ def _unchecked_once_resumed() -> Sequence[Replacement]:
             resumed.add(step.lock_token)
         return found
 
-    def find(step: ArrowStep) -> ArrowRows:
-        return step.engine.table(LIVE.empty_table()) if step.lock_token in resumed else find_live_again(step)
+    def find(step: ArrowStep, samples: Samples) -> ArrowRows:
+        return step.engine.table(LIVE.empty_table()) if step.lock_token in resumed else find_live_again(step, samples)
 
     return (passes, "resume", resume), (passes, "find_live_again", find)
 

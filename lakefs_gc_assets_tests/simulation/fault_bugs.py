@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, LIVE
 from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge, restore
@@ -94,10 +95,10 @@ def _report_first(step: ArrowStep, candidates: StoredFrame[Any]) -> Iterator[Any
     yield from sweep_candidates(step, candidates)
 
 
-def _unchecked_once_begun(step: ArrowStep) -> ArrowRows:
+def _unchecked_once_begun(step: ArrowStep, samples: Samples) -> ArrowRows:
     """Goes on with what was found live before."""
     begun = receipts.keys(step.repository.store, step.plan.run_id)
-    return step.engine.table(LIVE.empty_table()) if begun else find_live_again(step)
+    return step.engine.table(LIVE.empty_table()) if begun else find_live_again(step, samples)
 
 
 def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:

@@ -32,6 +32,7 @@ from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_commi
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
+from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
@@ -69,7 +70,7 @@ from lakefs_gc_assets_tests.storage.test_signing import (
     test_a_file_without_a_signature_is_refused,
 )
 
-_describe, _prepare_checked, _dump = run.describe_committed, uncommitted.prepare_checked, commits.complete_dump
+_describe, _staged_samples, _dump = run.describe_committed, uncommitted.staged_samples, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
 _reason, _approve = checkpoint_writer.reason_for_none, passes.approve
 _files_of, _track = facts.files_of, run.track
@@ -100,9 +101,9 @@ def _of_the_listing(figures: Callable[..., StoredFigures]) -> Bug:
     )
 
 
-def _commits_stay(*arguments: Any, commits_expire: bool) -> uncommitted.Prepared:
+def _commits_stay(*arguments: Any, commits_expire: bool, **named: Any) -> tuple[StagedSample, ...]:
     """Takes what a commit holds for seen, though that commit may expire."""
-    return _prepare_checked(*arguments, commits_expire=False)
+    return _staged_samples(*arguments, commits_expire=False, **named)
 
 
 def _unnamed_at_the_mark_alone() -> tuple[Replacement, ...]:
@@ -129,8 +130,8 @@ def _heads_shown_late(asking: object) -> tuple[Replacement, ...]:
     """A module that asks again asks for the branch heads after uncommitted data."""
     late: list[str] = []
 
-    def prepare(step: ArrowStep) -> Any:
-        found = prepare_uncommitted(step)
+    def prepare(step: ArrowStep, **named: Any) -> Any:
+        found = prepare_uncommitted(step, **named)
         late[:] = heads_shown(step)
         return found
 
@@ -282,7 +283,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _RECHECK.test_uncommitted_data_that_is_gone_since_the_mark,
     ),
     "commits that expire taken for lasting": TestedBug(
-        replaced((uncommitted, "prepare_checked", _commits_stay)),
+        replaced((uncommitted, "staged_samples", _commits_stay)),
         _RETENTION.test_what_is_staged_by_an_address_that_uncommitted_data_leaves_out,
     ),
     "figures: no nested namespaces": TestedBug(
@@ -409,6 +410,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "recheck believed from its end": TestedBug(
         replaced((passes, "_deleter", _valid_from_now)),
         _RECHECK.test_it_is_not_believed_for_long_and_not_asked_for_ever,
+    ),
+    "recheck believed from before its samples": TestedBug(
+        replaced((passes, "sample_staged", lambda step: None)),
+        _RECHECK.test_samples_of_many_branches_may_take_longer_than_it_is_believed,
     ),
     "recheck believed for ever": TestedBug(
         replaced((Sweep, "is_over", lambda self: False)),

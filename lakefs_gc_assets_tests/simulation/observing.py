@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.live import current
+from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records.outcomes import Kept
@@ -218,12 +219,12 @@ def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(step: Any) -> Any:
+    def watched(step: Any, samples: Samples) -> Any:
         watch, refusals = _run_of(step).watch, _run_of(step).watch.refusals
         watch.rechecking()
         if refusals is not None:
             refusals.rechecking(step.plan)
-        found = find_live_again(step)
+        found = find_live_again(step, samples)
         watch.rechecked()
         if refusals is not None:
             refused = watch.dump_refused()

@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE, TIME, NoFigure
 from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.live.current import (
     Committed,
+    Samples,
     Uncommitted,
     ask_committed,
     define_live,
@@ -144,9 +145,9 @@ def _new_commits_alone() -> Sequence[Replacement]:
     return *_defining(define), (recheck, "ask_committed", ask)
 
 
-def _uncommitted_alone(step: ArrowStep) -> ArrowRows:
+def _uncommitted_alone(step: ArrowStep, samples: Samples) -> ArrowRows:
     """Rechecks uncommitted data only."""
-    return only_uncommitted(step) if step.plan.flow.by_retention else find_live_again(step)
+    return only_uncommitted(step, samples) if step.plan.flow.by_retention else find_live_again(step, samples)
 
 
 def _by_latest_clock(step: ArrowStep, *more: Any) -> LiveDefinition:
@@ -157,9 +158,9 @@ def _by_latest_clock(step: ArrowStep, *more: Any) -> LiveDefinition:
     return define_live(late, *more)
 
 
-def _nothing_staged(step: ArrowStep, *more: Any) -> Uncommitted[ArrowRows]:
+def _nothing_staged(step: ArrowStep, *more: Any, **named: Any) -> Uncommitted[ArrowRows]:
     """Takes for garbage what is staged, where only expired commits hold it."""
-    found = prepare_uncommitted(step, *more)
+    found = prepare_uncommitted(step, *more, **named)
     nothing = step.engine.table(LIVE.empty_table())
     return replace(found, addresses=(nothing,)) if step.plan.flow is Flow.COMMITTED else found
 

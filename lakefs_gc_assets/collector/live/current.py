@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.live.facts import FactsFolder
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
-from lakefs_gc_assets.collector.live.uncommitted import Prepared
+from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
@@ -59,18 +59,41 @@ class Uncommitted(Generic[R]):
         return self.files * _ROWS_OF_A_FILE
 
 
-def prepare_uncommitted(step: Step[R], progress: Callable[[int], None] = lambda pages: None) -> Uncommitted[R]:
+Samples = tuple[tuple[StagedSample, ...], ...]
+"""Samples of what each repository has staged, this one's first."""
+
+
+def sample_staged(step: Step[R]) -> Samples:
+    """Asks what the branches of each repository have staged, for `prepare_uncommitted`: several calls for each branch.
+
+    Samples only show whether a later preparation is complete. Nothing counts as live because of them, so a recheck
+    becomes no older while they are asked for before it.
+
+    Raises: as `uncommitted.staged_samples`.
+    """
+    cutoff, commits_expire = step.plan.cutoff, step.plan.flow.by_retention
+    return tuple(
+        uncommitted.staged_samples(each.api, each.namespace, cutoff, commits_expire=commits_expire)
+        for each in (step.repository, *step.repository.others)
+    )
+
+
+def prepare_uncommitted(
+    step: Step[R], progress: Callable[[int], None] = lambda pages: None, samples: Samples | None = None
+) -> Uncommitted[R]:
     """Makes the server write the uncommitted data of each repository now, and checks by samples that it is complete.
 
     Args:
         progress: gets the number of pages so far, after each page.
+        samples: what `sample_staged` returned; by default it is called right before.
     Raises:
         LakeFSError, GuardTripped, OrderViolation, CorruptFile: see `uncommitted.prepare_checked`.
     """
     repositories = (step.repository, *step.repository.others)
+    cutoff, commits_expire = step.plan.cutoff, step.plan.flow.by_retention
     prepared = tuple(
-        uncommitted.prepare_checked(each, step.plan.cutoff, progress, commits_expire=step.plan.flow.by_retention)
-        for each in repositories
+        uncommitted.prepare_checked(each, cutoff, sampled, progress, commits_expire=commits_expire)
+        for each, sampled in zip(repositories, samples or sample_staged(step), strict=True)
     )
     uncommitted.note_preparations(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)
     addresses = [

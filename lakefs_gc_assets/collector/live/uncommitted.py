@@ -2,7 +2,7 @@
 
 A server pages through its branches. A page that wrote nothing has no location, which is also what a server answers when
 a branch is deleted while it works and it loses count: such a page is believed only when it repeats while the branches
-stay the same. Afterwards a few staged entries of every branch are looked for in the files that were written.
+stay the same. A few staged entries of every branch, asked for before, are looked for in the files that were written.
 
 Nobody reads these files once a run ended, and a server never removes them. Which files are ours is stated by the run
 that asked for them: by its manifest of `uncommitted_df`, by its report, and by notes in its folder, which also name the
@@ -10,7 +10,7 @@ preparations of its rechecks. Notes in a folder of their own name what `explain`
 preparations lie in the same folder, and stay.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -31,7 +31,7 @@ from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch,
 from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _EMPTY_PAGE_TRIES = 20
-_CONCURRENT_QUESTIONS = 8
+_CONCURRENT_QUESTIONS = 32
 _CHANGES_READ = 1000
 _PATHS_TRIED = 10
 _SAMPLES = 3
@@ -212,7 +212,12 @@ class StagedSample:
 
 
 def staged_samples(
-    api: LakeFSApi, namespace: Namespace, cutoff: datetime, *, commits_expire: bool
+    api: LakeFSApi,
+    namespace: Namespace,
+    cutoff: datetime,
+    *,
+    commits_expire: bool,
+    branches: Collection[str] | None = None,
 ) -> tuple[StagedSample, ...]:
     """The first staged objects of each branch that must be in uncommitted data, of the first changes of the branch.
 
@@ -222,11 +227,15 @@ def staged_samples(
     hold such an object too, which is enough while no commit expires. An address by an access point may be the way in
     which a server spells all its objects, so it counts.
 
+    Args:
+        commits_expire: True if the run applies retention rules.
+        branches: which branches are asked for; None for all.
     Raises:
         GuardTripped: commits expire, and the address of a staged object is spelled otherwise than the namespace.
         LakeFSError: a branch cannot be asked for.
     """
-    branches = [branch.id for branch in api.branches()]
+    if branches is None:
+        branches = [branch.id for branch in api.branches()]
     with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
         samples = pool.map(lambda branch: _samples(api, namespace, branch, cutoff, commits_expire), branches)
         return tuple(sample for of_branch in samples for sample in of_branch)
@@ -302,18 +311,21 @@ def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
 def prepare_checked(
     repository: OpenRepository,
     cutoff: datetime,
+    samples: Sequence[StagedSample],
     progress: Callable[[int], None] = lambda pages: None,
     *,
     commits_expire: bool,
 ) -> Prepared:
-    """Prepares, looks for a few staged entries of every branch, and prepares once more where one is missing.
+    """Prepares, looks for samples of what was staged right before, and prepares once more where one is missing.
 
-    Both preparations count then.
+    Both preparations count then. A branch that lacks a sample is asked again what it has staged: its sample may have
+    been committed, reset or overwritten since, which is no fault of the preparation.
 
     Args:
         cutoff: only entries whose names are older are looked for, UTC.
+        samples: what `staged_samples` returned for these arguments.
         progress: gets the number of pages so far, after each page.
-        commits_expire: whether the run applies retention rules.
+        commits_expire: True if the run applies retention rules.
     Raises:
         LakeFSError: an old staged entry is missing from both preparations, or the server fails.
         GuardTripped: commits expire and something is staged that uncommitted data cannot hold, or uncommitted data
@@ -321,9 +333,16 @@ def prepare_checked(
         OrderViolation, CorruptFile: see `prepare`.
     """
     api, store, namespace = repository.api, repository.store, repository.namespace
+
+    def missing_still(missing: Sequence[StagedSample], files: Sequence[str]) -> tuple[StagedSample, ...]:
+        branches = dict.fromkeys(sample.branch for sample in missing)
+        again = staged_samples(api, namespace, cutoff, commits_expire=commits_expire, branches=branches)
+        return missing_samples(store, namespace, files, again)
+
     first = prepare(repository, progress)
-    samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
     missing = missing_samples(store, namespace, first.files, samples)
+    if missing:
+        missing = missing_still(missing, first.files)
     if not missing:
         return first
     second = prepare(repository, progress)
@@ -334,8 +353,7 @@ def prepare_checked(
         tuple(sorted({*first.files, *second.files})),
         first.pages + second.pages,
     )
-    samples = staged_samples(api, namespace, cutoff, commits_expire=commits_expire)
-    still = missing_samples(store, namespace, both.files, samples)
+    still = missing_still(missing, both.files)
     if still:
         if still[0].elsewhere:
             sample = still[0]

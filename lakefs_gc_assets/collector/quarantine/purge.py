@@ -23,7 +23,13 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.live import other_repositories
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    ask_committed,
+    heads_shown,
+    prepare_uncommitted,
+    sample_staged,
+)
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.lock import Lock, LockToken, locked, verify
 from lakefs_gc_assets.collector.make_step import require_own_plan
@@ -497,11 +503,12 @@ class LiveCheck(Generic[R]):
     def _look(self, copies: R) -> tuple[Committed, int]:
         """Adds the copies that are live now; returns the commits, and 1 where the first look finds committed data."""
         step, engine = self._step, self._step.engine
+        samples = sample_staged(step)
         # Noted first: what becomes live while this looks may be missing from the answers.
         as_of = Moment.now(step.repository.clock)
         require_own_namespace(step)
         shown = heads_shown(step)
-        prepared = prepare_uncommitted(step)
+        prepared = prepare_uncommitted(step, samples=samples)
         current = ask_committed(step, prepared.ended_at, self._known, shown)
         require_retention_holds(current)
         if self._first is not None:

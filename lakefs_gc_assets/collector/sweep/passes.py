@@ -38,6 +38,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
+from lakefs_gc_assets.collector.live.current import sample_staged
 from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
@@ -376,10 +377,11 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
     """
     engine, repository = step.engine, step.repository
+    samples = sample_staged(step)
     # Begun before the recheck: what becomes live while it asks may be missing from its answers.
     span = timedelta(minutes=repository.settings.recheck_valid_minutes)
     valid = Validity.begin(repository.store, step.plan.run_id, span)
-    again = engine.among_exactly(find_live_again(step), remaining)
+    again = engine.among_exactly(find_live_again(step, samples), remaining)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
         garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)

@@ -1,10 +1,11 @@
 """The recheck: finds what became live since the mark, by the whole live definition, right before deletions.
 
 A sweep believes what was found to be live for a span that no clock of an executor can stretch. The span begins right
-before the recheck asks its first question, by the clock of the store, which all machines share. A task that deletes
-asks the store for the time as well, once and right before its first batch, however late it begins. From then on it
-counts seconds by itself. The clock of its machine can only shorten the span: after the machine stood still, or when
-somebody put its clock forward.
+before the recheck asks its first question, by the clock of the store, which all machines share. Samples of what is
+staged are asked for before that: they only show that a later answer is complete, and of many branches they can take
+longer than the span. A task that deletes asks the store for the time as well, once and right before its first batch,
+however late it begins. From then on it counts seconds by itself. The clock of its machine can only shorten the span:
+after the machine stood still, or when somebody put its clock forward.
 
 What a run marked no longer fits the store once a newer run has overtaken it. A newer run that swept has deleted some of
 the same objects, and left what the next run builds on. An older run that went on afterwards, resumed or approved late,
@@ -25,6 +26,7 @@ from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
+    Samples,
     Uncommitted,
     ask_committed,
     heads_shown,
@@ -137,11 +139,13 @@ def _swept(store: ObjectStore, run_id: str) -> bool:
     return report is not None and not report.dry_run and report.ending is not Ending.FAILED
 
 
-def find_live_again(step: Step[R]) -> R:
+def find_live_again(step: Step[R], samples: Samples) -> R:
     """Finds the addresses (LIVE) that may have become live since the mark.
 
     These are all uncommitted addresses, prepared anew, and the addresses of live ranges that the mark did not read.
 
+    Args:
+        samples: what `sample_staged` returned right before.
     Raises:
         GuardTripped: another repository shares the storage namespace by now, or may; or the figures differ from those
             of the mark in a way that looks like a mistake.
@@ -152,7 +156,7 @@ def find_live_again(step: Step[R]) -> R:
     require_own_namespace(step)
     sealed = sealed_now(step, marked)
     shown = heads_shown(step)
-    prepared = prepare_uncommitted(step)
+    prepared = prepare_uncommitted(step, samples=samples)
     known = ids_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     step.waited += current.waited

@@ -148,7 +148,7 @@ class TestUncommittedData:
         told = list[int]()
         found = prepare_uncommitted(step, told.append)
 
-        given = [(each, step.plan.cutoff, told.append) for each in (step.repository, repositories.other)]
+        given = [(each, step.plan.cutoff, (), told.append) for each in (step.repository, repositories.other)]
         assert asked == [(*each, {"commits_expire": False}) for each in given]
         assert addresses(step, found.addresses) == {"data/own", "data/others", staged}
         (row,) = step.engine.collect(found.addresses[2]).to_pylist()

@@ -1,5 +1,6 @@
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -523,9 +524,9 @@ class Preparing:
         self.api.pages = Script(*pages)
 
     def checked(self, *, commits_expire: bool = True) -> Prepared:
-        return uncommitted.prepare_checked(
-            opened(self.api, self.store, NAMESPACE, SETTINGS), CUTOFF, commits_expire=commits_expire
-        )
+        samples = uncommitted.staged_samples(self.api, NAMESPACE, CUTOFF, commits_expire=commits_expire)
+        repository = opened(self.api, self.store, NAMESPACE, SETTINGS)
+        return uncommitted.prepare_checked(repository, CUTOFF, samples, commits_expire=commits_expire)
 
 
 class TestPreparingChecked:
@@ -604,8 +605,9 @@ class TestPreparingChecked:
         api.pages = Script(*pages)
         told: list[int] = []
         clock = HandClock(tick=timedelta(seconds=1))
+        samples = uncommitted.staged_samples(api, NAMESPACE, CUTOFF, commits_expire=False)
         prepared = uncommitted.prepare_checked(
-            opened(api, store, NAMESPACE, SETTINGS, clock), CUTOFF, told.append, commits_expire=False
+            opened(api, store, NAMESPACE, SETTINGS, clock), CUTOFF, samples, told.append, commits_expire=False
         )
         assert told == [1, 2, 3, 4] * 2 and prepared.pages == 8
         assert prepared.started_at == NOW and prepared.ended_at == clock.moment - timedelta(seconds=1)
@@ -614,6 +616,7 @@ class TestPreparingChecked:
             uncommitted.prepare_checked(
                 opened(api, store, NAMESPACE, CollectionSettings(prepare_page_limit=2), clock),
                 CUTOFF,
+                samples,
                 commits_expire=False,
             )
 
@@ -629,6 +632,32 @@ class TestPreparingChecked:
         server.times(["data/x"], ["data/y"])
         with pytest.raises(GuardTripped, match="address form"):
             server.checked(commits_expire=True)
+
+    def test_what_was_committed_since_it_was_sampled_is_no_reason(self, store: LocalStore) -> None:
+        api = staging(("a", "p", NAMESPACE.uri + OLD), ("b", "q", NAMESPACE.uri + name(timedelta(days=4))))
+        # Each branch is asked twice for its changes when it is sampled.
+        api.changes_of["b"] = Script(*[[DiffEntry("q", "added")]] * 2, [])
+        server = Preparing(api, store)
+        server.times([OLD], ["data/never-asked"])
+        assert server.checked().server_run_ids == ("run0",)
+        assert api.changes_of["b"].calls == 3
+
+    def test_what_was_staged_over_a_sample_is_looked_for_as_well(self, store: LocalStore) -> None:
+        api, other = staging(("main", "p", NAMESPACE.uri + OLD)), name(timedelta(days=4))
+        api.stats["main", "p"] = Script(*(ObjectStats("p", NAMESPACE.uri + each, 1) for each in (OLD, other)))
+        server = Preparing(api, store)
+        server.times(["data/x"], ["data/y"])
+        with pytest.raises(LakeFSError, match=f"lacks s3://bucket/repo/{other}, staged as 'p'"):
+            server.checked()
+
+    def test_after_the_preparation_only_a_branch_that_lacks_a_sample_is_asked(self, store: LocalStore) -> None:
+        lost, kept = name(timedelta(days=4)), name(timedelta(days=5))
+        api = staging(("a", "p", NAMESPACE.uri + lost), ("b", "q", NAMESPACE.uri + kept))
+        server = Preparing(api, store)
+        server.times([kept], [lost])
+        assert server.checked().server_run_ids == ("run0", "run1")
+        assert Counter(api.asked) == {("a", "p"): 3, ("b", "q"): 1}
+        assert api.branch_lists.calls == 1
 
     def test_what_was_staged_since_is_no_reason(self, store: LocalStore) -> None:
         server = Preparing(staging(("main", "p", NAMESPACE.uri + YOUNG)), store)
@@ -676,7 +705,7 @@ class TestRecordedServers:
             cutoff = server.recorded_at + timedelta(days=1)
             samples = uncommitted.staged_samples(client, namespace, cutoff, commits_expire=True)
             prepared = uncommitted.prepare_checked(
-                opened(client, store, namespace, SETTINGS, SystemClock()), cutoff, commits_expire=True
+                opened(client, store, namespace, SETTINGS, SystemClock()), cutoff, samples, commits_expire=True
             )
             found = set(addresses(store, prepared))
         staged = {row["address"] for row in truth["objects"] if row["staged_in"] and row["inside_namespace"]}

@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT, LISTED, RECEIPTS, DeletedFigures
+from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
@@ -380,7 +381,7 @@ class Sweeping:
         """One pass in which a recheck finds these addresses live; what became of each candidate."""
         found = self.engine.select(self.rows(*live), "address", "slice", "slice_window")
 
-        def again(step: Step[ArrowRows]) -> ArrowRows:
+        def again(step: Step[ArrowRows], samples: Samples) -> ArrowRows:
             assert step is self.step
             return found
 
@@ -569,7 +570,7 @@ class TestSweepOnce:
             assert arguments[1:] == (PLAN.run_id, timedelta(minutes=15))
             return begin(*arguments)
 
-        def asked(step: Step[ArrowRows]) -> ArrowRows:
+        def asked(step: Step[ArrowRows], samples: Samples) -> ArrowRows:
             order.append("asked")
             return run.rows()
 

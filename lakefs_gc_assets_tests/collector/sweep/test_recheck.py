@@ -63,7 +63,8 @@ class TestFindLiveAgain:
         read = ids_read.write(repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64])
         put(step, UNCOMMITTED_DF, ["a"], UNCOMMITTED_FIGURES)
         put(step, COMMITTED_DF, ["b"], replace(COMMITTED_FIGURES, read_sha256=read))
-        monkeypatch.setattr(recheck, "prepare_uncommitted", lambda step: Uncommitted((PREPARED,), (rows("a"),), NOW))
+        prepared = Uncommitted((PREPARED,), (rows("a"),), NOW)
+        monkeypatch.setattr(recheck, "prepare_uncommitted", lambda step, samples: prepared)
         monkeypatch.setattr(recheck, "ask_committed", self.committed_since)
         return step
 
@@ -85,18 +86,18 @@ class TestFindLiveAgain:
 
     def test_what_is_uncommitted_and_what_was_committed_since_is_live(self, step: Step[ArrowRows]) -> None:
         lines: list[str] = []
-        found = recheck.find_live_again(replace(step, log=lines.append))
+        found = recheck.find_live_again(replace(step, log=lines.append), ())
         assert sorted(step.engine.collect(found).column("address").to_pylist()) == ["a", "c", "d"]
         assert lines == ["recheck: 2 files of uncommitted data, 1,234 commits"]
 
     def test_waits_are_told_apart_from_work(self, step: Step[ArrowRows]) -> None:
-        recheck.find_live_again(step)
+        recheck.find_live_again(step, ())
         assert step.waited == 7
 
     def test_ids_of_what_was_read_are_those_of_the_mark(self, step: Step[ArrowRows]) -> None:
         ids_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64, "c" * 64])
         with pytest.raises(CorruptFile, match="checksum"):
-            recheck.find_live_again(step)
+            recheck.find_live_again(step, ())
 
 
 def test_a_repository_elsewhere_on_the_bucket_does_no_harm(repository: OpenRepository) -> None:
