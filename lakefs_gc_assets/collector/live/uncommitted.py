@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
@@ -32,6 +33,8 @@ from lakefs_gc_assets.storage.objects import delete_all, keys_below
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 32
+_FILES_AT_ONCE = 4
+"""Files of uncommitted data in memory at one time: a server ends each after some 20 MB."""
 _CHANGES_READ = 1000
 _PATHS_TRIED = 10
 _SAMPLES = 3
@@ -294,10 +297,13 @@ def missing_samples(
     wanted = {key for sample in samples for key in sample.keys}
     wanted |= {namespace.uri + key for key in wanted}
     values = pa.array(sorted(wanted), pa.string())
-    addresses: set[str] = set()
-    for file in files:
+
+    def wanted_in(file: str) -> pa.ChunkedArray:
         column = read_addresses(store, file)
-        addresses.update(column.filter(pc.is_in(column, value_set=values)).to_pylist())
+        return column.filter(pc.is_in(column, value_set=values))
+
+    parts = work_ahead(wanted_in, files, _FILES_AT_ONCE)
+    addresses = {address for part in parts for address in part.to_pylist()}
     known = {key for address in addresses for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
     missing = (sample for sample in samples if known.isdisjoint(sample.keys))
     return tuple(sample for sample in missing if not sample.elsewhere or _is_there(store, sample.keys))

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -501,6 +503,22 @@ class TestMissingSamples:
         assert uncommitted.missing_samples(store, NAMESPACE, ["gone"], []) == ()
         with pytest.raises(CorruptFile):
             uncommitted.missing_samples(store, NAMESPACE, ["gone"], [self._sample(OLD)])
+
+    def test_four_files_are_read_at_once(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        files, together, read = (
+            [f"f{number}" for number in range(8)],
+            Barrier(4, timeout=10),
+            uncommitted.read_addresses,
+        )
+        for file in files:
+            put_uncommitted(store, file, [OLD] if file == "f7" else ["data/x"])
+
+        def at_once(*arguments: Any) -> pa.ChunkedArray:
+            together.wait()
+            return read(*arguments)
+
+        monkeypatch.setattr(uncommitted, "read_addresses", at_once)
+        assert uncommitted.missing_samples(store, NAMESPACE, files, [self._sample(OLD)]) == ()
 
     @staticmethod
     def _sample(address: str) -> StagedSample:
