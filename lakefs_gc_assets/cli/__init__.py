@@ -18,6 +18,9 @@ COMMANDS = {
         "lakefs_gc_assets.cli.candidates:candidates",
         "Lists the garbage of a run: the objects that a sweep deletes.",
     ),
+    "completion": LazyCommand(
+        "lakefs_gc_assets.cli.completion:completion", "Prints the script by which a shell completes commands."
+    ),
     "deleted": LazyCommand(
         "lakefs_gc_assets.cli.deleted:deleted", "Lists the outcome of each object that a run was to delete."
     ),

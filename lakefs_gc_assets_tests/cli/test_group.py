@@ -1,5 +1,6 @@
 """Commands are imported when they are given, and Spark starts before that."""
 
+import json
 import os
 import subprocess
 import sys
@@ -64,6 +65,19 @@ def test_commands_that_only_read_import_neither_spark_nor_dagster() -> None:
     imported = set(ended.stdout.split())
     assert "lakefs_gc_assets.lakefs.api.transport" in imported
     assert imported.isdisjoint({"dagster", "pandas", "pandera", "pyspark"})
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
+    printed = CliRunner().invoke(main, ["completion", shell])
+    assert printed.exit_code == 0, printed.stderr
+    assert f"_LAKEFS_GC_COMPLETE={shell}_complete" in printed.stdout
+    asked = CliRunner().invoke(main, ["completion", shell, "--json"])
+    assert json.loads(asked.stdout) == {"shell": shell, "script": printed.stdout.removesuffix("\n")}
+    if shell == "bash":
+        check = 'eval "$0"; complete -p lakefs-gc'
+        bound = subprocess.run(["bash", "-c", check, printed.stdout], capture_output=True, text=True, check=True)
+        assert bound.stdout.split()[-1] == "lakefs-gc"
 
 
 def completed(*words: str) -> set[str]:
