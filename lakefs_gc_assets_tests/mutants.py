@@ -14,26 +14,20 @@ package.
 
 import argparse
 import ast
-import gc
 import json
 import os
 import re
-import resource
 import shutil
-import signal
 import sys
-import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
 
 import libcst as cst
 import mutmut
 import pytest
-from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, settings
 from mutmut import __main__ as runner
 from mutmut import file_mutation, node_mutation
@@ -77,23 +71,11 @@ FURTHER_TESTS = {
     "run_folder": ("collector/records/test_plan.py",),
 }
 """Tests of a module beside the file that mirrors it."""
-_SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
-"""What starts a service: clients that were used before a fork wait for ever after it."""
 _IN_A_CLOUD = re.compile(r"[\[_-](s3|gcs|azure)[\]_-]")
 """In the names of tests that ask for the service where they begin."""
 _AROUND = 80
-_SHORTEST_LIMIT_SECONDS = 3.0
-_WAITING_SECONDS = 180
+_KILLED = "killed"
 _OPPOSITE = {"min": "max", "max": "min"}
-
-
-class Outcome(StrEnum):
-    """What became of a mutant."""
-
-    KILLED = "killed"
-    SURVIVED = "survived"
-    NO_TEST = "no test"
-    NO_END = "no end"
 
 
 @dataclass(frozen=True)
@@ -152,7 +134,7 @@ def main() -> None:
     tried = [each for each in made if not options.functions or each.own_function in options.functions]
     if options.again:
         known = {mutant: outcome for name in names for mutant, outcome in outcomes_of(name).items()}
-        tried = [each for each in tried if known.get(each.name) != Outcome.KILLED]
+        tried = [each for each in tried if known.get(each.name) != _KILLED]
     else:
         for name in names:
             (OUTCOMES / name).unlink(missing_ok=True)
@@ -186,6 +168,26 @@ def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
     """Runs the tests against each mutant, and keeps what became of it; prints what no test noticed."""
     os.chdir(COPY)
     sys.path.insert(0, str(COPY))
+    # Not before: whatever imports the package has to find the copy.
+    from lakefs_gc_assets_tests.statements import Trial, Ways, passes
+
+    def calls(item: pytest.Item) -> tuple[bool, set[str]]:
+        os.environ["MUTANT_UNDER_TEST"] = "stats"
+        mutmut._stats.clear()
+        return passes(item), {*mutmut._stats}
+
+    def begin(mutant: Mutant | None) -> None:
+        os.environ["MUTANT_UNDER_TEST"] = mutant.name if mutant else ""
+
+    ways = Ways(
+        lambda mutant: mutant.function,
+        calls,
+        begin,
+        _keep,
+        shortest_seconds=3.0,
+        waiting_seconds=180,
+        runs=lambda item: not _IN_A_CLOUD.search(item.name),
+    )
     # What mutmut asks when a function tells it that it was called.
     mutmut.config = runner.Config(also_copy=[], do_not_mutate=[], max_stack_depth=-1, debug=False, paths_to_mutate=[])
     settings.register_profile(
@@ -203,102 +205,8 @@ def try_mutants(mutants: Sequence[Mutant], tests: Sequence[str]) -> None:
     # have pytest parse a module with all its mutants in it, which takes longer than the tests.
     chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     os.environ["MUTANT_UNDER_TEST"] = ""
-    if code := pytest.main(["-q", "-s", *chosen, "--rootdir=.", *tests], plugins=[_Trial(mutants)]):
+    if code := pytest.main(["-q", "-s", *chosen, "--rootdir=.", *tests], plugins=[Trial(mutants, ways)]):
         sys.exit(int(code))
-
-
-class _Trial:
-    """Stands in for pytest's own loop: runs all tests once, then those of each mutant.
-
-    It leaves out tests that need a service, or Spark, whatever their names are.
-    """
-
-    def __init__(self, mutants: Sequence[Mutant]) -> None:
-        self._mutants = mutants
-        self._tests: dict[str, list[tuple[float, pytest.Item]]] = defaultdict(list)
-        self._failed = Counter[pytest.Item]()
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [
-            item for item in items if _SERVICES.isdisjoint(_names_in(item)) and not _IN_A_CLOUD.search(item.name)
-        ]
-
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        os.environ["MUTANT_UNDER_TEST"] = "stats"
-        for item in session.items:
-            mutmut._stats.clear()
-            started = time.process_time()
-            if not _passes(item):
-                raise pytest.UsageError(f"{item.nodeid} fails without any change")
-            for function in mutmut._stats:
-                self._tests[function].append((time.process_time() - started, item))
-        gc.collect()
-        gc.freeze()
-        for mutant in self._mutants:
-            outcome = self._try(mutant)
-            _keep(mutant, outcome)
-            if outcome != Outcome.KILLED:
-                print(f"\n{mutant.name}: {outcome}\n{mutant.change()}", flush=True)
-        return True
-
-    def _try(self, mutant: Mutant) -> Outcome:
-        while tests := self._tests[mutant.function]:
-            # What failed with other mutants of the function is likely to fail again.
-            tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
-            code, place = _run_apart(mutant.name, [item for _, item in tests], sum(seconds for seconds, _ in tests))
-            if place is None:
-                return Outcome.NO_END if code else Outcome.SURVIVED
-            failed = tests[place][1]
-            if self._failed[failed] or not _run_apart("", [failed], tests[place][0])[0]:
-                self._failed[failed] += 1
-                return Outcome.KILLED
-            print(f"\n{failed.nodeid} fails a second time without any change: it is left out", flush=True)
-            for known in self._tests.values():
-                known[:] = [test for test in known if test[1] is not failed]
-        return Outcome.NO_TEST
-
-
-def _run_apart(mutant: str, items: Sequence[pytest.Item], seconds: float) -> tuple[int, int | None]:
-    """Runs tests in a process of its own until one fails.
-
-    Args:
-        mutant: its name; empty for no mutant.
-        seconds: of processor that the tests take without any change.
-    Returns:
-        The process's exit code, 0 where all tests pass, and the place of the test that failed; None where none did, or
-        where the process was ended, since it took too long or crashed.
-    """
-    read, write = os.pipe()
-    if not (pid := os.fork()):
-        _run_here(mutant, items, seconds, write)
-    os.close(write)
-    with os.fdopen(read, "rb") as told:
-        place = told.read()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(place) if place else None
-
-
-def _run_here(mutant: str, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    limit = int(time.process_time() + _SHORTEST_LIMIT_SECONDS + 3 * seconds)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_WAITING_SECONDS)
-    os.environ["MUTANT_UNDER_TEST"] = mutant
-    code = 1
-    try:
-        failed = next((place for place, item in enumerate(items) if not _passes(item)), None)
-        if failed is None:
-            code = 0
-        else:
-            os.write(tell, str(failed).encode())
-    finally:
-        os._exit(code)
-
-
-def _passes(item: pytest.Item) -> bool:
-    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
 def tests_of(name: str) -> tuple[str, ...]:
@@ -315,10 +223,13 @@ def outcomes_of(name: str) -> Mapping[str, str]:
     return dict(line.split("\t") for line in kept.read_text().splitlines()) if kept.exists() else {}
 
 
-def _keep(mutant: Mutant, outcome: Outcome) -> None:
+def _keep(mutant: Mutant, outcome: str) -> None:
+    """Keeps what became of a mutant, and prints one that no test noticed."""
     OUTCOMES.mkdir(exist_ok=True)
     with (OUTCOMES / mutant.module).open("a") as kept:
         kept.write(f"{mutant.name}\t{outcome}\n")
+    if outcome != _KILLED:
+        print(f"\n{mutant.name}: {outcome}\n{mutant.change()}", flush=True)
 
 
 def _change_operators() -> None:
@@ -338,15 +249,6 @@ def _change_operators() -> None:
         return strict or (not isinstance(node, cst.ClassDef) and bool(skips(visitor, node)))
 
     file_mutation.MutationVisitor._skip_node_and_children = skip
-
-
-def _names_in(item: pytest.Item) -> set[str]:
-    """Names of the fixtures of a test, and those that the code of the test and of its fixtures speaks of."""
-    if not isinstance(item, pytest.Function):
-        return set()
-    fixtures = [each.func for defined in item._fixtureinfo.name2fixturedefs.values() for each in defined]
-    codes = (getattr(function, "__code__", None) for function in (item.function, *fixtures))
-    return {*item.fixturenames}.union(*(code.co_names for code in codes if code))
 
 
 def _strict(change: Callable[[cst.Call], Iterable[cst.CSTNode]]) -> Callable[[cst.Call], Iterable[cst.CSTNode]]:

@@ -7,7 +7,8 @@ protects is the order of two questions. Lines of a log are left alone.
 
 The code object of the function is replaced, so whoever has imported the function has the change. Tests are collected
 once, and run once to see which functions each of them calls. Then each change has a process of its own, forked from
-that one, which runs the tests of the function until one fails: those first that failed before.
+that one, which runs the tests of the function until one fails: those first that failed before. `mutants.py` tries its
+changes in the same way.
 """
 
 import argparse
@@ -24,13 +25,13 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -55,14 +56,13 @@ _SERVICES = {"s3_server", "spark", "ReplayServer", "replaying", "replays"}
 """What starts a service: clients that were used before a fork wait for ever after it."""
 _LINES_OF_A_LOG = ("step.log(", "step.warn(", "self.log(", "warn(")
 _LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
-_SHORTEST_LIMIT_SECONDS = 20.0
-_WAITING_SECONDS = 600
+C = TypeVar("C")
 
 
 class Outcome(StrEnum):
     """What became of a change."""
 
-    NOTICED = "noticed"
+    KILLED = "killed"
     SURVIVED = "survived"
     NO_TEST = "no test"
     NO_END = "no end"
@@ -187,53 +187,129 @@ def function_of(module: str, name: str) -> FunctionType:
     return found
 
 
-class Trial:
+@dataclass(frozen=True)
+class Ways(Generic[C]):
+    """How changes of one kind are made, and how it is seen which tests are to notice them.
+
+    Attributes:
+        function: the function that a change is in, as `calls` names it.
+        calls: runs a test; returns whether it passes, and the functions that it called.
+        begin: makes a change in this process, or none.
+        tell: called with each change and what became of it.
+        shortest_seconds: of processor, which the tests of a change may take in any case.
+        waiting_seconds: after which the process of a change is ended, whatever it does.
+        runs: whether a test may run.
+    """
+
+    function: Callable[[C], Hashable]
+    calls: Callable[[pytest.Item], tuple[bool, Iterable[Hashable]]]
+    begin: Callable[[C | None], None]
+    tell: Callable[[C, Outcome], None]
+    shortest_seconds: float = 20.0
+    waiting_seconds: int = 600
+    runs: Callable[[pytest.Item], bool] = lambda item: True
+
+
+class Trial(Generic[C]):
     """Stands in for pytest's own loop: runs all tests once, then those of each change."""
 
-    def __init__(self, changed: Sequence[Change]) -> None:
-        self._changed = changed
-        self._tests: dict[CodeType, list[tuple[float, pytest.Item]]] = defaultdict(list)
+    def __init__(self, changed: Sequence[C], ways: Ways[C]) -> None:
+        self._changed, self._ways = changed, ways
+        self._tests: dict[Hashable, list[tuple[float, pytest.Item]]] = defaultdict(list)
         self._failed = Counter[pytest.Item]()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leaves out tests that need a service, or Spark, whatever their names are."""
-        items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item))]
+        items[:] = [item for item in items if _SERVICES.isdisjoint(_names_in(item)) and self._ways.runs(item)]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        codes = {function_of(each.module, each.function).__code__ for each in self._changed}
         for item in session.items:
             started = time.process_time()
-            with _calls(codes) as called, contextlib.redirect_stdout(io.StringIO()):
-                passed = _passes(item)
+            passed, called = self._ways.calls(item)
             if not passed:
                 raise pytest.UsageError(f"{item.nodeid} fails without any change")
-            for code in called:
-                self._tests[code].append((time.process_time() - started, item))
+            for function in called:
+                self._tests[function].append((time.process_time() - started, item))
         gc.collect()
         gc.freeze()
-        counts = Counter[Outcome]()
         for each in self._changed:
-            outcome = self._try(each)
-            counts[outcome] += 1
-            print(f"{outcome}\t{each}", flush=True)
-        print(dict(counts), flush=True)
+            self._ways.tell(each, self._try(each))
         return True
 
-    def _try(self, change: Change) -> Outcome:
-        tests = self._tests[function_of(change.module, change.function).__code__]
-        if not tests:
-            return Outcome.NO_TEST
-        # What failed with other changes of the function is likely to fail again.
-        tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
-        code, place = _run_apart(change, [item for _, item in tests], sum(seconds for seconds, _ in tests))
-        if place is None:
-            return Outcome.NO_END if code else Outcome.SURVIVED
-        self._failed[tests[place][1]] += 1
-        return Outcome.NOTICED
+    def _try(self, change: C) -> Outcome:
+        while tests := self._tests[self._ways.function(change)]:
+            # What failed with other changes of the function is likely to fail again.
+            tests.sort(key=lambda test: (-self._failed[test[1]], test[0]))
+            code, place = self._run_apart(change, [item for _, item in tests], sum(seconds for seconds, _ in tests))
+            if place is None:
+                return Outcome.NO_END if code else Outcome.SURVIVED
+            seconds, failed = tests[place]
+            if self._failed[failed] or not self._run_apart(None, [failed], seconds)[0]:
+                self._failed[failed] += 1
+                return Outcome.KILLED
+            print(f"\n{failed.nodeid} fails a second time without any change: it is left out", flush=True)
+            for known in self._tests.values():
+                known[:] = [test for test in known if test[1] is not failed]
+        return Outcome.NO_TEST
+
+    def _run_apart(self, change: C | None, items: Sequence[pytest.Item], seconds: float) -> tuple[int, int | None]:
+        """Runs tests in a process of its own until one fails.
+
+        Args:
+            seconds: of processor that the tests take without any change.
+        Returns:
+            The process's exit code, 0 where all tests pass, and the place of the test that failed; None where none did,
+            or where the process was ended, since it took too long or crashed.
+        """
+        read, write = os.pipe()
+        if not (pid := os.fork()):
+            self._run_here(change, items, seconds, write)
+        os.close(write)
+        with os.fdopen(read, "rb") as told:
+            place = told.read()
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(place) if place else None
+
+    def _run_here(self, change: C | None, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        limit = int(time.process_time() + self._ways.shortest_seconds + 3 * seconds)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(self._ways.waiting_seconds)
+        code = 1
+        try:
+            self._ways.begin(change)
+            failed = next((place for place, item in enumerate(items) if not passes(item)), None)
+            if failed is None:
+                code = 0
+            else:
+                os.write(tell, str(failed).encode())
+        finally:
+            os._exit(code)
+
+
+def ways_of(changed: Sequence[Change], counts: Counter[Outcome]) -> Ways[Change]:
+    """Gives functions other code; prints and counts what became of each change."""
+    codes = {function_of(each.module, each.function).__code__ for each in changed}
+
+    def calls(item: pytest.Item) -> tuple[bool, set[CodeType]]:
+        with _noting(codes) as called, contextlib.redirect_stdout(io.StringIO()):
+            return passes(item), called
+
+    def begin(change: Change | None) -> None:
+        if change is not None:
+            function_of(change.module, change.function).__code__ = change.code
+
+    def tell(change: Change, outcome: Outcome) -> None:
+        counts[outcome] += 1
+        print(f"{outcome}\t{change}", flush=True)
+
+    return Ways(lambda change: function_of(change.module, change.function).__code__, calls, begin, tell)
 
 
 @contextlib.contextmanager
-def _calls(codes: set[CodeType]) -> Iterator[set[CodeType]]:
+def _noting(codes: set[CodeType]) -> Iterator[set[CodeType]]:
     """Which of these codes run meanwhile, in any thread."""
     called: set[CodeType] = set()
 
@@ -250,42 +326,8 @@ def _calls(codes: set[CodeType]) -> Iterator[set[CodeType]]:
         threading.setprofile(None)
 
 
-def _run_apart(change: Change, items: Sequence[pytest.Item], seconds: float) -> tuple[int, int | None]:
-    """Runs tests in a process of its own until one fails.
-
-    Returns the exit code, 0 where all pass, and the place of the test that failed; None where none did, or where the
-    process took too long or crashed.
-    """
-    read, write = os.pipe()
-    if not (pid := os.fork()):
-        _run_here(change, items, seconds, write)
-    os.close(write)
-    with os.fdopen(read, "rb") as told:
-        place = told.read()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(place) if place else None
-
-
-def _run_here(change: Change, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    limit = int(time.process_time() + _SHORTEST_LIMIT_SECONDS + 3 * seconds)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 10))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_WAITING_SECONDS)
-    code = 1
-    try:
-        function_of(change.module, change.function).__code__ = change.code
-        failed = next((place for place, item in enumerate(items) if not _passes(item)), None)
-        if failed is None:
-            code = 0
-        else:
-            os.write(tell, str(failed).encode())
-    finally:
-        os._exit(code)
-
-
-def _passes(item: pytest.Item) -> bool:
+def passes(item: pytest.Item) -> bool:
+    """Whether a test passes now."""
     return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=None))
 
 
@@ -321,7 +363,10 @@ def main() -> int:
     # Nothing of conftest.py, which starts Spark. A traceback would take longer than the tests.
     chosen = ["--noconftest", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     paths = sorted({str(TESTS / test) for test in tests})
-    return int(pytest.main(["-q", "-s", *chosen, *paths], plugins=[Trial(changed)]))
+    counts = Counter[Outcome]()
+    status = pytest.main(["-q", "-s", *chosen, *paths], plugins=[Trial(changed, ways_of(changed, counts))])
+    print(dict(counts))
+    return int(status)
 
 
 if __name__ == "__main__":
