@@ -162,7 +162,7 @@ def test_wrong_keys_and_unknown_repositories_of_a_recorded_server() -> None:
 
 
 class TestAbsence:
-    def test_of_the_grace_period_on_old_servers_is_zero(self) -> None:
+    def test_of_the_grace_period_on_old_servers_is_a_day(self) -> None:
         for answer in (refused(404, "invalid API endpoint"), refused(500, "invalid API endpoint")):
             with talking(answer) as (client, _, _):
                 assert client.grace_period() == timedelta(hours=24)
