@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypedDict, Unpack
 
 import click
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
@@ -28,6 +29,7 @@ from lakefs_gc_assets.collector.earlier import history
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
+from lakefs_gc_assets.collector.page.garbage import SIZES
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import OpenRepository
 
@@ -88,7 +90,7 @@ class Order:
     descending: bool
     most: int
 
-    def first_of(self, tables: Iterator[pa.Table]) -> pa.Table:
+    def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
         """These rows of tables that are read one after another; no more of them are held at a time."""
         order = [(self.column, "descending" if self.descending else "ascending")]
         first: pa.Table | None = None
@@ -98,20 +100,48 @@ class Order:
         return first
 
 
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Objects and bytes by a value of the rows, most bytes first."""
+
+    value: Callable[[pa.Table], pa.ChunkedArray | pa.Array]
+
+    def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
+        """A row for each group (GROUPED)."""
+        counts = [
+            pa.table({"group": self.value(table), "bytes": table.column("size")})
+            .group_by("group")
+            .aggregate([("bytes", "count"), ("bytes", "sum")])
+            for table in tables
+        ]
+        added = pa.concat_tables(counts).group_by("group").aggregate([("bytes_count", "sum"), ("bytes_sum", "sum")])
+        rows = added.select(["group", "bytes_count_sum", "bytes_sum_sum"]).rename_columns(GROUPED.names).cast(GROUPED)
+        return rows.sort_by([("bytes", "descending"), ("group", "ascending")])
+
+
+GROUPED = pa.schema([("group", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
+
+
 def write_frame(
-    stored: StoredFrame[Any], columns: Sequence[TextColumn], form: Format, out: BinaryIO, order: Order | None = None
+    stored: StoredFrame[Any],
+    columns: Sequence[TextColumn],
+    form: Format,
+    out: BinaryIO,
+    order: Order | Groups | None = None,
 ) -> str:
     """Writes a frame of a run; returns a line that names the run and the number and size of objects.
 
     Args:
         columns: columns of the table for people; the other formats have all columns.
-        order: which rows to write, and in which order; all, as they are stored, unless given.
+        order: which rows to write, and in which order, or groups in their place; all rows, as they are stored, unless
+            given.
     Raises:
         CorruptFile: the frame is damaged.
     """
     manifest, tables = stored.manifest, stored.tables()
-    chosen = iter([order.first_of(tables)]) if order and manifest.files else tables
-    _WRITERS[form](chosen, nullable(stored.frame.schema), columns, out)
+    chosen = iter([order.table_of(tables)]) if order and manifest.files else tables
+    schema = GROUPED if isinstance(order, Groups) else nullable(stored.frame.schema)
+    _WRITERS[form](chosen, schema, columns, out)
     return f"run {manifest.span.run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}"
 
 
@@ -164,6 +194,42 @@ _COLUMNS = (
 )
 
 
+def _size_group(rows: pa.Table) -> pa.Array:
+    places = np.searchsorted([*SIZES.values()], rows.column("size").to_numpy(), side="right") - 1
+    return pa.array([*SIZES]).take(pa.array(places))
+
+
+_GROUPS: dict[str, Callable[[pa.Table], pa.ChunkedArray | pa.Array]] = {
+    "slice": lambda rows: pc.fill_null(rows.column("slice"), "(none)"),
+    "month": lambda rows: pc.strftime(rows.column("last_modified"), "%Y-%m"),
+    "size": _size_group,
+}
+_GROUP_COLUMNS = (
+    TextColumn("group", 20),
+    TextColumn("objects", 13, lambda objects: f"{objects:,}".rjust(13)),
+    TextColumn("bytes", 11, shown_size),
+)
+
+
+class Shown(TypedDict):
+    """Options that say what is shown of the candidates."""
+
+    top: int | None
+    sort: str | None
+    by: str | None
+
+
+def _order(shown: Shown) -> Order | Groups | None:
+    """Raises UsageError for options that exclude each other."""
+    if shown["by"] and (shown["top"] or shown["sort"]):
+        raise click.UsageError("--by shows groups, not objects: --top and --sort are not for it.")
+    if shown["sort"] and not shown["top"]:
+        raise click.UsageError("--sort is for --top N.")
+    if shown["by"]:
+        return Groups(_GROUPS[shown["by"]])
+    return Order(*_ORDERS[shown["sort"] or "size"], shown["top"]) if shown["top"] else None
+
+
 @click.command()
 @CONFIG
 @REPOSITORY
@@ -176,6 +242,11 @@ _COLUMNS = (
     type=click.Choice([*_ORDERS]),
     help="With --top: the largest, the oldest, or the first by name; by default the largest.",
 )
+@click.option(
+    "--by",
+    type=click.Choice([*_GROUPS]),
+    help="Instead of objects, their number and bytes by slice, by the month in which they were written, or by size.",
+)
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
 def candidates(
@@ -183,19 +254,17 @@ def candidates(
     repository: str | None,
     form: Format,
     out: BinaryIO,
-    top: int | None,
-    sort: str | None,
     quiet: bool,
     run_id: str | None,
+    **shown: Unpack[Shown],
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 
     Defaults to the newest finished run.
     """
     require_file(form, out)
-    if sort and not top:
-        raise click.UsageError("--sort is for --top N.")
-    order = Order(*_ORDERS[sort or "size"], top) if top else None
+    order = _order(shown)
     opened = open_repository(loaded_configuration(file, repository))
+    columns = _GROUP_COLUMNS if isinstance(order, Groups) else _COLUMNS
     stored = stored_frame(opened, "candidates", run_id or history.newest_run(opened.store))
-    progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out, order))
+    progress_unless(quiet)(write_frame(stored, columns, form, out, order))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from lakefs_gc_assets.cli.candidates import Order, TextColumn
+from lakefs_gc_assets.cli.candidates import Groups, Order, TextColumn, _size_group
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
@@ -74,9 +74,42 @@ def test_the_first_by_size_age_or_name_are_shown(runs: PlainRuns, invoke: Invoke
     assert invoke("candidates", "--sort", "size").exit_code == Status.USAGE
 
 
+def test_groups_add_up_all_candidates(runs: PlainRuns, invoke: Invoke) -> None:
+    run_id = made(runs)
+    stored = [json.loads(line) for line in invoke("candidates", "--format", "json").stdout.splitlines()]
+    for by in ("slice", "month"):
+        sizes: dict[str, list[int]] = {}
+        for row in stored:
+            group = row["last_modified"][:7] if by == "month" else row["slice"] or "(none)"
+            sizes.setdefault(group, []).append(row["size"])
+        shown = invoke("candidates", "--by", by, "--json")
+        assert shown.exit_code == 0, shown.stderr
+        groups = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert {row["group"]: (row["objects"], row["bytes"]) for row in groups} == {
+            group: (len(each), sum(each)) for group, each in sizes.items()
+        }
+        assert [row["bytes"] for row in groups] == sorted((row["bytes"] for row in groups), reverse=True)
+        assert shown.stderr.startswith(f"run {run_id}: {len(stored)} objects, ")
+    header, *lines = invoke("candidates", "--by", "size").stdout.splitlines()
+    assert header.split() == ["group", "objects", "bytes"]
+    assert sum(int(line[22:35].replace(",", "")) for line in lines) == len(stored)
+    assert invoke("candidates", "--by", "size", "--top", "3").exit_code == Status.USAGE
+
+
+def test_groups_of_several_files_by_size() -> None:
+    sizes: list[list[int]] = [[0, 2**16 - 1], [], [2**16, 2**40], [2**20 - 1, 2**20]]
+    tables = [pa.table({"size": pa.array(each, pa.int64())}) for each in sizes]
+    assert Groups(_size_group).table_of(iter(tables)).to_pylist() == [
+        {"group": "> 4 GiB", "objects": 1, "bytes": 2**40},
+        {"group": "64 KiB to 1 MiB", "objects": 2, "bytes": 2**16 + 2**20 - 1},
+        {"group": "1 to 16 MiB", "objects": 1, "bytes": 2**20},
+        {"group": "< 64 KiB", "objects": 2, "bytes": 2**16 - 1},
+    ]
+
+
 def test_rows_of_several_files_are_sorted_together() -> None:
     tables = [pa.table({"size": pa.array(sizes, pa.int64())}) for sizes in ([5, 1], [9], [], [7, 3])]
-    assert Order("size", True, 3).first_of(iter(tables)).column("size").to_pylist() == [9, 7, 5]
+    assert Order("size", True, 3).table_of(iter(tables)).column("size").to_pylist() == [9, 7, 5]
 
 
 def test_what_became_of_each_object(runs: PlainRuns, invoke: Invoke) -> None:
