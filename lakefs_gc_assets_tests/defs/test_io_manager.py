@@ -356,7 +356,7 @@ def test_each_materialization_tells_of_its_frame(replaying: Replaying) -> None:
         manifest = runs.frame(opened.run_id, name).manifest
         for event in events:
             shown = event.metadata
-            assert str(shown["path"].value).endswith(f"{opened.run_id}/{name}/")
+            assert str(shown["dagster/uri"].value).endswith(f"{opened.run_id}/{name}/")
             assert shown["run_id"].value == opened.run_id
             assert ("dagster/column_lineage" in shown) == (name in ("candidates", "deleted_report"))
             window = str(event.partition).split("|")[1]
