@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge, restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
-from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
+from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored, Undone
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -113,12 +113,12 @@ def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | Non
     return None
 
 
-def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
+def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Undone:
     copy = passes.key(run_id, row["address"])
     with suppress(StorageError):
         store.copy_if_absent(copy, row["address"])
     store.delete([copy])
-    return Restored(row["address"], Fate.RESTORED)
+    return Restored(row["address"], Fate.RESTORED), None
 
 
 _purge_batch = purge._delete

@@ -9,7 +9,7 @@ can lie below one that a receipt names: that object stays hidden, and its outcom
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -28,10 +28,12 @@ from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relativ
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import (
+    AlreadyExists,
     CollectionError,
     ConfigurationError,
     CorruptFile,
     LogLine,
+    ObjectNotFound,
     OrderViolation,
     StorageError,
 )
@@ -181,7 +183,8 @@ def restore_copies(
     with ThreadPoolExecutor(_CALLERS) as pool:
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
-            results = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
+            undone = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
+            results = _remove_copies(store, lock, undone)
             restored = pa.array([each.address for each in results if each.fate.is_well], pa.string())
             if len(restored):
                 rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), restored)), clock.now())
@@ -189,48 +192,76 @@ def restore_copies(
             yield from results
 
 
-def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
+Undone = tuple[Restored, str | None]
+"""Result for one address, and the key of its copy in quarantine, where that is needed no more."""
+
+
+def _remove_copies(store: ObjectStore, lock: LockToken, undone: Sequence[Undone]) -> list[Restored]:
+    """Deletes the copies that are needed no more, many with one request; returns the results of all addresses.
+
+    Raises LockLost where the lock is no longer held; the copies stay then.
+    """
+    copies = [copy for _, copy in undone if copy is not None]
+    errors: dict[str, str | None] = {}
+    if copies:
+        verify(store, lock)
+    for start in range(0, len(copies), store.delete_limit):
+        some = copies[start : start + store.delete_limit]
+        try:
+            errors |= {outcome.key: outcome.error for outcome in store.delete(some)}
+        except StorageError as failure:
+            errors |= dict.fromkeys(some, str(failure))
+    return [
+        restored
+        if copy is None or (error := errors[copy]) is None
+        else replace(restored, fate=Fate.FAILED, why=f"it is back, but its copy was not removed: {error}")
+        for restored, copy in undone
+    ]
+
+
+def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Undone]:
     """A function that restores one address."""
     copying = require_copies(store) if _moved(deleted) else None
     versions = store if isinstance(store, KeepsVersions) else None
     if copying is None and versions is None:
         raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
 
-    def undo(row: dict[str, Any]) -> Restored:
+    def undo(row: dict[str, Any]) -> Undone:
         if copying is not None and not _MOVED.isdisjoint(row["outcome_list"]):
-            return _from_quarantine(copying, run_id, row)
+            try:
+                return _from_quarantine(copying, run_id, row)
+            except StorageError as error:
+                return Restored(row["address"], Fate.FAILED, str(error)), None
         if versions is not None:
-            return _from_versions(versions, row)
-        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
+            return _from_versions(versions, row), None
+        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine"), None
 
     return undo
 
 
-def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Restored:
-    """Copies one object back where there is none, then removes its copy."""
+def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Undone:
+    """Copies one object back where there is none. Raises StorageError."""
     address, copy = row["address"], passes.key(run_id, row["address"])
+    kept: ObjectFacts | None = None
     try:
-        fate = Fate.THERE
+        # The store compares what it made with the copy.
+        store.copy_if_absent(copy, address)
+        return Restored(address, Fate.RESTORED), copy
+    except AlreadyExists:
+        kept = head_if_there(store, copy)
+    except ObjectNotFound:
         if head_if_there(store, address) is None:
-            if head_if_there(store, copy) is None:
-                return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
-            store.copy_if_absent(copy, address)
-            fate = Fate.RESTORED
-        there, kept = store.head(address), head_if_there(store, copy)
-        # A receipt may have the size that a client named; a copy has its own.
-        moved_size = row["size_max"] if kept is None else kept.size
-        if there.size != moved_size:
-            return Restored(address, Fate.FAILED, _other_size(there.size, moved_size))
-        if kept is not None:
-            # Anything else at the address is not what the copy was made of.
-            if fate is Fate.THERE and not _alike(store, there, kept):
-                return Restored(address, fate, f"it is not known to be the same: the one in quarantine stays, {copy}")
-            (removed,) = store.delete([copy])
-            if removed.error is not None:
-                return Restored(address, Fate.FAILED, f"it is back, but its copy was not removed: {removed.error}")
-    except StorageError as error:
-        return Restored(address, Fate.FAILED, str(error))
-    return Restored(address, fate)
+            return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"), None
+    there = store.head(address)
+    # A receipt may have the size that a client named; a copy has its own.
+    moved_size = row["size_max"] if kept is None else kept.size
+    if there.size != moved_size:
+        return Restored(address, Fate.FAILED, _other_size(there.size, moved_size)), None
+    # Anything else at the address is not what the copy was made of.
+    if kept is not None and not _alike(store, there, kept):
+        why = f"it is not known to be the same: the one in quarantine stays, {copy}"
+        return Restored(address, Fate.THERE, why), None
+    return Restored(address, Fate.THERE), copy if kept is not None else None
 
 
 def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:

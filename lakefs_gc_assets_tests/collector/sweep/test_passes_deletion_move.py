@@ -328,9 +328,10 @@ class TestWhatIsToldOfARestoration:
                 super().copy_if_absent(source, target)
 
             def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-                if [*keys] == [passes.key(moving.run, KEYS[1])]:
-                    return [DeleteOutcome(keys[0], DeleteResult.FAILED, "Forbidden")]
-                return super().delete(keys)
+                denied = passes.key(moving.run, KEYS[1])
+                outcomes = super().delete([key for key in keys if key != denied])
+                failed = [DeleteOutcome(denied, DeleteResult.FAILED, "Forbidden")] if denied in keys else []
+                return [*outcomes, *failed]
 
         moving.quarantine(moving.store)
         assert self.told(moving, Refusing(moving.store)) == [
@@ -339,6 +340,52 @@ class TestWhatIsToldOfARestoration:
             (KEYS[2], Fate.RESTORED, None),
         ]
         assert moving.moved() == {key: ALL[key] for key in KEYS[:2]}
+
+    def test_copies_are_removed_together_after_all_objects_of_a_batch_are_there(self, moving: Moving) -> None:
+        removed = list[Sequence[str]]()
+
+        class Watching(BreakingStore):
+            def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+                assert moving.there() == ALL
+                removed.append(keys)
+                return super().delete(keys)
+
+        moving.quarantine(moving.store)
+        assert self.told(moving, Watching(moving.store)) == [(key, Fate.RESTORED, None) for key in KEYS]
+        assert [sorted(keys) for keys in removed] == [[passes.key(moving.run, key) for key in KEYS]]
+
+    def test_where_copies_cannot_be_removed(self, moving: Moving) -> None:
+        class Failing(BreakingStore):
+            def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+                raise StorageError("503")
+
+        moving.quarantine(moving.store)
+        why = "it is back, but its copy was not removed: 503"
+        assert self.told(moving, Failing(moving.store)) == [(key, Fate.FAILED, why) for key in KEYS]
+        assert (moving.there(), moving.moved()) == (ALL, ALL)
+
+    def test_where_the_lock_is_lost_copies_stay(self, moving: Moving) -> None:
+        class Losing(BreakingStore):
+            def copy_if_absent(self, source: str, target: str) -> None:
+                super().copy_if_absent(source, target)
+                self.store.delete([lock.KEY])
+
+        moving.quarantine(moving.store)
+        with pytest.raises(LockLost):
+            self.told(moving, Losing(moving.store))
+        assert (moving.there(), moving.moved()) == (ALL, ALL)
+        assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.THERE)
+        assert moving.moved() == {}
+
+    def test_what_was_copied_back_by_a_request_without_an_answer(self, moving: Moving) -> None:
+        class Repeating(BreakingStore):
+            def copy_if_absent(self, source: str, target: str) -> None:
+                super().copy_if_absent(source, target)
+                super().copy_if_absent(source, target)
+
+        moving.quarantine(moving.store)
+        assert self.told(moving, Repeating(moving.store)) == [(key, Fate.THERE, None) for key in KEYS]
+        assert (moving.there(), moving.moved()) == (ALL, {})
 
 
 class TestWithoutACopy:
