@@ -85,7 +85,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 
     Raises ConfigurationError.
     """
-    path = _configuration_path(file)
+    path = configuration_path(file)
     configurations = load_all(path)
     loaded = configurations[0] if len(configurations) == 1 else named(configurations, repository, "--repository")
     if repository and len(configurations) == 1:
@@ -99,7 +99,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 
 def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
     """Loads the configurations of all repositories of the file, with secrets set. Raises ConfigurationError."""
-    path = _configuration_path(file)
+    path = configuration_path(file)
     configurations = load_all(path)
     for loaded in configurations:
         if not loaded.configuration.repository:
@@ -108,7 +108,8 @@ def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
     return configurations
 
 
-def _configuration_path(file: Path | None) -> Path:
+def configuration_path(file: Path | None) -> Path:
+    """The configuration file of options, environment or working folder. Raises ConfigurationError."""
     path = file or default_file()
     if path is None:
         raise ConfigurationError(

@@ -16,6 +16,7 @@ from lakefs_gc_assets.cli.common import (
     REPOSITORY,
     YES,
     answer,
+    configuration_path,
     is_confirmed,
     loaded_configuration,
     open_to_look,
@@ -27,7 +28,7 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.retention import Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, in_units
-from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.configuration_file import Loaded, load_all
 from lakefs_gc_assets.errors import ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
@@ -88,9 +89,8 @@ def set_rules(
     BRANCH may be a pattern, else on the server. With one argument, it replaces the server's rules by those of a JSON
     file, which has the format of `lakectl gc set-config`. Rules that make no sense are refused.
     """
-    loaded = loaded_configuration(file, repository)
     change = Change(Path(named)) if duration is None else Change(None, named, duration)
-    _set(Proposal.of(loaded, change, progress_unless(quiet)), as_json)
+    _set(file, repository, change, quiet, as_json)
 
 
 @policy.command("set-default")
@@ -102,8 +102,7 @@ def set_rules(
 @click.argument("duration")
 def set_default(file: Path | None, repository: str | None, quiet: bool, as_json: bool, duration: str) -> None:
     """Sets the rule of branches without one and of dangling commits: in the policy file, or on the server."""
-    loaded = loaded_configuration(file, repository)
-    _set(Proposal.of(loaded, Change(None, None, duration), progress_unless(quiet)), as_json)
+    _set(file, repository, Change(None, None, duration), quiet, as_json)
 
 
 @policy.command()
@@ -115,12 +114,14 @@ def set_default(file: Path | None, repository: str | None, quiet: bool, as_json:
 @click.argument("branch")
 def unset(file: Path | None, repository: str | None, quiet: bool, as_json: bool, branch: str) -> None:
     """Removes the rule of a branch, which then goes by those that are left: in the policy file, or on the server."""
-    loaded = loaded_configuration(file, repository)
-    _set(Proposal.of(loaded, Change(None, branch, None), progress_unless(quiet)), as_json)
+    _set(file, repository, Change(None, branch, None), quiet, as_json)
 
 
-def _set(proposal: "Proposal", as_json: bool) -> None:
+def _set(file: Path | None, repository: str | None, change: "Change", quiet: bool, as_json: bool) -> None:
     """Shows what would change, asks unless --yes is given, and sets it."""
+    loaded = loaded_configuration(file, repository)
+    change = replace(change, also_of=_others_with_its_policy(file, loaded))
+    proposal = Proposal.of(loaded, change, progress_unless(quiet))
     confirmed = is_confirmed()
     if not (as_json and confirmed):
         proposal.outcome.print(as_json)
@@ -131,6 +132,17 @@ def _set(proposal: "Proposal", as_json: bool) -> None:
         proposal.outcome.print(as_json)
     elif not as_json:
         click.echo("the rules are set")
+
+
+def _others_with_its_policy(file: Path | None, loaded: Loaded) -> tuple[str, ...]:
+    """Other repositories of the configuration that have the policy file of this one."""
+
+    def policy_of(each: Loaded) -> Path:
+        return Path(each.configuration.collection.retention_policy).resolve()
+
+    others = [each for each in load_all(configuration_path(file)) if policy_of(each) == policy_of(loaded)]
+    labels = {each.configuration.label for each in others} - {loaded.configuration.label}
+    return tuple(sorted(labels)) if loaded.configuration.collection.retention_policy else ()
 
 
 def require_readable(file: Path) -> None:
@@ -182,11 +194,13 @@ class Change:
         file: None for one rule.
         branch: None for the default.
         duration: None to remove the rule.
+        also_of: other repositories that have the same policy file.
     """
 
     file: Path | None
     branch: str | None = None
     duration: str | None = None
+    also_of: tuple[str, ...] = ()
 
     def of_server(self, rules: RetentionRules | None) -> RetentionRules:
         """The changed rules of the server. Raises ConfigurationError."""
@@ -303,7 +317,10 @@ def _compare(
         lines.append(f"SHORTER: {named}")
     if shorter or expiring.any():
         lines.append(f"commits that stay by the rules before and would expire: {expiring.sum():,}")
-    content = {"diff": diff, "shorter": shorter, "commits_expiring": int(expiring.sum())}
+    also_of = list(change.also_of) if change.file is None else []
+    if also_of:
+        lines.append(f"WARNING: this is the policy of {', '.join(also_of)}, too, whose commits are not counted here")
+    content = {"diff": diff, "shorter": shorter, "commits_expiring": int(expiring.sum()), "also_of": also_of}
     return RulesInForce([*outcome.lines, *lines], {**outcome.content, **content}, outcome.refused)
 
 

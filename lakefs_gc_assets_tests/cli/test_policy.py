@@ -3,6 +3,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
@@ -243,6 +244,22 @@ class TestOneRule:
         assert invoke("unset", "d*", "--yes").exit_code == 0
         assert file.read_text() == "default: 30d # promised\nbranches:\n"
         assert self.stated(made) == before
+
+    def test_a_policy_of_several_repositories_says_so(self, made: RetainedRepository) -> None:
+        Path("policy.yaml").write_text("default: 40d\n")
+        file = made.configuration(retention_policy="policy.yaml")
+        content = yaml.safe_load(file.read_text())
+        content["repositories"] = [
+            {"repository": content.pop("repository")},
+            {"repository": "images", "collection": {"retention_policy": "./policy.yaml"}},
+            {"repository": "apart", "collection": {"retention_policy": ""}},
+        ]
+        file.write_text(yaml.safe_dump(content))
+        result = invoke("set-default", "30d", "--yes", "--repository", "repo")
+        assert result.exit_code == 0, result.stderr
+        assert "WARNING: this is the policy of images, too, whose commits are not counted here" in result.stdout
+        made.configuration(retention_policy="policy.yaml")
+        assert "this is the policy of" not in invoke("set-default", "40d", "--yes").stdout
 
     def test_what_somebody_else_set_meanwhile_stays(
         self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch
