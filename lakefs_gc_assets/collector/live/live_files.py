@@ -21,14 +21,14 @@ from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import record_sizes
 from lakefs_gc_assets.collector.live.uncommitted import read_addresses
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
-from lakefs_gc_assets.storage.interface import GivesObjects, fetch
+from lakefs_gc_assets.storage.interface import GivesObjects, ReadsParts, fetch
 
 REQUEST_WEIGHT = 20_000
 """Cost of a request for a file, as a number of entries: even a file with few entries takes as long to fetch."""
@@ -185,6 +185,10 @@ FOLDER = pa.field("folder", pa.string())
 FOLDERS = pa.schema([pa.field("address", pa.string()), pa.field("folder", pa.binary())])
 """Addresses, each with the first folder of a path, its slash included; empty for what lies in no folder."""
 _NO_OBJECTS = frozenset(get_args(Entity))
+_READ_WHOLE = 128 * 1024
+"""Bytes of a file that is read with one request, of whatever kind it is."""
+_END_BYTES = 16 * 1024
+"""Bytes at the end of a table, its properties among them: up to 2,400 bytes in recordings of real servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +334,19 @@ class LiveFiles:
         entries = ranges.read_range(data, key)
         return self._live(entries.addresses, entries.address_types)
 
-    def unnamed(self, name: str) -> pa.Table:
+    def unnamed(self, file: tuple[str, int]) -> pa.Table:
         """The ranges of objects in a file that no commit names (RANGES, sizes left out).
 
-        A metarange names its ranges, a range is one; a table of a refs dump names none.
-        Raises CorruptFile where the file is of no known kind, or damaged.
+        A metarange names its ranges, a range is one; a table of a refs dump names none, which the end of a large one
+        tells. Raises CorruptFile where the file is of no known kind, or damaged.
+
+        Args:
+            file: its name, and how many bytes it has.
         """
+        name, size = file
         key = METADATA_PREFIX + name
+        if self._ends_as_dump_table(key, size):
+            return RANGES.empty_table()
         try:
             return _ranges_of(name, fetch(self.store, key), key)
         except CorruptFile as corrupt:
@@ -347,6 +357,19 @@ class LiveFiles:
                 "orphans, and no other repository is on the storage namespace, set collection.keep_unnamed_ranges to "
                 "false",
             ) from None
+
+    def _ends_as_dump_table(self, key: str, size: int) -> bool:
+        """True if the properties at the end of a large file say that it is a table of a refs dump.
+
+        Where they cannot be read, the whole file decides. Raises StorageError.
+        """
+        if size <= _READ_WHOLE or not isinstance(self.store, ReadsParts):
+            return False
+        try:
+            end = self.store.get_part(key, size - _END_BYTES, size)
+            return ranges.table_kind(bytes(size - len(end)) + end, key).entity in _NO_OBJECTS
+        except (CorruptFile, ObjectNotFound):
+            return False
 
     def uncommitted(self, file: str) -> pa.Table:
         """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once."""

@@ -7,7 +7,7 @@ seen. Failed commits, merges and imports leave such ranges as well, and a commit
 Where a range comes from cannot be known, so the objects that it holds count as live.
 """
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -85,25 +85,28 @@ class References(Generic[R]):
         tasks = min(self.tasks, -(-len(metarange_ids) // _METARANGES_RECORDED))
         return self._records(metarange_ids, partial(_read_and_record, facts_into, self.opener), tasks)
 
-    def unnamed_records(self, names: Sequence[str]) -> RangeRecords:
+    def unnamed_records(self, sizes: Mapping[str, int]) -> RangeRecords:
         """The distinct ranges among files that no commit names, and of the metaranges among them; sizes are left out.
 
         As with `range_records`, two counts for one id fail when it is read.
+
+        Args:
+            sizes: bytes of each file, by its name.
         """
-        return self._records(names, partial(_read_each_once, LiveFiles.unnamed), self.tasks)
+        return self._records([*sizes.items()], partial(_read_each_once, LiveFiles.unnamed), self.tasks)
 
     def _records(
-        self, names: Sequence[str], ranges_of: Callable[[LiveFiles, Sequence[str]], pa.Table], tasks: int
+        self, files: Sequence[Item], ranges_of: Callable[[LiveFiles, Sequence[Item]], pa.Table], tasks: int
     ) -> RangeRecords:
         """The distinct ranges (RANGES) that a function finds in each task's share of files, which are neighbours."""
-        if not names:
+        if not files:
             return RangeRecords.from_records([])
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
-        def read(group: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        def read(group: Sequence[Item]) -> Iterator[pa.RecordBatch]:
             yield from ranges_of(LiveFiles(opener.open(), namespace, window_size), group).to_batches()
 
-        groups = [[group] for group in runs_by_weight(names, tasks, lambda name: 1)]
+        groups = [[group] for group in runs_by_weight(files, tasks, lambda file: 1)]
         ranges = self.engine.distinct(self.engine.read(groups, read, RANGES))
         return RangeRecords.of_rows(self.engine.collect(ranges))
 
@@ -186,7 +189,7 @@ class References(Generic[R]):
         return read
 
 
-def _read_each_once(table: Callable[[LiveFiles, str], pa.Table], files: LiveFiles, names: Sequence[str]) -> pa.Table:
+def _read_each_once(table: Callable[[LiveFiles, Item], pa.Table], files: LiveFiles, names: Sequence[Item]) -> pa.Table:
     return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
@@ -243,5 +246,5 @@ def find_unnamed(
     Raises:
         CorruptFile: a file is of no known kind, or damaged.
     """
-    ids = list_ids(store, IdSet.from_ids(read) | expired, since)
-    return Unnamed(ids, references.unnamed_records(ids).without(read))
+    sizes = list_ids(store, IdSet.from_ids(read) | expired, since)
+    return Unnamed(tuple(sizes), references.unnamed_records(sizes).without(read))

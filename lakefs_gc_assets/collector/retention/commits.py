@@ -351,7 +351,7 @@ def every_metadata_file(repository: OpenRepository) -> LiveCommits:
     heads = {
         branch.id: metarange for branch in api.branches() if (metarange := api.commit(branch.commit_id).metarange_id)
     }
-    files = list_ids(repository.store)
+    files = tuple(list_ids(repository.store))
     for missing in set(heads.values()).difference(files):
         raise CorruptFile(
             METADATA_PREFIX + missing, "existence", "a branch head's metarange is not in the object store"
@@ -359,8 +359,8 @@ def every_metadata_file(repository: OpenRepository) -> LiveCommits:
     return LiveCommits(CommitSource.METADATA_FOLDER, started_at, clock.now(), (), files, heads)
 
 
-def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime | None = None) -> tuple[str, ...]:
-    """Names of 64 hexadecimal digits, sorted: ranges and metaranges of commits, and the tables of refs dumps.
+def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime | None = None) -> dict[str, int]:
+    """Names of 64 hexadecimal digits, sorted, and the bytes of each file: ranges, metaranges, tables of refs dumps.
 
     Lists the folder once, with a request for about each thousand names, and reads no file. Raises StorageError.
 
@@ -368,14 +368,16 @@ def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime 
         known: ids that are left out as they are listed, so that only the others take memory.
         since: files that were last modified before this moment, UTC, are left out; None for none.
     """
-    ids: list[str] = []
+    ids: dict[str, int] = {}
     for listed in _batches(store):
         if since is not None:
             modified = listed.column("last_modified")
             listed = listed.filter(pc.greater_equal(modified, pa.scalar(since, modified.type)))
         names = _names(listed)
-        ids += lacking(known, names.filter(pc.match_substring_regex(names, _ID)).to_pylist())
-    return tuple(sorted(ids))
+        is_id = pc.match_substring_regex(names, _ID)
+        sizes = dict(zip(names.filter(is_id).to_pylist(), listed.column("size").filter(is_id).to_pylist(), strict=True))
+        ids |= {id_: sizes[id_] for id_ in lacking(known, [*sizes])}
+    return dict(sorted(ids.items()))
 
 
 def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int64]:

@@ -92,7 +92,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) ->
     # A recording gives the same refs dump again, whose tables hold no objects.
     repository = runs.repository
     files = LiveFiles(repository.store, repository.namespace, repository.settings.slice_window)
-    assert [name for name in asked & clean_ids if files.unnamed(name).num_rows] == []
+    assert [name for name in asked & clean_ids if files.unnamed((name, 0)).num_rows] == []
     assert checkpoint_of(again).sealed == checkpoint_of(clean).sealed
     assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
 

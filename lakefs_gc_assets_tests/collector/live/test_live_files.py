@@ -214,7 +214,8 @@ READERS: dict[str, Callable[[LiveFiles, RangeRecord], object]] = {
     "folders": LiveFiles.folders,
     "head_entries": lambda reader, record: reader.head_entries(record.id, pa.array([10], pa.int64())),
     "metadata_file": lambda reader, record: reader.metadata_file(record.id),
-    "unnamed": lambda reader, record: reader.unnamed(record.id),
+    "unnamed": lambda reader, record: reader.unnamed((record.id, 0)),
+    "unnamed, from its end": lambda reader, record: reader.unnamed((record.id, 1 << 20)),
 }
 
 
@@ -246,7 +247,8 @@ class TestFilesThatAreDamaged:
         name = put_metarange(store, [put_range(store, {"a": Staged(KEY)})])
         whole = store.get(METADATA + name)
         store.put(METADATA + name, whole[:-1])
-        for read in (files(store).metarange, files(store).unnamed, files(store).metadata_file):
+        reader = files(store)
+        for read in (reader.metarange, lambda name: reader.unnamed((name, 0)), reader.metadata_file):
             with pytest.raises(CorruptFile) as caught:
                 read(name)
             assert caught.value.file == METADATA + name
@@ -257,7 +259,7 @@ class TestFilesThatAreDamaged:
         damaged[3] ^= 1
         store.put(METADATA + name, bytes(damaged))
         with pytest.raises(CorruptFile, match=r"no commit of the repository names the file") as caught:
-            files(store).unnamed(name)
+            files(store).unnamed((name, 0))
         assert caught.value.file == METADATA + name
 
 
@@ -267,14 +269,36 @@ class TestFilesThatNoCommitNames:
         name = put_metarange(store, [record])
         own = [{"id": record.id, "min_key": b"a", "max_key": b"b", "count": 2, "estimated_size": 0}]
         for file in (record.id, name):
-            table = files(store).unnamed(file)
+            table = files(store).unnamed((file, 0))
             assert table.schema == RANGES
             assert table.to_pylist() == own
 
     def test_tell_of_none_where_they_are_tables_of_a_dump(self, store: LocalStore) -> None:
         put_dump(store, [], [])
         for name in {key.removeprefix(METADATA) for key in keys(store)}:
-            assert files(store).unnamed(name) == RANGES.empty_table()
+            assert files(store).unnamed((name, 0)) == RANGES.empty_table()
+
+    def test_of_a_large_table_of_a_dump_only_the_end_is_read(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put_dump(store, [], [])
+        sizes = {key.removeprefix(METADATA): store.head(key).size for key in keys(store)}
+        monkeypatch.setattr(live_files, "_READ_WHOLE", 0)
+        monkeypatch.setattr(live_files, "_END_BYTES", min(sizes.values()) - 1)
+        monkeypatch.setattr(store, "get", lambda key: pytest.fail(f"{key} is read whole"))
+        for file in sizes.items():
+            assert files(store).unnamed(file) == RANGES.empty_table()
+
+    def test_a_large_range_is_read_whole_and_so_is_a_table_whose_end_is_damaged(self, store: LocalStore) -> None:
+        record = put_range(store, {f"{number:06}": Staged(f"{KEY}{number:06}") for number in range(5_000)})
+        size = store.head(METADATA + record.id).size
+        assert size > 128 << 10
+        assert files(store).unnamed((record.id, size)).column("count").to_pylist() == [5_000]
+        damaged = bytearray(store.get(METADATA + record.id))
+        damaged[-60] ^= 1
+        store.put(METADATA + record.id, bytes(damaged))
+        with pytest.raises(CorruptFile, match="no commit of the repository names the file"):
+            files(store).unnamed((record.id, size))
 
 
 class TestHeldEntries:
