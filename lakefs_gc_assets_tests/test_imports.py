@@ -79,6 +79,21 @@ def test_no_module_depends_on_itself() -> None:
         pytest.fail(" is imported by ".join(circle.args[1]))
 
 
+@pytest.mark.parametrize(("first", "longest"), [(f"{PACKAGE}.collector.run", 14), (None, 20)])
+def test_chains_of_imports_stay_short(first: str | None, longest: int) -> None:
+    """Whoever follows a step through its imports passes so many modules at most, those of packages included."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None)
+    chains: dict[str, list[str]] = {}
+    for module in TopologicalSorter(
+        {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+    ).static_order():
+        following = (chains[imported] for imported in graph.find_modules_directly_imported_by(module))
+        chains[module] = [module, *max(following, key=len, default=[])]
+
+    chain = chains[first] if first else max(chains.values(), key=len)
+    assert len(chain) <= longest, " imports ".join(chain)
+
+
 def test_what_is_imported_late_is_in_the_graph() -> None:
     graph = import_graph()
 
