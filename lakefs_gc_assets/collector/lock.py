@@ -218,6 +218,11 @@ class Lock:
         """Raises LockLost unless the lock is still this one."""
         verify(self._store, self.token)
 
+    @property
+    def held_until(self) -> str:
+        """The time from which others may take the lock unless it is renewed, for a person to read."""
+        return _shown(self._record.expires_at(self._record.renewed_at))
+
     def release(self) -> None:
         """Releases the lock, so that the next collection can begin at once. Raises LockLost where another has it."""
         with self._writing:

@@ -4,7 +4,7 @@ A process makes some steps of a run one after the other and keeps the lock betwe
 interrupted ends the run in the store as well: the report says why, and the lock is released. Neither needs the server.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import CollectionError, OrderViolation, RunEnded
+from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -158,11 +158,24 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
             with suppress(CollectionError):
                 store_report(repository.store, plan, repository.clock.now(), host.explain(error))
         if lock is not None:
-            with suppress(CollectionError):
-                lock.release()
+            _release_or_warn(lock, request.run_id, host.warn)
         elif request.continues and not isinstance(error, RunEnded):
             end_between_steps(request.run_id, host, host.explain(error))
         raise
+
+
+def _release_or_warn(lock: Lock, run_id: str, warn: Callable[[str], None]) -> None:
+    """Releases the lock of a run that failed; where that fails too, says until when it keeps others out."""
+    try:
+        lock.release()
+    except LockLost:
+        # Another collection has it.
+        return
+    except CollectionError as refusal:
+        warn(
+            f"the lock of run {run_id} was not released, and keeps other runs out until {lock.held_until}: "
+            f"{refusal}. Once that is mended, `lakefs-gc unlock {run_id}` releases it"
+        )
 
 
 def end_between_steps(run_id: str, host: StepHost[R], why: str) -> None:

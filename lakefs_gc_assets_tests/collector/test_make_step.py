@@ -406,6 +406,20 @@ class TestOneStep:
             monkeypatch.setattr(make_step, "store_report", away)
             monkeypatch.setattr(Lock, "release", away)
             raise ValueError("no disk")
+        [warned] = process.warnings
+        assert warned.startswith(f"the lock of run {RUN} was not released, and keeps other runs out until 20")
+        assert warned.endswith(f"UTC: the store is away. Once that is mended, `lakefs-gc unlock {RUN}` releases it")
+
+    def test_that_fails_says_nothing_of_a_lock_that_another_run_has(
+        self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lost(self: Lock) -> None:
+            raise LockLost("it belongs to another")
+
+        with pytest.raises(ValueError, match="no disk"), make_step.step(FIRST, process):
+            monkeypatch.setattr(Lock, "release", lost)
+            raise ValueError("no disk")
+        assert process.warnings == []
 
     def test_that_fails_has_its_lock_while_its_report_is_stored(
         self, process: OneProcess, monkeypatch: pytest.MonkeyPatch
