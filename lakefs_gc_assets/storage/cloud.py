@@ -152,10 +152,12 @@ class Waits:
         while True:
             time.sleep(SHOWN_AFTER / 5)
             with self._lock:
-                if not self._calls:
+                # Copied at once: calls end without the lock.
+                calls = list(self._calls.values())
+                if not calls:
                     self._watcher = None
                     return
-                begun, action = min(self._calls.values())
+            begun, action = min(calls)
             now = time.monotonic()
             if now - max(begun, shown) >= SHOWN_AFTER:
                 shown = now

@@ -3,6 +3,7 @@
 import hashlib
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,6 +115,29 @@ def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
     call(store)
     time.sleep(0.3)
     assert caplog.messages == []
+
+
+class EndsMeanwhile(dict[int, tuple[float, str]]):
+    """Calls, of which the last one ends right after somebody looked whether there are any."""
+
+    def __bool__(self) -> bool:
+        was_there = len(self) > 0
+        self.clear()
+        return was_there
+
+
+def test_a_call_that_ends_while_it_is_looked_at_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cloud_module, "SHOWN_AFTER", 0.01)
+    waits = cloud_module.Waits()
+    monkeypatch.setattr(waits, "_calls", EndsMeanwhile({1: (time.monotonic(), "read")}))
+    watching = threading.Thread(target=waits._watch, daemon=True)
+    watching.start()
+    time.sleep(0.05)
+    assert watching.is_alive()
+    waits._calls.clear()
+    watching.join(5)
+    assert not watching.is_alive()
+    assert waits._watcher is None
 
 
 # Listing
