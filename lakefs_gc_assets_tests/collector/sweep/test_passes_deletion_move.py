@@ -500,7 +500,7 @@ def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes
             undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))
             assert set(undone["address"].to_pylist()) == set(KEYS)
 
-    assert breaks(moving, restore, prepare, how) > 15
+    assert breaks(moving, restore, prepare, how) > 12
 
 
 def test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made(opened: OpenRepository) -> None:
