@@ -412,6 +412,13 @@ RELAXABLE = tuple(
 """Settings of `collection` that a file may let launches change: its numbers and switches; `sweep` has its own rule."""
 
 
+def lacks_deployment(section: str, resource: str) -> ConfigurationError:
+    """The error for a resource of a Dagster deployment that a section names where there is none."""
+    return ConfigurationError(
+        f"{section}.resource is {resource}, a resource of a Dagster deployment, and there is none here"
+    )
+
+
 class LaunchSettings(Settings):
     """Rights of launches through Dagster. The command line, schedules and the sensor go by the file instead."""
 

@@ -4,6 +4,7 @@ import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -136,13 +137,15 @@ def _set(file: Path | None, repository: str | None, change: "Change", quiet: boo
 
 def _others_with_its_policy(file: Path | None, loaded: Loaded) -> tuple[str, ...]:
     """Other repositories of the configuration that have the policy file of this one."""
+    if not loaded.configuration.collection.retention_policy:
+        return ()
 
     def policy_of(each: Loaded) -> Path:
         return Path(each.configuration.collection.retention_policy).resolve()
 
-    others = [each for each in load_all(configuration_path(file)) if policy_of(each) == policy_of(loaded)]
-    labels = {each.configuration.label for each in others} - {loaded.configuration.label}
-    return tuple(sorted(labels)) if loaded.configuration.collection.retention_policy else ()
+    own = policy_of(loaded)
+    labels = {each.configuration.label for each in load_all(configuration_path(file)) if policy_of(each) == own}
+    return tuple(sorted(labels - {loaded.configuration.label}))
 
 
 def require_readable(file: Path) -> None:
@@ -182,8 +185,9 @@ def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesI
         CollectionError.
     """
     repository = open_to_look(loaded, **({} if policy is None else {"retention_policy": str(policy)}))
-    readings = retention.read(repository, repository.clock.now(), progress, retention.policy_of(repository.settings))
-    return _describe(repository, readings)
+    now = repository.clock.now()
+    readings = retention.read(repository, now, progress, retention.policy_of(repository.settings))
+    return _describe(repository, readings, retention.retention(repository, readings, now), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +307,8 @@ def _compare(
         )
     written = retention.written_times(repository, dump.commits)
     readings = Readings(dump, *after, None, written)
-    outcome = _describe(repository, readings)
     kept = retention.retention(repository, readings, now)
+    outcome = _describe(repository, readings, kept, now)
     try:
         kept_before = retention.retention(repository, replace(readings, rules=before[0], policy=before[1]), now)
     except ConfigurationError:
@@ -339,9 +343,7 @@ def _shortened(before: Retention | None, after: Retention) -> list[str]:
     ]
 
 
-def _describe(repository: OpenRepository, readings: Readings) -> RulesInForce:
-    now = repository.clock.now()
-    retained = retention.retention(repository, readings, now)
+def _describe(repository: OpenRepository, readings: Readings, retained: Retention, now: datetime) -> RulesInForce:
     definition = retention.define(readings, retained, repository.settings, now)
     title = f"{repository.facts.id} at {repository.namespace.uri}"
     return RulesInForce(

@@ -328,7 +328,7 @@ def inspect(repository: OpenRepository) -> HeldLock | None:
 
 
 def _life_of(process: str) -> Life:
-    """What is known of a process, as the lock names it; of one on another machine nothing is."""
+    """Looks whether a process lives, which the lock names; of one on another machine nothing is known."""
     words = re.search(r" on (.*), process ([1-9]\d*)$", process)
     if words is None or words[1] != socket.gethostname():
         return Life.UNKNOWN

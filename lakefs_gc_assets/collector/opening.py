@@ -6,7 +6,7 @@ from lakefs_gc_assets.collector.repository import Clock, OpenRepository, require
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
-from lakefs_gc_assets.settings import Configuration, StoreSettings
+from lakefs_gc_assets.settings import Configuration, StoreSettings, lacks_deployment
 from lakefs_gc_assets.storage.opening import StoreOpener
 
 
@@ -26,10 +26,7 @@ def open_repository(
     if not configuration.repository:
         raise ConfigurationError("no repository is named: set `repository` in the configuration file")
     if store is None and configuration.store.resource:
-        raise ConfigurationError(
-            f"store.resource is {configuration.store.resource}, a resource of a Dagster deployment, and there is "
-            "none here"
-        )
+        raise lacks_deployment("store", configuration.store.resource)
 
     def opened(name: str) -> OpenRepository:
         api = LakeFSClient(configuration.lakefs, name, clock)

@@ -8,7 +8,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 from dagster_spark.utils import flatten_dict
 
 from lakefs_gc_assets.errors import ConfigurationError
-from lakefs_gc_assets.settings import SparkSettings, StoreSettings
+from lakefs_gc_assets.settings import SparkSettings, StoreSettings, lacks_deployment
 
 _DEFAULT = SparkSettings()
 _SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
@@ -21,7 +21,7 @@ def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
     Raises ConfigurationError for another resource, and for options that a collector does not support.
     """
     if not isinstance(resource, S3Resource):
-        raise ConfigurationError(_other("store", settings.resource, resource, "an S3Resource of dagster-aws"))
+        raise _other("store", settings.resource, resource, "an S3Resource of dagster-aws")
     endpoint = settings.endpoint_url or resource.endpoint_url or ""
     if resource.use_unsigned_session:
         raise ConfigurationError(_refused(settings, "use_unsigned_session", "without credentials nothing is deleted"))
@@ -55,7 +55,7 @@ def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
     """
     if not isinstance(resource, LazyPySparkResource | PySparkResource):
         expected = "a LazyPySparkResource or PySparkResource of dagster-pyspark"
-        raise ConfigurationError(_other("spark", settings.resource, resource, expected))
+        raise _other("spark", settings.resource, resource, expected)
     config: dict[str, str] = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in flatten_dict(resource.spark_config)  # type: ignore[no-untyped-call]
@@ -68,10 +68,11 @@ def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
     return settings.model_copy(update={**changes, "config": {**config, **settings.config}})
 
 
-def _other(section: str, key: str, resource: object, expected: str) -> str:
+def _other(section: str, key: str, resource: object, expected: str) -> ConfigurationError:
     if resource is None:
-        return f"{section}.resource is {key}, a resource of a Dagster deployment, and there is none here"
-    return f"{section}.resource is {key}, which is to be {expected} and is a {type(resource).__name__}"
+        return lacks_deployment(section, key)
+    kind = type(resource).__name__
+    return ConfigurationError(f"{section}.resource is {key}, which is to be {expected} and is a {kind}")
 
 
 def _refused(settings: StoreSettings, what: str, instead: str) -> str:

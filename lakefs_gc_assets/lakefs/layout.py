@@ -202,7 +202,7 @@ _VALUES[np.frombuffer(XID_ALPHABET.encode(), np.uint8)] = np.arange(32, dtype=np
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What `Name` says of one, for whole columns: layout, slice (or null), window, time of issue (or null).
+    """The names of a column of addresses: layout, slice (or null), window and time of issue (or null) of each.
 
     Times are microseconds since 1970-01-01 UTC, as Arrow keeps them.
     """
