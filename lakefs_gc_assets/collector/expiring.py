@@ -23,8 +23,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
-from lakefs_gc_assets.storage.objects import delete_all, keys_below
+from lakefs_gc_assets.storage.interface import ObjectStore, delete_all, get_if_there, keys_below
 
 _FOLDERS_BEFORE_FACTS = ("range_sizes", "range_hashes", "head_ranges", "named_ranges")
 """Where runs of earlier versions recorded what ranges and metaranges hold."""

@@ -67,8 +67,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit, Repository
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
-from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
-from lakefs_gc_assets.storage.objects import keys_below
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, keys_below
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector import past_runs
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates

@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live import hidden, known_live
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.settings import SweepMode
-from lakefs_gc_assets.storage import objects
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.simulation import other_writers, ruling, versioning, writers
 from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked, settings
 from lakefs_gc_assets_tests.simulation.bucket import DeleteFaults
@@ -156,7 +156,7 @@ def deterministic(seed: int) -> Iterator[None]:
 def _with_threads() -> tuple[ModuleType, ...]:
     """Modules of the run that make several calls at once."""
     names = [found.name for found in pkgutil.walk_packages(collector.__path__, f"{collector.__name__}.")]
-    modules = map(import_module, [*names, objects.__name__])
+    modules = map(import_module, [*names, interface.__name__])
     return tuple(module for module in modules if "ThreadPoolExecutor" in vars(module))
 
 

@@ -37,8 +37,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
-from lakefs_gc_assets.storage.objects import read_ahead
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, read_ahead
 
 _log = logging.getLogger(__name__)
 

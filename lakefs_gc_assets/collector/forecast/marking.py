@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED,
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
-from lakefs_gc_assets.storage.objects import read_ahead
+from lakefs_gc_assets.storage.interface import read_ahead
 
 Words = npt.NDArray[np.uint64]
 

@@ -28,8 +28,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch
-from lakefs_gc_assets.storage.objects import read_ahead
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch, read_ahead
 
 T = TypeVar("T")
 _SAMPLED_FILES = 5

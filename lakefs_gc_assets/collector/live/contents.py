@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import ObjectArchived
-from lakefs_gc_assets.storage import objects as digests
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 CANDIDATES_LOOKED_AT = 1_000_000
@@ -314,8 +314,8 @@ def _tells_the_truth(step: Step[R], rows: R) -> bool:
     engine = step.engine
     sampled = sorted(engine.collect(engine.map_batches(rows, _sample, _SAMPLED)).to_pylist(), key=_as_sampled)[:_SAMPLE]
     small = [row for row in sampled if row["size"] <= _SAMPLED_BYTES] or sampled[:_LARGE_SAMPLE]
-    readable = [(row["key"], row["md5"]) for row in small if row["size"] <= digests.LARGEST_READ]
-    trusted = len(readable) == len(small) and digests.are_digests(step.repository.store, readable)
+    readable = [(row["key"], row["md5"]) for row in small if row["size"] <= interface.LARGEST_READ]
+    trusted = len(readable) == len(small) and interface.are_digests(step.repository.store, readable)
     if sampled and not trusted:
         step.log("what the store tells as MD5 of objects is something else, or cannot be verified: it is not used")
     return trusted
@@ -352,7 +352,7 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
         largest, taken = 2**bits - 1, taken + amount
     if taken:
         step.log(f"{taken:,} bytes are read: the store does not tell the MD5 of objects")
-    return min(largest, digests.LARGEST_READ), taken
+    return min(largest, interface.LARGEST_READ), taken
 
 
 def _count_unknown(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -361,7 +361,7 @@ def _count_unknown(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")]
         for size, md5, looked_at in zip(*columns, strict=True):
-            if looked_at and 0 < size <= digests.LARGEST_READ and not (trusted and md5):
+            if looked_at and 0 < size <= interface.LARGEST_READ and not (trusted and md5):
                 amounts[size.bit_length()] = amounts.get(size.bit_length(), 0) + size
     if amounts:
         columns = [pa.array(amounts.keys(), pa.int64()), pa.array(amounts.values(), pa.int64())]
@@ -377,7 +377,7 @@ def _digest(
         if trusted and md5:
             return md5, False
         try:
-            return (digests.content_digest(opener.open(), key) if looked_at and 0 < size <= largest else None), False
+            return (interface.content_digest(opener.open(), key) if looked_at and 0 < size <= largest else None), False
         except ObjectArchived:
             return None, True
 

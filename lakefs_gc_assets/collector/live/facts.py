@@ -27,8 +27,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts
-from lakefs_gc_assets.storage.objects import delete_all
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts, delete_all
 from lakefs_gc_assets.storage.signing import content_name, is_content_name
 
 ROOT = f"{run_folder.ROOT}facts/"

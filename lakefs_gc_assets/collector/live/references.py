@@ -29,8 +29,7 @@ from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
-from lakefs_gc_assets.storage.objects import read_ahead
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, read_ahead
 
 FILES_AHEAD = 4
 """So many metaranges of a task are asked for at once: most of the time of a small file is that of waiting for it."""

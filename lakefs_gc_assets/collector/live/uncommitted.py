@@ -28,8 +28,7 @@ from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderVio
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, fetch, head_if_there
-from lakefs_gc_assets.storage.objects import delete_all, keys_below
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, delete_all, fetch, head_if_there, keys_below
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 32

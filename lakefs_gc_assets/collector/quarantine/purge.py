@@ -47,8 +47,7 @@ from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, requ
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore
-from lakefs_gc_assets.storage.objects import delete_all, keys_below
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, delete_all, keys_below
 
 _BEGUN = "purging/"
 """Folder of the files that list batches about to be deleted; lakeFS makes no address that begins so."""

@@ -37,7 +37,7 @@ from lakefs_gc_assets.errors import (
     OrderViolation,
     StorageError,
 )
-from lakefs_gc_assets.storage import objects
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     CopiesObjects,
@@ -268,9 +268,9 @@ def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
     """True if two objects of one size are known to have the same content."""
     if one.etag is not None and one.etag == other.etag:
         return True
-    if one.size > objects.LARGEST_READ:
+    if one.size > interface.LARGEST_READ:
         return False
-    checksums = objects.content_digest(store, one.key), objects.content_digest(store, other.key)
+    checksums = interface.content_digest(store, one.key), interface.content_digest(store, other.key)
     return checksums[0] is not None and checksums[0] == checksums[1]
 
 

@@ -14,8 +14,7 @@ from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
-from lakefs_gc_assets.storage.objects import keys_below
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, keys_below
 
 FORMAT_VERSION = 3
 NAME_FORMAT_VERSION = 1

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, StorageError
-from lakefs_gc_assets.storage import objects
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _SMALL = 65_536
@@ -84,7 +84,7 @@ def add(
 def _copied(store: ObjectStore, source: str, target: str) -> bool:
     """Copies a file where the store can: it may be a file system without hard links."""
     try:
-        objects.copy(store, source, target)
+        interface.copy(store, source, target)
     except StorageError:
         return False
     return True

@@ -21,7 +21,7 @@ from lakefs_gc_assets.errors import ObjectArchived
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage import objects as digests
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectFacts
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -272,7 +272,7 @@ def test_a_checksum_that_one_candidate_has_is_still_in_doubt_where_another_has_n
 def test_objects_that_are_too_large_to_be_read_leave_the_bytes_to_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(digests, "LARGEST_READ", 7)
+    monkeypatch.setattr(interface, "LARGEST_READ", 7)
     monkeypatch.setattr(contents, "READ_BYTES", 2 * 7)
     for content in (b"content", b"too large"):
         world.commit(content.decode(), content)
@@ -493,7 +493,7 @@ def test_bytes_that_candidates_left_are_for_committed_objects(
 @pytest.mark.usefixtures("all_looked_at")
 @pytest.mark.parametrize(("largest", "read"), [(7, True), (6, False)])
 def test_objects_are_read_up_to_a_size(world: World, monkeypatch: pytest.MonkeyPatch, largest: int, read: bool) -> None:
-    monkeypatch.setattr(digests, "LARGEST_READ", largest)
+    monkeypatch.setattr(interface, "LARGEST_READ", largest)
     committed = world.commit("p", b"content", encrypted=True)
     candidate = world.candidate("x", b"garbage", encrypted=True)
 
@@ -569,7 +569,7 @@ class TestSampleOfWhatTheStoreTells:
         assert {key for key in world.store.read if "committed" not in key} == set(names[:2])
 
     def test_is_read_up_to_a_size(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(digests, "LARGEST_READ", 7)
+        monkeypatch.setattr(interface, "LARGEST_READ", 7)
         world.commit("p", b"content")
         garbage = world.candidate("garbage", b"garbage")
         left, found = world.clear()
@@ -577,7 +577,7 @@ class TestSampleOfWhatTheStoreTells:
         assert not any("is not used" in line for line in world.lines)
 
     def test_that_is_too_large_to_be_read_proves_nothing(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(digests, "LARGEST_READ", 6)
+        monkeypatch.setattr(interface, "LARGEST_READ", 6)
         world.commit("p", b"content")
         staged = world.candidate("copy", b"content", staged_at="p")
         garbage = world.candidate("garbage", b"garbage")
@@ -879,9 +879,9 @@ class TestSamples:
     def test_what_is_read_decides(self, tmp_path: Path) -> None:
         store = LocalStore(tmp_path)
         store.put("a", b"a")
-        assert digests.are_digests(store, [("a", md5(b"a")), ("gone", md5(b"b"))])
-        assert not digests.are_digests(store, [("a", md5(b"b"))])
+        assert interface.are_digests(store, [("a", md5(b"a")), ("gone", md5(b"b"))])
+        assert not interface.are_digests(store, [("a", md5(b"b"))])
 
     def test_what_is_gone_is_no_proof(self, tmp_path: Path) -> None:
-        assert not digests.are_digests(LocalStore(tmp_path), [("gone", md5(b"b"))])
-        assert not digests.are_digests(LocalStore(tmp_path), [])
+        assert not interface.are_digests(LocalStore(tmp_path), [("gone", md5(b"b"))])
+        assert not interface.are_digests(LocalStore(tmp_path), [])

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.spark.engine import SparkEngine
-from lakefs_gc_assets.storage import objects
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets_tests.collector.made_steps import made_step
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, replays
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
@@ -192,8 +192,8 @@ def test_etags_that_are_no_digests_do_not_hide_a_staged_object(head: Head) -> No
     [
         (2 * 1024 * 1024, True, "digest"),
         (2 * 1024 * 1024, False, "digest"),
-        (objects.LARGEST_READ + 1, True, None),
-        (objects.LARGEST_READ + 1, False, None),
+        (interface.LARGEST_READ + 1, True, None),
+        (interface.LARGEST_READ + 1, False, None),
     ],
 )
 def test_large_objects_are_no_reason_to_believe_etags(

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, ObjectArchived, StorageError
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage import objects
+from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -302,7 +302,7 @@ class TestWhatIsToldOfARestoration:
                 return replace(super().head(key), etag=None)
 
         size = len(ALL[KEYS[0]])
-        monkeypatch.setattr(objects, "LARGEST_READ", size + left_to_read)
+        monkeypatch.setattr(interface, "LARGEST_READ", size + left_to_read)
         moving.quarantine(moving.store, KEYS[:1])
         moving.store.put(KEYS[0], ALL[KEYS[0]] if same else b"x" * size)
         ((_, fate, why),) = self.told(moving, WithoutEtags(moving.store))
