@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -181,7 +181,7 @@ class Run:
         if name not in FRAMES:
             raise CollectionError(f"there is no frame {name!r}: there are {', '.join(FRAMES)}")
         store = self._opener.open()
-        manifest = history.read_manifest(store, name, self.id)
+        manifest = earlier_runs.read_manifest(store, name, self.id)
         return Table.from_stored(StoredFrame(FRAMES[name], manifest, self._opener))
 
 
@@ -205,7 +205,7 @@ class Repository:
     def run(self, run_id: str = LATEST) -> Run:
         """A run by its id, or the newest finished one. Raises CollectionError if there is none."""
         if run_id == LATEST:
-            return Run(history.newest_run(self._opener.open()), self._opener)
+            return Run(earlier_runs.newest_run(self._opener.open()), self._opener)
         if all(run.id != run_id for run in self.runs()):
             raise CollectionError(f"there is no run {run_id} in {self.storage_namespace}")
         return Run(run_id, self._opener)

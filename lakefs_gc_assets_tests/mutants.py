@@ -36,8 +36,7 @@ PACKAGE, TESTS = Path("lakefs_gc_assets"), Path("lakefs_gc_assets_tests")
 WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
-    "collector": "expiring gap_check guards lock make_step repository run step",
-    "collector/earlier": "earlier_runs history",
+    "collector": "earlier_runs expiring gap_check guards lock make_step repository run step",
     "collector/frame": "manifest receipts",
     "collector/engine": "local",
     "collector/incremental": "checkpoint checkpoint_writer planning",

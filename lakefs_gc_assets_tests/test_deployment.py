@@ -16,7 +16,7 @@ import yaml
 
 from lakefs_gc_assets.cli.metrics import HELP
 from lakefs_gc_assets.collector.frame.frames import STEPS
-from lakefs_gc_assets.collector.records.statistics import RunStatistics, meanings
+from lakefs_gc_assets.collector.records.outcomes import RunStatistics, meanings
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.settings import EMRServerlessSettings

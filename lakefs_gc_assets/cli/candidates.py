@@ -25,7 +25,7 @@ from lakefs_gc_assets.cli.common import (
     open_repository,
     progress_unless,
 )
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
@@ -147,7 +147,7 @@ def write_frame(
 
 def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredFrame[Any]:
     """A frame of a run. Raises CollectionError where there is no such run, or the frame is missing."""
-    manifest = history.read_manifest(repository.store, frame, run_id)
+    manifest = earlier_runs.read_manifest(repository.store, frame, run_id)
     return StoredFrame(FRAMES[frame], manifest, repository.opener)
 
 
@@ -266,5 +266,5 @@ def candidates(
     order = _order(shown)
     opened = open_repository(loaded_configuration(file, repository))
     columns = _GROUP_COLUMNS if isinstance(order, Groups) else _COLUMNS
-    stored = stored_frame(opened, "candidates", run_id or history.newest_run(opened.store))
+    stored = stored_frame(opened, "candidates", run_id or earlier_runs.newest_run(opened.store))
     progress_unless(quiet)(write_frame(stored, columns, form, out, order))

@@ -24,7 +24,7 @@ from lakefs_gc_assets.cli.common import (
     open_repository,
     progress_unless,
 )
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs
 
 _COLUMNS = (
     TextColumn("decided_at", 20),
@@ -53,5 +53,5 @@ def deleted(
     """
     require_file(form, out)
     opened = open_repository(loaded_configuration(file, repository))
-    stored = stored_frame(opened, "deleted_report", run_id or history.newest_run(opened.store, sweeps=True))
+    stored = stored_frame(opened, "deleted_report", run_id or earlier_runs.newest_run(opened.store, sweeps=True))
     progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out))

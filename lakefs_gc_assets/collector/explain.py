@@ -17,8 +17,8 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier import history
-from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.work import merge, work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -269,12 +269,12 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
     """
     store, listed_by = repository.store, None
     try:
-        run_id = history.newest_run(store)
+        run_id = earlier_runs.newest_run(store)
         plan = plans.read(store, run_id)
         if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
             return None, IdSet()
-        committed = history.read_manifest(store, COMMITTED_DF.name, run_id)
-        not_committed = history.read_manifest(store, NOT_COMMITTED_DF.name, run_id)
+        committed = earlier_runs.read_manifest(store, COMMITTED_DF.name, run_id)
+        not_committed = earlier_runs.read_manifest(store, NOT_COMMITTED_DF.name, run_id)
         issued_at = layout.parse(key).issued_at
         if issued_at is None or layout.as_datetime(issued_at) - repository.skew <= committed.span.ended_at:
             if _has(repository, plan, CANDIDATES_DF, key):
@@ -292,7 +292,7 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
 def _has(repository: OpenRepository, plan: Plan, frame: Frame[Any], key: str) -> bool:
     """True if a frame of a run has the address."""
     windows = (_window(key, plan.slice_window), OTHER_WINDOW)
-    for file in history.read_manifest(repository.store, frame.name, plan.run_id).files:
+    for file in earlier_runs.read_manifest(repository.store, frame.name, plan.run_id).files:
         if file.slice_window in windows:
             rows = files.read_file(repository.store, file, frame.schema, ["address"], frame.added)
             if pc.any(pc.equal(rows.column("address"), key)).as_py():
@@ -445,9 +445,9 @@ def _judge(step: Step[ArrowRows], stored: ObjectFacts, heads: dict[str, str]) ->
     if not listed.num_rows:
         return None, None
     rows = engine.table(pa.Table.from_batches([listed]))
-    is_multipart = pc.any(history.is_multipart(listed)).as_py()
-    earlier = history.read_sightings(step, now) if is_multipart else engine.table(SIGHTINGS.empty_table())
-    kept = _keep_because(step, rows, history.select_old_enough(engine, earlier, now), heads)
+    is_multipart = pc.any(earlier_runs.is_multipart(listed)).as_py()
+    earlier = earlier_runs.read_sightings(step, now) if is_multipart else engine.table(SIGHTINGS.empty_table())
+    kept = _keep_because(step, rows, earlier_runs.select_old_enough(engine, earlier, now), heads)
     if kept != Kept.YOUNG:
         return kept, None
     when_old = replace(step, plan=replace(step.plan, cutoff=datetime.max.replace(tzinfo=UTC)))

@@ -16,8 +16,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.earlier.history import DELETIONS, deleted_before, deletions
+from lakefs_gc_assets.collector.earlier_runs import DELETIONS, EarlierRuns, deleted_before, deletions
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.files import StoredFrame

@@ -30,10 +30,9 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict
-from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
-from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, GuardTripped
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings

@@ -17,10 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import gap_check, guards
-from lakefs_gc_assets.collector.earlier import earlier_runs, history
-from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
-from lakefs_gc_assets.collector.earlier.history import restored_before
+from lakefs_gc_assets.collector import earlier_runs, gap_check, guards
+from lakefs_gc_assets.collector.earlier_runs import branch_baseline, restored_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -312,7 +310,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     manifest.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
     step.require_attempt(listed, uncommitted, committed)
     engine = step.engine
-    earlier = history.read_sightings(step, listed.manifest.span.started_at)
+    earlier = earlier_runs.read_sightings(step, listed.manifest.span.started_at)
     find_gap = partial(gap_check.find_gap, step, listed, uncommitted, committed)
     etags = partial(listed.rows, engine, "address", "size", "etag")
     heads = committed.figures.heads
@@ -327,7 +325,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, record_heads=True),
         ) as chosen:
             unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
-            history.keep_sightings(
+            earlier_runs.keep_sightings(
                 step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at
             )
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))

@@ -16,9 +16,9 @@ from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.outcomes import declarations
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.records.statistics import declarations
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step

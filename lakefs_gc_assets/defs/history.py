@@ -16,10 +16,17 @@ import dagster as dg
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import (
+    BYTES,
+    OBJECTS,
+    SECONDS,
+    Figure,
+    RunStatistics,
+    declarations,
+    size,
+)
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.records.statistics import BYTES, OBJECTS, SECONDS, Figure, RunStatistics, declarations
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import launching

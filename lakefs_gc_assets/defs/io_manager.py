@@ -9,13 +9,12 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page.facts import trace
-from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.records.statistics import declarations
+from lakefs_gc_assets.collector.records.outcomes import declarations, size
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.failures import between_steps, readable
 from lakefs_gc_assets.defs.history import forget_unused
@@ -98,7 +97,7 @@ class FrameIOManager(dg.IOManager):
             )
         repository = self.collector.open_to_read()
         cells = _cells(context)
-        run_id = self.collector.require_run(*selected(cells)) if cells else history.newest_run(repository.store)
+        run_id = self.collector.require_run(*selected(cells)) if cells else earlier_runs.newest_run(repository.store)
         frame = FRAMES[context.asset_key.path[-1]]
         stored = StoredFrame.from_run(repository.store, repository.opener, run_id, frame)
         if cells:

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field, create_model
 
-from lakefs_gc_assets.collector.earlier import earlier_runs
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.frame.slices import select_windows
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans

@@ -33,8 +33,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     find_counts,
     keep_counts,
 )
-from lakefs_gc_assets.collector.records.outcomes import Amount, size
-from lakefs_gc_assets.collector.records.statistics import Figure
+from lakefs_gc_assets.collector.records.outcomes import Amount, Figure, size
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.partitions import location_of

@@ -12,8 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import gap_check, run
-from lakefs_gc_assets.collector.earlier import earlier_runs
+from lakefs_gc_assets.collector import earlier_runs, gap_check, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts

@@ -16,9 +16,8 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import lock, reporting, run
-from lakefs_gc_assets.collector.earlier import history
-from lakefs_gc_assets.collector.earlier.history import deleted_before
+from lakefs_gc_assets.collector import earlier_runs, lock, reporting, run
+from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
@@ -352,7 +351,7 @@ def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
     engine, listed_at = LocalEngine(), moment(START)
     seen = {"a": listed_at - timedelta(minutes=1), "b": listed_at - timedelta(days=30)}
     columns = {"address": pa.array(seen), "first_listed_at": pa.array(seen.values(), TIME)}
-    rows = history.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)
+    rows = earlier_runs.select_old_enough(engine, engine.table(pa.table(columns)), listed_at)
     assert engine.collect(rows).column("address").to_pylist() == ["b"]
 
 

@@ -18,9 +18,8 @@ from pydantic.fields import FieldInfo
 from lakefs_gc_assets.cli import COMMANDS
 from lakefs_gc_assets.cli.group import MEANINGS
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
-from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.records.outcomes import Kept, RunStatistics, declarations, meanings
 from lakefs_gc_assets.collector.records.report import FORMAT_VERSION, Checkpoint, Ending, Report
-from lakefs_gc_assets.collector.records.statistics import RunStatistics, declarations, meanings
 from lakefs_gc_assets.configuration_file import schema
 from lakefs_gc_assets.defs.history import EVENT_FIGURES, EVENT_NAMES
 from lakefs_gc_assets.settings import Configuration

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.earlier import earlier_runs
+from lakefs_gc_assets.collector import earlier_runs, lock
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest

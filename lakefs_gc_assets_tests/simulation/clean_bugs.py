@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector import guards, lock, run
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs, guards, lock, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -108,7 +107,7 @@ def subtracting(
 
         unreferenced = engine.without(not_committed.rows(engine), uncommitted.rows(engine, "address"), count=1)
         rows = engine.map_batches(unreferenced, changed, LISTED)
-        seen = history.select_old_enough(engine, earlier, listed.manifest.span.started_at)
+        seen = earlier_runs.select_old_enough(engine, earlier, listed.manifest.span.started_at)
         return engine.kept_because(rows, step.plan.cutoff, step.plan.windows, sighted(step, rows) if sighted else seen)
 
     return subtract

@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector import lock, make_step
-from lakefs_gc_assets.collector.earlier import earlier_runs, history
+from lakefs_gc_assets.collector import earlier_runs, lock, make_step
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import RECEIPTS
 from lakefs_gc_assets.collector.incremental import planning
@@ -271,7 +270,10 @@ DAMAGE_BUGS = {
         "optimized", "/pending/slice_window", Damage.OTHER_BYTES, replaced((planning, "require_files", ignored))
     ),
     "a damaged file of what was deleted ends runs": DamageBug(
-        "following", "/deleted_report/slice_window", Damage.CUT, replaced((history, "_read_reported", _read_and_raise))
+        "following",
+        "/deleted_report/slice_window",
+        Damage.CUT,
+        replaced((earlier_runs, "_read_reported", _read_and_raise)),
     ),
     "damaged receipts end runs": DamageBug(
         *("following", "/receipts/", Damage.OTHER_BYTES),

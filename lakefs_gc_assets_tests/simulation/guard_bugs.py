@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import gap_check, guards, make_step, run
-from lakefs_gc_assets.collector.earlier import earlier_runs, history
+from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, make_step, run
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -397,7 +396,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _GUARDS.test_what_an_older_run_deleted_since_the_listing_is_left_out,
     ),
     "multipart seen a moment ago": TestedBug(
-        replaced((history, "MULTIPART_SIGHTING_SECONDS", 0)),
+        replaced((earlier_runs, "MULTIPART_SIGHTING_SECONDS", 0)),
         tests.test_what_was_uploaded_in_parts_was_seen_long_before_the_listing,
     ),
     # Waits, and how long a recheck is believed.

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs, run
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, FRAMES, LISTED, PROVISIONAL_DF, SIGHTINGS, STEPS
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.live import current
@@ -49,7 +48,7 @@ def observing() -> Iterator[None]:
         wrap(run, "ask_committed", _knows_commits)
         wrap(current, "define_live", _defines)
         wrap(listing, "define_live", _defines)
-        wrap(history, "select_old_enough", _sights)
+        wrap(earlier_runs, "select_old_enough", _sights)
         wrap(run, "subtract_live", _subtracts)
         wrap(run, "mark", _marks)
         wrap(passes, "find_live_again", _rechecks)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.earlier.history import deleted_before
+from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier.history import deleted_before
+from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.records.outcomes import Outcome, Why
-from lakefs_gc_assets.collector.records.statistics import ADDRESSES, BYTES, OBJECTS
+from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS, Outcome, Why
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")

@@ -31,7 +31,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier.history import deleted_before
+from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier.earlier_runs import EarlierRuns
+from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import folders, windows_of
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints

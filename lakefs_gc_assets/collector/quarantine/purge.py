@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier.earlier_runs import count_branches
+from lakefs_gc_assets.collector.earlier_runs import count_branches
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS

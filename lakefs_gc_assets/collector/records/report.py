@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, size
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.records.statistics import RunStatistics
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there

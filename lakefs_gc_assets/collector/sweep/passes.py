@@ -26,7 +26,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier.history import deleted_since
+from lakefs_gc_assets.collector.earlier_runs import deleted_since
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame

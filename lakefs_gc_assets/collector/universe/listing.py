@@ -25,7 +25,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier.history import deleted_before
+from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows

@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.earlier import history
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -66,7 +66,7 @@ def subtract_live(
     engine = step.engine
     staged: tuple[StoredFrame[Any], ...] = (uncommitted, *_provisional(step, committed))
     live = [frame.rows(engine, "address") for frame in staged]
-    sighted = history.select_old_enough(engine, earlier, listed.manifest.span.started_at)
+    sighted = earlier_runs.select_old_enough(engine, earlier, listed.manifest.span.started_at)
     return subtract(
         step, not_committed.rows(engine), live, sighted, not_committed.count + sum(frame.count for frame in staged)
     )

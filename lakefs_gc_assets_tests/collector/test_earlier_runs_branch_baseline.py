@@ -4,9 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier import earlier_runs
-from lakefs_gc_assets.collector.earlier.earlier_runs import branch_baseline
+from lakefs_gc_assets.collector import earlier_runs, guards
+from lakefs_gc_assets.collector.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span

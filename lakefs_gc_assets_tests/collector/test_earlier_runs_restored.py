@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.earlier import history
-from lakefs_gc_assets.collector.earlier.history import restored_before
+from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.earlier_runs import restored_before
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -54,9 +54,9 @@ def test_where_nothing_ever_came_back_one_call_tells_so(
 
 
 def test_too_many_are_not_told(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST", 1)
+    monkeypatch.setattr(earlier_runs, "MOST_RESTORED", 1)
     assert told_nothing(restored_before(opened.store, "another"))
-    monkeypatch.setattr(history, "MOST", 2)
+    monkeypatch.setattr(earlier_runs, "MOST_RESTORED", 2)
     assert sorted(restored_before(opened.store, "another").to_pylist()) == ["data/a", "data/c"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.earlier import earlier_runs, history
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import LISTED, SIGHTINGS, SIGHTINGS_DF, NoFigures
@@ -124,7 +124,7 @@ class Repository:
         return step.plan.run_id
 
     def read(self, before: datetime, step: Step[ArrowRows] | None = None) -> dict[str, datetime]:
-        rows = history.read_sightings(step or self.step(timedelta()), before)
+        rows = earlier_runs.read_sightings(step or self.step(timedelta()), before)
         return {row["address"]: row["first_listed_at"] for row in self.engine.collect(rows).to_pylist()}
 
     def rows(self, **etags: str | None) -> ArrowRows:
@@ -214,7 +214,7 @@ def test_an_hour_to_the_microsecond_before_the_listing_is_old_enough(repository:
     ]
     schema = pa.schema([SIGHTINGS.field("address"), SIGHTINGS.field("first_listed_at")])
     table = repository.engine.table(pa.Table.from_pylist(rows, schema=schema))
-    found = history.select_old_enough(repository.engine, table, began)
+    found = earlier_runs.select_old_enough(repository.engine, table, began)
     assert repository.engine.collect(found).column("address").to_pylist() == ["before", "at"]
 
 
@@ -223,8 +223,8 @@ class TestOwnSightings:
         repository.sighted(5 * HOUR, a=NOW - 5 * HOUR)
         step = repository.step(HOUR)
         rows = repository.rows(a=PARTS, b=PARTS, whole=PARTS[:32], none=None)
-        earlier = history.read_sightings(step, NOW - HOUR)
-        history.keep_sightings(step, rows, earlier, NOW - HOUR)
+        earlier = earlier_runs.read_sightings(step, NOW - HOUR)
+        earlier_runs.keep_sightings(step, rows, earlier, NOW - HOUR)
         assert step.stored(SIGHTINGS_DF).table().sort_by("address").to_pylist() == [
             {"address": "data/a", "slice_window": "other", "first_listed_at": NOW - 5 * HOUR},
             {"address": "data/b", "slice_window": "other", "first_listed_at": NOW - HOUR},
@@ -232,6 +232,6 @@ class TestOwnSightings:
 
     def test_are_an_empty_frame_where_nothing_was_uploaded_in_parts(self, repository: Repository) -> None:
         step = repository.step(HOUR)
-        history.keep_sightings(step, None, history.read_sightings(step, NOW), NOW)
+        earlier_runs.keep_sightings(step, None, earlier_runs.read_sightings(step, NOW), NOW)
         frame = step.stored(SIGHTINGS_DF)
         assert (frame.count, frame.manifest.files, frame.figures) == (0, (), NoFigures())

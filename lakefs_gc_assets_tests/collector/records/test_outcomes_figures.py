@@ -3,8 +3,8 @@ from dataclasses import fields, replace
 import pytest
 
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
+from lakefs_gc_assets.collector.records.outcomes import RunStatistics, declarations
 from lakefs_gc_assets.collector.records.report import describe
-from lakefs_gc_assets.collector.records.statistics import RunStatistics, declarations
 from lakefs_gc_assets_tests.collector.page.stored_runs import BYTES, COUNTS
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 

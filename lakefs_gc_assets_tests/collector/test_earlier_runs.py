@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lakefs_gc_assets.collector.earlier import earlier_runs
-from lakefs_gc_assets.collector.earlier.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
+from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import SIGHTINGS_DF, STEPS, NoFigures
 from lakefs_gc_assets.collector.frame.manifest import Span

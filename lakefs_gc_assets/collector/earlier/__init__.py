@@ -1,1 +1,0 @@
-"""Earlier runs of a repository: which there were, what they deleted and what they saw."""
