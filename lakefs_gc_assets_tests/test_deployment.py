@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,44 @@ def test_every_alert_has_a_section_about_what_to_do() -> None:
     assert re.findall(r"^### (LakefsGc\w+)$", page, re.MULTILINE) == alerts
     for rule in group["rules"]:
         assert rule["annotations"]["runbook"] == f"docs/how-to/monitoring.md#{rule['alert'].lower()}"
+
+
+def test_every_alert_is_tried_where_it_fires_and_where_it_does_not() -> None:
+    [group] = yaml.safe_load((FOLDER / "prometheus-alerts.yaml").read_text())["groups"]
+    tried = {
+        (case["alertname"], bool(case["exp_alerts"]))
+        for test in yaml.safe_load((FOLDER / "prometheus-alerts-test.yaml").read_text())["tests"]
+        for case in test["alert_rule_test"]
+    }
+    assert tried == {(rule["alert"], fires) for rule in group["rules"] for fires in (True, False)}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("promtool") is None,
+    reason="there is no promtool: go install github.com/prometheus/prometheus/cmd/promtool@v0.316.0, in six minutes",
+)
+def test_alerts_fire_as_prometheus_evaluates_them(tmp_path: Path) -> None:
+    """Panels are read as rules, which says that Prometheus can read their expressions."""
+    rules = [{"record": f"panel:{number}", "expr": panel} for number, panel in enumerate(expressions().values())]
+    panels = tmp_path / "panels.yaml"
+    panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    for command in (
+        ["check", "rules", "--lint=all", "--lint-fatal", str(FOLDER / "prometheus-alerts.yaml"), str(panels)],
+        ["test", "rules", str(FOLDER / "prometheus-alerts-test.yaml")],
+    ):
+        ended = subprocess.run(["promtool", *command], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.slow
+def test_the_manifest_has_no_field_that_kubernetes_does_not_know() -> None:
+    tool = [sys.executable, "-m", "uv", "tool", "run", "--from", "kubernetes-validate==1.37.0", "kubernetes-validate"]
+    if subprocess.run([*tool, "--version"], capture_output=True).returncode:
+        pytest.skip("kubernetes-validate cannot be installed here")
+    ended = subprocess.run([*tool, "--strict", str(FOLDER / "kubernetes.yaml")], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert (ended.stdout + ended.stderr).count(" passed for ") == len(manifest())
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
