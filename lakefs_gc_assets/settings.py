@@ -252,8 +252,8 @@ class CollectionSettings(Settings):
     wait_before_recheck_seconds: float = Field(
         default=600,
         ge=0,
-        description="A sweep rechecks what is live at the earliest this long after the listing: what a server left out "
-        "of its first answers for some minutes it names then.",
+        description="A sweep rechecks what is live at the earliest this long after the mark read uncommitted data: "
+        "what a server left out of its first answers for some minutes it names then.",
     )
     prepare_timeout_seconds: float = Field(
         default=900,

@@ -464,7 +464,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     if candidates.count:
         heads = step.stored(COMMITTED_DF).figures.heads
         other_repositories.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
-        passes.wait_for_recheck(step, listed.manifest.span.ended_at)
+        passes.wait_for_recheck(step, step.stored(UNCOMMITTED_DF).manifest.span.ended_at)
     remaining, undecided, done = passes.resume(step, candidates)
     yield from done
     if undecided:

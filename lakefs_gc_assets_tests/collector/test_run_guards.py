@@ -583,11 +583,11 @@ class TestRecheck:
             told, options = Faults(), allowing(DRY, max_uncommitted_loss_share=0)
             refused(scene, approved(scene, options, told), "loss of uncommitted data", told)
 
-    def test_it_waits_until_the_listing_is_some_minutes_old(self) -> None:
+    def test_it_waits_until_uncommitted_data_is_some_minutes_old(self) -> None:
         with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
-            listed = step_of(scene).stored(STORE_DF).manifest.span.ended_at
-            assert asked[0] - listed.timestamp() >= SWEEP.wait_before_recheck_seconds
+            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
+            assert asked[0] - prepared.timestamp() >= SWEEP.wait_before_recheck_seconds
 
     def test_a_dump_waits_until_uncommitted_data_is_some_seconds_old(self) -> None:
         with world_of("clean") as scene, noting(commits, "_finished_dump", lambda: scene.world.time.now) as asked:

@@ -404,7 +404,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         passes,
         "wait_for_recheck",
         sweep_candidates,
-        _RECHECK.test_it_waits_until_the_listing_is_some_minutes_old,
+        _RECHECK.test_it_waits_until_uncommitted_data_is_some_minutes_old,
     ),
     "recheck believed from its end": TestedBug(
         replaced((passes, "_deleter", _valid_from_now)),

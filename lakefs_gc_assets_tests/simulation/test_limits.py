@@ -30,6 +30,7 @@ OLD = Step("time", "seconds", (int(30 * HOUR),))
 REPLACED = (Step("w0", "upload_now", (0, 0, 1, 0)), Step("w0", "upload_now", (0, 0, 2, 0)), OLD)
 """The first of two objects at one path is garbage, and old enough."""
 SWEEP = Step("c0", "start", (1, 0, 0, 0))
+UNTIL_PREPARE = Step("c0", "until", (1, 1))
 UNTIL_DUMP = Step("c0", "until", (3, 1))
 UNTIL_CANDIDATES = Step("c0", "until", (6, 1))
 UNTIL_RECHECK = Step("c0", "until", (6, 2))
@@ -181,10 +182,15 @@ class TestServersThatLeaveOutWhatIsStaged:
         with self.blind_for(5 * MINUTE):
             assert played(*self.STEPS).deleted == 0
 
+    def test_so_does_it_where_uncommitted_data_was_prepared_long_after_the_listing(self) -> None:
+        later = (UNTIL_PREPARE, Step("time", "seconds", (int(20 * MINUTE),)), FINISH)
+        with self.blind_for(5 * MINUTE):
+            assert played(*self.STEPS[:-1], *later).deleted == 0
+
     def test_without_that_wait_what_is_staged_is_lost(self) -> None:
         with (
             self.blind_for(5 * MINUTE),
-            mock.patch.object(passes, "wait_for_recheck", lambda step, listed_at: None),
+            mock.patch.object(passes, "wait_for_recheck", lambda step, prepared_at: None),
             pytest.raises(Violation),
         ):
             played(*self.STEPS)

@@ -301,14 +301,15 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
         )
 
 
-def wait_for_recheck(step: Step[R], listed_at: datetime) -> None:
-    """Waits until `collection.wait_before_recheck_seconds` have passed since the end of the listing, given in UTC.
+def wait_for_recheck(step: Step[R], prepared_at: datetime) -> None:
+    """Waits until `collection.wait_before_recheck_seconds` have passed since uncommitted data was complete, in UTC.
 
     Two looks protect better than one only where they are apart: what a server leaves out for a while without saying so
-    it would leave out of both. Where refs cannot be dumped, nothing but this wait lets a commit that is under way end.
+    it would leave out of both. They are looks at uncommitted data: a listing may be hours older than the first of them,
+    where a run was broken off in between. Without a refs dump, nothing but this wait lets a commit under way end.
     """
     clock = step.repository.clock
-    wait = listed_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
+    wait = prepared_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
     if wait > timedelta():
         step.log(f"waiting {wait.total_seconds():.0f} s before the recheck")
         clock.sleep(wait.total_seconds())

@@ -467,7 +467,7 @@ class TestRequireAllDecided:
 
 class TestWaitForRecheck:
     @pytest.mark.parametrize(("ago", "waits"), [(0, [600.0]), (599, [1.0]), (600, []), (9000, [])])
-    def test_until_the_listing_is_old_enough(self, opener: StoreOpener, ago: int, waits: list[float]) -> None:
+    def test_until_uncommitted_data_is_old_enough(self, opener: StoreOpener, ago: int, waits: list[float]) -> None:
         run = Sweeping(opener, wait_before_recheck_seconds=600)
         passes.wait_for_recheck(run.step, NOW - timedelta(seconds=ago))
         assert run.step.repository.clock.now() == NOW + timedelta(seconds=sum(waits))
