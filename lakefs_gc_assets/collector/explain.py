@@ -34,10 +34,9 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
 )
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
-from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES, NAMED_RANGES, name_ranges
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS, METARANGES, NAMED_RANGES, name_ranges
 from lakefs_gc_assets.collector.live.hidden import addresses_at, clear_hidden
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References, find_unnamed
@@ -355,7 +354,7 @@ class _Search:
         """The paths at which metaranges hold the address; those that do not are left out."""
         wanted = IdSet.from_ids(self.known).lacking(id_ for id_ in dict.fromkeys(metarange_ids) if id_)
         named = [*self._named_ranges(repository, wanted)]
-        ranges = [facts_of_metaranges.select_ranges(rows) for rows in (NAMED_RANGES.empty_table(), *named)]
+        ranges = [facts_of_ranges.select_ranges(rows) for rows in (NAMED_RANGES.empty_table(), *named)]
         records = RangeRecords.of_rows(each_once(pa.concat_tables(ranges))).without(self.known)
         self.step.log(f"{len(records):,} ranges of {len(wanted):,} metaranges of {repository.facts.id} may hold it")
         paths = self._paths(repository, records)
@@ -364,7 +363,7 @@ class _Search:
         holding = {range_id for range_id, at in paths.items() if at}
         paths_of: dict[str, tuple[str, ...]] = {}
         for rows in named if holding else ():
-            for metarange_id, range_id in facts_of_metaranges.find_naming(rows, holding):
+            for metarange_id, range_id in facts_of_ranges.find_naming(rows, holding):
                 paths_of[metarange_id] = (*paths_of.get(metarange_id, ()), *paths[range_id])
         return paths_of
 
@@ -374,7 +373,7 @@ class _Search:
         fact_files = known_ranges.find_files(step, METARANGES) if repository is step.repository and unread else []
         for file in fact_files if len(fact_files) < len(unread) else ():
             try:
-                rows = facts_of_metaranges.select_wanted(facts_of_metaranges.read(repository.store, file), unread)
+                rows = facts_of_ranges.select_wanted(facts_of_ranges.read_metaranges(repository.store, file), unread)
             except CorruptFile as damage:
                 step.warn(f"facts about metaranges cannot be used, and these are read: {facts.describe(damage)}")
                 continue
@@ -386,7 +385,7 @@ class _Search:
             return name_ranges(ids[place], place, live_files.metarange(ids[place]))
 
         if ids:
-            yield merge(work_ahead(name, range(len(ids)), _READERS), facts_of_metaranges.join_runs, ROWS_MERGED)
+            yield merge(work_ahead(name, range(len(ids)), _READERS), facts_of_ranges.join_runs, ROWS_MERGED)
 
     def unnamed(self) -> tuple[UnnamedRange, ...]:
         """The ranges that hold the address and count though no active commit has them; to be asked for last."""

@@ -14,8 +14,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.explain import Decision, Explanation, explain
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import known_ranges
-from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept

@@ -34,8 +34,7 @@ from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.live import facts, uncommitted
 from lakefs_gc_assets.collector.live.current import ask_committed, define_live
-from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.lock import Lock

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.live import facts, known_ranges
-from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
-from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
+from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES, SIZES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
-from lakefs_gc_assets.collector.live import facts_of_metaranges, facts_of_ranges, uncommitted
+from lakefs_gc_assets.collector.live import facts_of_ranges, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.stored import records_json
@@ -23,8 +23,8 @@ from lakefs_gc_assets_tests.collector import test_guards, test_reporting_checkin
 from lakefs_gc_assets_tests.collector.frame import test_manifest, test_manifest_order
 from lakefs_gc_assets_tests.collector.incremental import test_planning_base_run
 from lakefs_gc_assets_tests.collector.live import (
-    test_facts_of_metaranges,
     test_facts_of_ranges,
+    test_facts_of_ranges_metaranges,
     test_uncommitted,
     test_uncommitted_preparations,
 )
@@ -79,7 +79,8 @@ def _without_a_range(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 _notes_with_a_range_left_out = _with_store(
-    test_facts_of_metaranges.TestDamage().test_rows_that_do_not_fit_what_was_noted_of_each_metarange, _without_a_range
+    test_facts_of_ranges_metaranges.TestDamage().test_rows_that_do_not_fit_what_was_noted_of_each_metarange,
+    _without_a_range,
 )
 
 
@@ -91,13 +92,15 @@ INNER_BUGS: dict[str, TestedBug] = {
         ),
     ),
     "notes of metaranges put as they are": TestedBug(
-        without_call(facts_of_metaranges, "require_whole", facts_of_metaranges.put), _notes_with_a_range_left_out
+        without_call(facts_of_ranges, "require_metaranges_whole", facts_of_ranges.put_metaranges),
+        _notes_with_a_range_left_out,
     ),
     "notes of metaranges believed as they are": TestedBug(
-        without_call(facts_of_metaranges, "require_whole", facts_of_metaranges.read), _notes_with_a_range_left_out
+        without_call(facts_of_ranges, "require_metaranges_whole", facts_of_ranges.read_metaranges),
+        _notes_with_a_range_left_out,
     ),
     "hits in notes of some ranges taken for those of all": TestedBug(
-        without_call(facts_of_ranges, "require_whole", facts_of_ranges.split_sums_and_hits),
+        without_call(facts_of_ranges, "require_all_looked_up", facts_of_ranges.split_sums_and_hits),
         _with_store(test_facts_of_ranges.TestDamage().test_what_is_told_in_part),
     ),
     "live set: committed addresses not looked at": TestedBug(

@@ -21,11 +21,10 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
-from lakefs_gc_assets.collector.live import current, facts, facts_of_metaranges, facts_of_ranges, known_live, references
+from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, known_live, references
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
-from lakefs_gc_assets.collector.live.facts_of_metaranges import NAMED_RANGES
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, look_up_hashes, record_hashes
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES, look_up_hashes, record_hashes
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
@@ -37,7 +36,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
-_join_runs, _look_up_part = facts_of_metaranges.join_runs, known_live._look_up_part
+_join_runs, _look_up_part = facts_of_ranges.join_runs, known_live._look_up_part
 _UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", None)
 
 
@@ -158,10 +157,10 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "other repositories: their metaranges noted": replaced((current, "find_ranges", _note_of_any)),
     "ranges in slices that are not sealed noted": replaced((facts_of_ranges, "are_sealed", _any_slice)),
     "metaranges looked for where runs begin alone": replaced(
-        (facts_of_metaranges, "is_named", lambda is_wanted, first, last: is_wanted[first])
+        (facts_of_ranges, "is_named", lambda is_wanted, first, last: is_wanted[first])
     ),
     "notes that lack a range believed": replaced(
-        (facts_of_metaranges, "join_runs", _join_less), (facts_of_metaranges, "require_whole", ignored)
+        (facts_of_ranges, "join_runs", _join_less), (facts_of_ranges, "require_metaranges_whole", ignored)
     ),
     "notes that lack an address believed": replaced(
         (references, "record_hashes", _record_less), (known_live, "_require_true", ignored)

@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactsFolder
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, LOOKED_UP, SUMS
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HASHES_LOOKED_UP, SUMS
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -124,7 +124,7 @@ def _look_up_part(
     """
     hashes = HashSet.from_hashes(part)
     look_up = partial(_look_up, step.repository.opener, step.repository.namespace.uri, named, sealed, hashes)
-    looked_up = known_ranges.look_up_files(step, HASHES, files, look_up, LOOKED_UP)
+    looked_up = known_ranges.look_up_files(step, HASHES, files, look_up, HASHES_LOOKED_UP)
     return facts_of_ranges.split_sums_and_hits(looked_up, hashes)
 
 

@@ -14,10 +14,16 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import spread, spread_by_weight, work_ahead
-from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, facts_of_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactsFolder
-from lakefs_gc_assets.collector.live.facts_of_metaranges import LOOKED_UP, METARANGES, NAMED_RANGES
-from lakefs_gc_assets.collector.live.facts_of_ranges import HAS_SIZES, HASHES, SIZES
+from lakefs_gc_assets.collector.live.facts_of_ranges import (
+    HAS_SIZES,
+    HASHES,
+    METARANGES,
+    METARANGES_LOOKED_UP,
+    NAMED_RANGES,
+    SIZES,
+)
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -103,18 +109,20 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     look_up = partial(_look_up_metaranges, step.repository.opener, IdSet(metarange_ids))
-    looked_up = look_up_files(step, METARANGES, find_files(step, METARANGES), look_up, LOOKED_UP, _VALUES_OF_A_ROW)
+    looked_up = look_up_files(
+        step, METARANGES, find_files(step, METARANGES), look_up, METARANGES_LOOKED_UP, _VALUES_OF_A_ROW
+    )
     known = IdSet(looked_up.filter(pc.is_null(looked_up.column("min_key"))).column("id").to_pylist())
     unread = known.lacking(metarange_ids)
     if known:
         step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
     read = references.range_records(unread, own_folder(step, METARANGES).key)
-    rows = pa.concat_tables([facts_of_metaranges.select_ranges(looked_up), read.rows])
+    rows = pa.concat_tables([facts_of_ranges.select_ranges(looked_up), read.rows])
     return RangeRecords.of_rows(each_once(rows))
 
 
 def _look_up_metaranges(opener: OpensStore, wanted: IdSet, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-    return facts_of_metaranges.look_up(opener.open(), wanted, files)
+    return facts_of_ranges.look_up_metaranges(opener.open(), wanted, files)
 
 
 def ranges_of_heads(
@@ -130,11 +138,11 @@ def ranges_of_heads(
     store, unread, named = step.repository.store, set(metarange_ids), 0
     for file in find_files(step, METARANGES) if unread else ():
         try:
-            rows = facts_of_metaranges.read(store, file)
+            rows = facts_of_ranges.read_metaranges(store, file)
         except CorruptFile as damage:
             step.warn(f"facts about branch heads cannot be used, and these heads are read: {facts.describe(damage)}")
             continue
-        for metarange_id, ranges in facts_of_metaranges.split_by_metarange(rows, unread):
+        for metarange_id, ranges in facts_of_ranges.split_by_metarange(rows, unread):
             unread.discard(metarange_id)
             named += ranges.num_rows
             yield metarange_id, ranges
@@ -143,13 +151,13 @@ def ranges_of_heads(
     for place, ranges in enumerate(work_ahead(files.metarange, ordered, _HEADS_AT_ONCE)):
         named += ranges.num_rows
         yield ordered[place], ranges
-        rows = pa.concat_tables([rows, facts_of_metaranges.name_ranges(ordered[place], place, ranges)])
+        rows = pa.concat_tables([rows, facts_of_ranges.name_ranges(ordered[place], place, ranges)])
         if rows.num_rows >= 2 * joined:
-            rows = facts_of_metaranges.join_runs(rows)
+            rows = facts_of_ranges.join_runs(rows)
             joined = max(ROWS_MERGED, rows.num_rows)
     if record and ordered and named >= HEADS_WORTH_RECORDING:
         try:
-            facts_of_metaranges.put(store, own_folder(step, METARANGES).key, facts_of_metaranges.join_runs(rows))
+            facts_of_ranges.put_metaranges(store, own_folder(step, METARANGES).key, facts_of_ranges.join_runs(rows))
         except StorageError as error:
             step.warn(f"the ranges of branch heads are not recorded, and the next run reads them: {error}")
 

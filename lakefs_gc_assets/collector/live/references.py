@@ -18,7 +18,7 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
 from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, RANGES
-from lakefs_gc_assets.collector.live import facts_of_metaranges, live_files
+from lakefs_gc_assets.collector.live import facts_of_ranges, live_files
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, SIZES, SUMS, record_hashes, sum_up
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
@@ -197,12 +197,12 @@ def _read_and_record(facts_into: str, opener: OpensStore, files: LiveFiles, meta
 
     def named(place: int) -> pa.Table:
         metarange_id = metarange_ids[place]
-        return facts_of_metaranges.name_ranges(metarange_id, place, files.metarange(metarange_id))
+        return facts_of_ranges.name_ranges(metarange_id, place, files.metarange(metarange_id))
 
     tables = work_ahead(named, range(len(metarange_ids)), FILES_AHEAD)
-    rows = merge(tables, facts_of_metaranges.join_runs, ROWS_MERGED)
-    facts_of_metaranges.put(opener.open(), facts_into, rows)
-    return each_once(facts_of_metaranges.select_ranges(rows))
+    rows = merge(tables, facts_of_ranges.join_runs, ROWS_MERGED)
+    facts_of_ranges.put_metaranges(opener.open(), facts_into, rows)
+    return each_once(facts_of_ranges.select_ranges(rows))
 
 
 def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live import facts, hidden, known_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile
-from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES
 from lakefs_gc_assets.collector.live.hidden import HeadRange
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step

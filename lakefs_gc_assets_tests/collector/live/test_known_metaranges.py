@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.live import facts, facts_of_metaranges, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile
-from lakefs_gc_assets.collector.live.facts_of_metaranges import METARANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES
 from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -133,8 +133,8 @@ def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_n
         rows = LiveFiles(repository.store, repository.repository.namespace, step.plan.slice_window).metarange(
             repository.metaranges[number]
         )
-        rows = facts_of_metaranges.name_ranges(repository.metaranges[number], 0, rows.slice(1))
-        facts_of_metaranges.put(repository.store, known_ranges.own_folder(wrong, METARANGES).key, rows)
+        rows = facts_of_ranges.name_ranges(repository.metaranges[number], 0, rows.slice(1))
+        facts_of_ranges.put_metaranges(repository.store, known_ranges.own_folder(wrong, METARANGES).key, rows)
     assert repository.found(step, 2) == repository.named(2)
     known_ranges.tidy(step)
     assert len(repository.files()) == 2

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.frame.frames import RANGES
-from lakefs_gc_assets.collector.live import facts, facts_of_metaranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.facts import FactFile
-from lakefs_gc_assets.collector.live.facts_of_metaranges import LOOKED_UP, METARANGES, NAMED_RANGES
+from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES, METARANGES_LOOKED_UP, NAMED_RANGES
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -33,12 +33,12 @@ def table(records: Sequence[RangeRecord]) -> pa.Table:
 
 
 def rows_of(named: Named) -> pa.Table:
-    each = (facts_of_metaranges.name_ranges(name, place, table(named[name])) for place, name in enumerate(named))
-    return facts_of_metaranges.join_runs(pa.concat_tables([NAMED_RANGES.empty_table(), *each]))
+    each = (facts_of_ranges.name_ranges(name, place, table(named[name])) for place, name in enumerate(named))
+    return facts_of_ranges.join_runs(pa.concat_tables([NAMED_RANGES.empty_table(), *each]))
 
 
 def record(store: LocalStore, *files: Named) -> list[FactFile]:
-    keys = [facts_of_metaranges.put(store, FOLDER, rows_of(named)) for named in files]
+    keys = [facts_of_ranges.put_metaranges(store, FOLDER, rows_of(named)) for named in files]
     return [file for file in files_of(store) if file.key in keys]
 
 
@@ -48,10 +48,12 @@ def files_of(store: LocalStore) -> list[FactFile]:
 
 def looked_up(store: LocalStore, wanted: set[str]) -> tuple[set[str], set[RangeRecord]]:
     """The metaranges that have facts, and the ranges that they name."""
-    found = pa.Table.from_batches(facts_of_metaranges.look_up(store, wanted, files_of(store)), LOOKED_UP)
+    found = pa.Table.from_batches(
+        facts_of_ranges.look_up_metaranges(store, wanted, files_of(store)), METARANGES_LOOKED_UP
+    )
     assert found.column("damage").null_count == found.num_rows
     metaranges = found.filter(pc.is_null(found.column("min_key"))).column("id").to_pylist()
-    rows = facts_of_metaranges.select_ranges(found).to_pylist()
+    rows = facts_of_ranges.select_ranges(found).to_pylist()
     return set(metaranges), {RangeRecord(**row) for row in rows}
 
 
@@ -73,8 +75,8 @@ def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
         each = {
             metarange_id: {RangeRecord(**row) for row in rows.to_pylist()}
             for file in files_of(store)
-            for metarange_id, rows in facts_of_metaranges.split_by_metarange(
-                facts_of_metaranges.read(store, file), wanted
+            for metarange_id, rows in facts_of_ranges.split_by_metarange(
+                facts_of_ranges.read_metaranges(store, file), wanted
             )
         }
     assert each.keys() == known and all(
@@ -87,11 +89,11 @@ def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
 @given(st.lists(NAMES, max_size=8), st.integers(1, 8))
 @settings(max_examples=60, deadline=None)
 def test_a_range_has_a_row_for_each_run_however_the_work_was_cut(lists: list[list[RangeRecord]], size: int) -> None:
-    each = [facts_of_metaranges.name_ranges(f"m{place}", place, table(records)) for place, records in enumerate(lists)]
+    each = [facts_of_ranges.name_ranges(f"m{place}", place, table(records)) for place, records in enumerate(lists)]
     groups = [pa.concat_tables(each[start : start + size]) for start in range(0, len(each), size)]
     joined = NAMED_RANGES.empty_table()
     for group in groups:
-        joined = facts_of_metaranges.join_runs(pa.concat_tables([joined, group]))
+        joined = facts_of_ranges.join_runs(pa.concat_tables([joined, group]))
     runs = {
         (record, first, last)
         for record in RECORDS
@@ -136,7 +138,9 @@ class TestDamage:
         return file
 
     def told(self, store: LocalStore, file: FactFile) -> str:
-        rows = [row for batch in facts_of_metaranges.look_up(store, {*"mnop"}, [file]) for row in batch.to_pylist()]
+        rows = [
+            row for batch in facts_of_ranges.look_up_metaranges(store, {*"mnop"}, [file]) for row in batch.to_pylist()
+        ]
         assert len(rows) == 1
         (row,) = rows
         damage = row.pop("damage")
@@ -174,7 +178,7 @@ class TestDamage:
     ) -> None:
         rows = pa.Table.from_pylist(wrong(rows_of(self.NAMED).to_pylist()), NAMED_RANGES)
         with pytest.raises(CorruptFile, match="metaranges"):
-            facts_of_metaranges.put(store, FOLDER, rows)
+            facts_of_ranges.put_metaranges(store, FOLDER, rows)
         key = facts.put(METARANGES, store, FOLDER, rows)
         (file,) = (each for each in files_of(store) if each.key == key)
         assert "metaranges" in self.told(store, file)
