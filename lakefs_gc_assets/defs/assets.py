@@ -30,7 +30,7 @@ from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
-from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, selected
+from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, run_id_in, selected
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded
 from lakefs_gc_assets.lakefs import layout
@@ -167,7 +167,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             continues=any(assets_to_make(context.run, STEPS[:at])),
             goes_on=any(assets_to_make(context.run, STEPS[at + 1 :])),
             from_start=any(assets_to_make(context.run, STEPS[:1])),
-            name=None if key == run_id else key,
+            name=None if run_id_in(key) else key,
         )
         permit = launching.read(context.instance, collector.name, run_id)
         if permit is None and request.name is not None:
@@ -199,7 +199,7 @@ def _open_named(context: dg.AssetExecutionContext, collector: Collector, key: st
 
     Raises OrderViolation for a key that cannot be a name.
     """
-    run_id = collector.run_of(key, windows) if layout.is_xid(key) else None
+    run_id = run_id_in(key)
     if run_id is None:
         plans.require_name(key)
         collector.open()  # A process may have opened the repository long ago.

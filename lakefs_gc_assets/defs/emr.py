@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import Names, one_op_job
+from lakefs_gc_assets.defs.partitions import Names, key_of, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName
@@ -147,7 +147,8 @@ def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
 def _materialize(context: dg.OpExecutionContext, names: Names, repository: OpenRepository, run_id: str) -> Report:
     """Adds the run's partitions, and materializes each of its stored frames; returns its report."""
     plan = plans.read(repository.store, run_id)
-    names.partitions.add(context.instance, run_id, plan.windows)
+    run_key = key_of(run_id)
+    names.partitions.add(context.instance, run_key, plan.windows)
     for name in STEPS:
         try:
             frame = StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[name])
@@ -158,7 +159,7 @@ def _materialize(context: dg.OpExecutionContext, names: Names, repository: OpenR
             context.log_event(
                 dg.AssetMaterialization(
                     key,
-                    partition=f"{run_id}|{window}",
+                    partition=f"{run_key}|{window}",
                     metadata=metadata(frame, prefix=key.path[:-1]) | cell_metadata(frame.manifest, window),
                 )
             )

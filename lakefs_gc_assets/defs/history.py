@@ -31,10 +31,9 @@ from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.pages import figure_definitions, plain
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, UNFINISHED, Names, run_key_of
+from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, UNFINISHED, Names, run_id_in, run_key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
-from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -418,7 +417,8 @@ def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectSt
 def _is_overtaken(store: ObjectStore, ended: Report, key: str) -> bool:
     """True if a newer run overtakes every run that a key of the dimension run_id means, if any."""
     try:
-        runs = [key] if layout.is_xid(key) else plans.runs_named(store, key)
+        run_id = run_id_in(key)
+        runs = [run_id] if run_id else plans.runs_named(store, key)
         return all(_overtakes(store, ended, run) for run in runs)
     except CorruptFile:
         return False
@@ -449,12 +449,13 @@ def forget_unused(
 
 def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> bool:
     """True if a run has a key, or was opened with it and waits for its launch. Raises CollectionError."""
-    if not layout.is_xid(key) and not plans.is_name(key):
+    run_id = run_id_in(key)
+    if run_id is None and not plans.is_name(key):
         return False
     store = collector.store_at_hand()
-    if not layout.is_xid(key):
+    if run_id is None:
         return bool(plans.runs_named(store, key))
-    return launching.read(instance, collector.name, key) is not None or run_folder.has_plan(store, key)
+    return launching.read(instance, collector.name, run_id) is not None or run_folder.has_plan(store, run_id)
 
 
 def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.DagsterRun | None = None) -> set[str]:

@@ -24,7 +24,7 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG, RUN_TAG
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
-from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, one_op_job
+from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs import layout
@@ -80,17 +80,17 @@ def open_run(
     needed, why_clean = planning.windows_to_collect(repository, flow)
     chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
     run_id = layout.issue_run_id(repository.clock.now())
-    partitions = Names(collector.name).partitions
-    covered = partitions.add(instance, run_id, needed)
+    partitions, key = Names(collector.name).partitions, key_of(run_id)
+    covered = partitions.add(instance, key, needed)
     if windows:
-        covered = partitions.add(instance, run_id, chosen)
+        covered = partitions.add(instance, key, chosen)
         if between := {*covered} & {*needed} - {*chosen}:
-            partitions.forget(instance, run_id)
+            partitions.forget(instance, key)
             raise ConfigurationError(
                 f"in the UI other windows lie between those of {windows}, since it keeps the order in which they were "
                 f"found: {', '.join(sorted(between)[:5])}. Choose smaller ranges, a run for each"
             )
-    tags = partitions.tags(run_id, covered, flow.value)
+    tags = partitions.tags(key, covered, flow.value)
     if permit is not None:
         launching.write(instance, collector.name, run_id, permit)
         tags |= permit.tags
@@ -253,7 +253,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     def approving(context: dg.OpExecutionContext) -> None:
         collector: Collector = getattr(context.resources, names.collector)
         config = ApproveConfig.model_validate(context.op_config)
-        run_id = config.run_id
+        run_id = run_id_in(config.run_id) or config.run_id
         with readable():
             if policy.sweep == "never":
                 raise ConfigurationError(

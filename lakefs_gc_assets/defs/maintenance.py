@@ -37,7 +37,7 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import RUN_TAG
 from lakefs_gc_assets.defs.pages import launchpad, plain
-from lakefs_gc_assets.defs.partitions import Names, one_op_job
+from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.lakefs import layout
@@ -136,13 +136,14 @@ def restore_job(names: Names) -> dg.JobDefinition:
         collector: Collector = getattr(context.resources, names.collector)
         with readable():
             repository = collector.open()
-            planned = restore.plan_restore(repository, config.run_id, config.addresses, context.log.warning)
-            shown = {"run_id": config.run_id, "confirmed": config.confirm, **_describe_objects(planned)}
+            run_id = run_id_in(config.run_id) or config.run_id
+            planned = restore.plan_restore(repository, run_id, config.addresses, context.log.warning)
+            shown = {"run_id": run_id, "confirmed": config.confirm, **_describe_objects(planned)}
             if not config.confirm:
                 context.add_output_metadata({**shown, "next": _SET})
                 context.log.info(f"{planned.num_rows:,} objects would be brought back. {_SET}")
                 return
-            arguments = (repository, config.run_id, config.addresses, context.run_id, context.log.warning)
+            arguments = (repository, run_id, config.addresses, context.run_id, context.log.warning)
             context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*arguments))})
 
     description = (
@@ -297,9 +298,9 @@ def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenReposito
     for run in decided.expired:
         lock.check()
         removed += expiring.remove_frames(repository.store, run)
-        if run.run_id in existing:
-            names.partitions.forget(instance, run.run_id)
-    for name in (key for key in existing if plans.is_name(key) and not layout.is_xid(key)):
+        for key in (key for key in existing if run_id_in(key) == run.run_id):
+            names.partitions.forget(instance, key)
+    for name in (key for key in existing if plans.is_name(key) and not run_id_in(key)):
         with suppress(CorruptFile):
             runs = plans.runs_named(repository.store, name)
             if runs and expired.issuperset(runs):

@@ -24,10 +24,9 @@ from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
-from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_key_of, selected
+from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
-from lakefs_gc_assets.lakefs import layout
 
 _SECTION = "notifications"
 _FAILURES, _ENDS = "failure_webhook", "ended_webhook"
@@ -104,7 +103,8 @@ def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
         if not _collects(names, run):
             return None
         historian = Historian(context.instance, names, run, context.log.warning)
-        historian.failed(None, run_key_of(run), clock.now(), message or "failed")
+        key = run_key_of(run)
+        historian.failed(None, key and (run_id_in(key) or key), clock.now(), message or "failed")
         return dg.SkipReason(f"Dagster run {run.run_id} is noted")
 
     return dg.SensorDefinition(
@@ -187,7 +187,8 @@ def _failed(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, mess
     failures = [event.step_failure_data.user_failure_data for event in events if event]
     reasons = [failure.description or "" for failure in failures if failure]
     key = run_key_of(run)
-    about = f" of run {key}" if key and (layout.is_xid(key) or plans.is_name(key)) else ""
+    called = key and (run_id_in(key) or (key if plans.is_name(key) else None))
+    about = f" of run {called}" if called else ""
     why = "; ".join(filter(None, reasons)) or message or "failed"
     return f"{_of(names)} {run.job_name}{about} failed: {why}"
 
@@ -212,8 +213,10 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
 def _run_of(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, collector: Collector) -> str | None:
     """The id of the run that a Dagster run collected; None if it covers no partition, or its partitions are gone."""
     key = run_key_of(run)
-    if key is None or layout.is_xid(key):
-        return key
+    if key is None:
+        return None
+    if (run_id := run_id_in(key)) is not None:
+        return run_id
     if not plans.is_name(key):
         return None
     try:

@@ -3,7 +3,8 @@
 Every asset is partitioned in two dimensions: run ids and slice windows. Both are dynamic. A cell is one window of one
 run; one Dagster run covers all windows of one run id.
 
-A key of the dimension run_id is the id of a run that was opened, or any name under which somebody materializes a run.
+A key of the dimension run_id is the time and the id of a run that was opened, or any name under which somebody
+materializes a run. Earlier versions added ids without the time, which mean the same.
 """
 
 import re
@@ -54,13 +55,13 @@ class RunPartitions:
 
     @property
     def definition(self) -> dg.MultiPartitionsDefinition:
-        """Cells are written `<run_id>|<window>`."""
+        """Cells are written `<key of run_id>|<window>`."""
         return dg.MultiPartitionsDefinition({"run_id": self.run_ids, "slice": self.windows})
 
-    def add(self, instance: dg.DagsterInstance, run_id: str, windows: Sequence[str]) -> tuple[str, ...]:
-        """Adds a run and new windows; returns the shortest stretch of all windows that has the given ones."""
+    def add(self, instance: dg.DagsterInstance, key: str, windows: Sequence[str]) -> tuple[str, ...]:
+        """Adds a key of run_id and new windows; returns the shortest stretch of all windows that has the given ones."""
         covered = self._add_windows(instance, windows)
-        instance.add_dynamic_partitions(self.run_ids.name or "", [run_id])
+        instance.add_dynamic_partitions(self.run_ids.name or "", [key])
         return covered
 
     def add_again(self, instance: dg.DagsterInstance, plan: Plan) -> dict[str, str]:
@@ -70,7 +71,11 @@ class RunPartitions:
         stands for it where the stretch of these has others in between.
         """
         covered = self._add_windows(instance, plan.windows)
-        key = plan.name if plan.name is not None and {*covered} == {*plan.windows} else plan.run_id
+        if plan.name is not None and {*covered} == {*plan.windows}:
+            key = plan.name
+        else:
+            existing = instance.get_dynamic_partitions(self.run_ids.name or "")
+            key = next((key for key in existing if run_id_in(key) == plan.run_id), key_of(plan.run_id))
         instance.add_dynamic_partitions(self.run_ids.name or "", [key])
         return self.tags(key, covered, plan.flow.value)
 
@@ -82,7 +87,7 @@ class RunPartitions:
         So are keys that are no id and no name of a run, whose cells could only fail.
         """
         for key in instance.get_dynamic_partitions(self.run_ids.name or ""):
-            if not layout.is_xid(key) and not plans.is_name(key):
+            if run_id_in(key) is None and not plans.is_name(key):
                 self.forget(instance, key)
         name = self.windows.name or ""
         existing = instance.get_dynamic_partitions(name)
@@ -107,14 +112,25 @@ class RunPartitions:
             keys = [*self.definition.get_partition_keys_in_range(covered, dynamic_partitions_store=instance)]
         return [self.definition.get_partition_key_from_str(key) for key in keys]
 
-    def tags(self, run_id: str, windows: Sequence[str], flow: str) -> dict[str, str]:
-        """Tags that make one Dagster run cover the windows from the first to the last."""
+    def tags(self, key: str, windows: Sequence[str], flow: str) -> dict[str, str]:
+        """Tags that make one Dagster run cover the windows of a key of run_id from the first to the last."""
         return {
-            RANGE_START_TAG: f"{run_id}|{windows[0]}",
-            RANGE_END_TAG: f"{run_id}|{windows[-1]}",
+            RANGE_START_TAG: f"{key}|{windows[0]}",
+            RANGE_END_TAG: f"{key}|{windows[-1]}",
             REPOSITORY_TAG: self.repository,
             FLOW_TAG: flow,
         }
+
+
+def key_of(run_id: str) -> str:
+    """The key of the dimension run_id of a run that has no name: the minute in which it was opened, UTC, and its id."""
+    return f"{layout.as_datetime(layout.created_at(run_id)):%Y-%m-%d %H:%M} {run_id}"
+
+
+def run_id_in(key: str) -> str | None:
+    """The id in a key of the dimension run_id; None for a name, such as an id behind another time than its own."""
+    run_id = key[-layout.XID_LENGTH :]
+    return run_id if layout.is_xid(run_id) and key in (run_id, key_of(run_id)) else None
 
 
 def selected(partition_keys: Sequence[str]) -> tuple[str, tuple[str, ...]]:

@@ -17,8 +17,8 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.partitions import run_id_in
 from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -137,8 +137,8 @@ class Collector:
 
         Raises CollectionError: the store cannot be read, or does not say it.
         """
-        if layout.is_xid(key):
-            return key
+        if (run_id := run_id_in(key)) is not None:
+            return run_id
         store = self.store_at_hand()
         if (run_id := plans.find_named(store, key, windows)) is not None:
             return run_id

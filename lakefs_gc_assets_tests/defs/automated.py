@@ -10,7 +10,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.partitions import RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration
@@ -61,8 +61,9 @@ class Automated:
 
     @property
     def run_ids(self) -> Sequence[str]:
-        """The partitions of runs."""
-        return self.instance.get_dynamic_partitions(RunPartitions(REPOSITORY).run_ids.name or "")
+        """The partitions of runs: ids without their times, and names."""
+        keys = self.instance.get_dynamic_partitions(RunPartitions(REPOSITORY).run_ids.name or "")
+        return [run_id_in(key) or key for key in keys]
 
 
 @pytest.fixture(scope="module")

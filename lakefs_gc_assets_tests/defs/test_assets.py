@@ -22,7 +22,7 @@ from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
@@ -227,7 +227,9 @@ def named(runs: GraphRuns, key: str, windows: Sequence[str] | None = None) -> Op
 
 
 def keys(runs: GraphRuns) -> list[str]:
-    return [*runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")]
+    """Ids without their times, and names."""
+    present = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
+    return [run_id_in(key) or key for key in present]
 
 
 def test_a_name_opens_a_run_and_its_next_steps_find_it(runs: GraphRuns) -> None:

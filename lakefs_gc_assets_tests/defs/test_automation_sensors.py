@@ -10,7 +10,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import RANGE_START_TAG
+from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, key_of
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError, ServerUnavailable
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
@@ -46,7 +46,7 @@ def test_a_report_that_is_due_opens_an_optimized_run(automated: Automated) -> No
     assert request.tags["lakefs/flow"] == "optimized"
     assert request.tags["lakefs/followed_run_id"] == report.run_id
     assert request.tags["lakefs/repository"] == "sample"
-    assert request.tags[RANGE_START_TAG].startswith(f"{run_id}|")
+    assert request.tags[RANGE_START_TAG].startswith(f"{key_of(run_id)}|")
 
 
 def assert_nothing_asked(found: SensorExecutionData, reason: str) -> None:

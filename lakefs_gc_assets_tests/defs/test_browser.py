@@ -5,6 +5,7 @@ each page, for the documentation.
 """
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -127,3 +128,14 @@ def test_a_dry_run_is_approved_in_two_clicks_and_names_who_did(url: str) -> None
         asset.get_by_text("RUN_SUCCESS").wait_for()
     with page(url, "/runs", "approved sweep", "a launch that names nobody", width=2400):
         pass
+
+
+def test_partitions_have_dates_and_the_newest_comes_first_where_one_asks_for_it(url: str) -> None:
+    with page(url, "/assets/candidates?view=partitions", "Add a partition", width=1440, picture="partitions") as shown:
+        shown.get_by_role("button", name="All", exact=True).click()
+        keys = shown.locator("div[class*='MiddleTruncate_measure']").filter(has_text=re.compile(r"^20\d\d-\d\d-\d\d "))
+        keys.nth(1).wait_for(state="attached")
+        in_order = keys.all_text_contents()
+        shown.get_by_placeholder("Filter by run_id").locator("xpath=..").get_by_role("button").click()
+        shown.get_by_text("Reverse creation sort").click()
+        assert len(in_order) > 1 and keys.all_text_contents() == in_order[::-1]

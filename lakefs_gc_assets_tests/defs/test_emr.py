@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, loaded_from
 from lakefs_gc_assets.defs.emr import start_parameters
+from lakefs_gc_assets.defs.partitions import key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
@@ -148,7 +149,7 @@ def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeyp
         plan = plans.read(Collector.from_loaded(loaded, SystemClock()).open().store, run_id)
         assert plan.sweep
         assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
-            (name, f"{run_id}|{window}") for name in STEPS for window in plan.windows
+            (name, f"{key_of(run_id)}|{window}") for name in STEPS for window in plan.windows
         ]
         shown = [each.metadata for each in materialized if each.asset_key.path[-1] == STEPS[-1]]
         rows = [each["dagster/partition_row_count"].value for each in shown]

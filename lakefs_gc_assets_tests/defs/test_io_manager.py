@@ -32,7 +32,7 @@ from lakefs_gc_assets.defs.assets import _note_cells
 from lakefs_gc_assets.defs.checks import MODELS
 from lakefs_gc_assets.defs.io_manager import metadata
 from lakefs_gc_assets.defs.pages import column_lineage
-from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.partitions import RunPartitions, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration
@@ -349,7 +349,7 @@ def test_each_materialization_tells_of_its_frame(replaying: Replaying) -> None:
     result = runs.make(opened)
 
     assert result.success
-    cells = {f"{opened.run_id}|{window}" for window in opened.windows}
+    cells = {f"{key_of(opened.run_id)}|{window}" for window in opened.windows}
     for name in STEPS:
         events = result.asset_materializations_for_node(name)
         assert {event.partition for event in events} == cells

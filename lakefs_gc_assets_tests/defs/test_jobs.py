@@ -12,7 +12,14 @@ from lakefs_gc_assets.defs import jobs, launching, pages
 from lakefs_gc_assets.defs.jobs import Garbage
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions
+from lakefs_gc_assets.defs.partitions import (
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    Names,
+    RunPartitions,
+    key_of,
+    run_id_in,
+)
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
@@ -48,7 +55,7 @@ def test_a_cursor_beyond_every_event_is_left(automated: Automated, cursor: str) 
     found = sensed(instance, definitions, first.cursor)
 
     (request,), (run_id,) = found.run_requests or [], automated.run_ids
-    assert request.tags[RANGE_START_TAG].startswith(f"{run_id}|")
+    assert request.tags[RANGE_START_TAG].startswith(f"{key_of(run_id)}|")
     assert (sensed(instance, definitions, found.cursor or "").run_requests or []) == [], "it launches each once"
 
 
@@ -60,14 +67,14 @@ def test_what_the_job_opens_the_sensor_launches(runs: GraphRuns, sweep: bool) ->
     config = {"ops": {"open_new_run": {"config": {"sweep": sweep}}}}
     job.execute_in_process(instance=runs.instance, run_config=config)
     request = requested(runs, definitions)
-    (run_id,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
-    assert request.run_key == f"{run_id}|legacy"
+    (key,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
+    assert request.run_key == f"{key}|legacy"
     assert request.run_config == {}
-    permit = launching.read(runs.instance, runs.server.repository, run_id)
+    permit = launching.read(runs.instance, runs.server.repository, run_id_in(key) or "")
     assert permit == Permit("open_run", sweep=sweep)
     assert {name: value for name, value in request.tags.items() if name.startswith(("lakefs/", "dagster/asset"))} == {
-        RANGE_START_TAG: f"{run_id}|legacy",
-        RANGE_END_TAG: f"{run_id}|2026-11",
+        RANGE_START_TAG: f"{key}|legacy",
+        RANGE_END_TAG: f"{key}|2026-11",
         "lakefs/repository": runs.server.repository,
         "lakefs/flow": "clean",
         **({"lakefs/loosened": "sweep=true"} if sweep else {}),
@@ -85,7 +92,7 @@ def test_what_was_opened_can_be_collected(runs: GraphRuns) -> None:
     )
 
     assert collected.success
-    run_id = (request.run_key or "").split("|")[0]
+    run_id = run_id_in((request.run_key or "").split("|")[0]) or ""
     assert set(runs.addresses(run_id, "candidates")) == truth_classes("chain/1")["unreferenced"]
     assert runs.server.refused_deletes == set()
 
@@ -117,9 +124,9 @@ def test_the_page_of_the_job_says_what_was_opened_and_why_it_is_a_clean_run(runs
 
     (output,) = [event.step_output_data for event in ended.all_node_events if event.is_successful_output]
     shown = {name: value.value for name, value in output.metadata.items()}
-    (run_id,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
+    (key,) = runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "")
     assert shown == {
-        "run_id": run_id,
+        "run_id": run_id_in(key),
         "flow": "clean",
         "why_clean": "there is no earlier run",
         "sweep": False,
@@ -135,14 +142,15 @@ def test_windows_can_be_chosen(runs: GraphRuns) -> None:
     config = {"ops": {"open_new_run": {"config": {"windows": "2026-11"}}}}
     definitions.resolve_job_def("open_run").execute_in_process(instance=runs.instance, run_config=config)
     request = requested(runs, definitions)
-    run_id = (request.run_key or "").split("|")[0]
-    assert [request.tags[tag] for tag in (RANGE_START_TAG, RANGE_END_TAG)] == [f"{run_id}|2026-11"] * 2
+    key = (request.run_key or "").split("|")[0]
+    assert [request.tags[tag] for tag in (RANGE_START_TAG, RANGE_END_TAG)] == [f"{key}|2026-11"] * 2
     # The others are there to be chosen as well, in order.
     name = RunPartitions(runs.server.repository).windows.name or ""
     assert [*runs.instance.get_dynamic_partitions(name)] == ["legacy", "2026-11"]
 
     assert definitions.resolve_job_def("collect").execute_in_process(instance=runs.instance, tags=request.tags).success
 
+    run_id = run_id_in(key) or ""
     report = runs.report(run_id)
     assert (report.windows, report.limited_to) == (("2026-11",), "the window 2026-11")
     assert set(runs.addresses(run_id, "candidates")) <= truth_classes("chain/1")["unreferenced"]

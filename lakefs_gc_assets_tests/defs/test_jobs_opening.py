@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions, key_of
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
@@ -35,10 +35,10 @@ def test_opening_a_run_adds_its_partitions(runs: GraphRuns) -> None:
     assert layout.as_datetime(layout.created_at(opened.run_id)) == runs.clock.now().replace(microsecond=0)
     partitions = RunPartitions(runs.server.repository)
     assert runs.instance.get_dynamic_partitions(partitions.windows.name or "") == list(opened.windows)
-    assert runs.instance.get_dynamic_partitions(partitions.run_ids.name or "") == [opened.run_id]
+    assert runs.instance.get_dynamic_partitions(partitions.run_ids.name or "") == [key_of(opened.run_id)]
     assert opened.tags == {
-        RANGE_START_TAG: f"{opened.run_id}|legacy",
-        RANGE_END_TAG: f"{opened.run_id}|2026-11",
+        RANGE_START_TAG: f"{key_of(opened.run_id)}|legacy",
+        RANGE_END_TAG: f"{key_of(opened.run_id)}|2026-11",
         "lakefs/repository": runs.server.repository,
         "lakefs/flow": "clean",
     }
@@ -51,7 +51,7 @@ def test_a_window_that_turns_up_later_is_covered_too(runs: GraphRuns) -> None:
     opened = runs.open()
 
     assert opened.windows == ("legacy", "2026-11", "2026-10")
-    assert opened.tags[RANGE_END_TAG] == f"{opened.run_id}|2026-10"
+    assert opened.tags[RANGE_END_TAG] == f"{key_of(opened.run_id)}|2026-10"
 
 
 def test_run_ids_of_one_moment_differ(runs: GraphRuns) -> None:

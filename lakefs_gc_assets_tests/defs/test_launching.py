@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs import jobs, launching, running
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions
+from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions, key_of, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
@@ -178,7 +178,7 @@ def said(result: dg.ExecuteInProcessResult) -> str:
 
 
 def run_id_of(result: dg.ExecuteInProcessResult) -> str:
-    return result.dagster_run.tags[RANGE_START_TAG].partition("|")[0]
+    return run_id_in(result.dagster_run.tags[RANGE_START_TAG].partition("|")[0]) or ""
 
 
 @pytest.mark.slow
@@ -192,7 +192,7 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRun
     assert runs.server.deleted == set()
     garbage = set(runs.addresses(run_id, "candidates"))
 
-    approved = launched(runs, "approve", run_id=run_id)
+    approved = launched(runs, "approve", run_id=key_of(run_id))  # As the UI shows it among the partitions.
 
     (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
     shown = {name: value.value for name, value in output.metadata.items()}
@@ -251,7 +251,7 @@ def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
         assert "was approved by Ada, as the launch says at " in refused and "under another name" in refused
     # A re-execution of the last step, as anybody can launch it, still is a dry run.
     stored = plan.read(runs.repository.store, run_id)
-    tags = RunPartitions(runs.server.repository).tags(run_id, stored.windows, "clean")
+    tags = RunPartitions(runs.server.repository).tags(key_of(run_id), stored.windows, "clean")
     again_marked = (
         definitions(runs)
         .resolve_job_def("collect")

@@ -9,6 +9,7 @@ import yaml
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets.defs.partitions import run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
@@ -33,7 +34,7 @@ def written(server: EmbeddedServer, repository: str, folder: Path, **sections: d
 
 
 def run_id_of(run: Run) -> str:
-    return run.tags["dagster/asset_partition_range_start"].partition("|")[0]
+    return run_id_in(run.tags["dagster/asset_partition_range_start"].partition("|")[0]) or ""
 
 
 def ended(dev: DagsterDev, number: int) -> Run | None:

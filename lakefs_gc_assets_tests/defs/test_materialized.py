@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
-from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.partitions import RunPartitions, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration, still_stored
@@ -88,7 +88,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             dev.launch("open_run")
             opened = run_id_of(collected_next(dev, set()))
             cells = lineage.nodes()["store_df"]["partitionKeys"]
-            windows = [cell.partition("|")[2] for cell in cells if cell.startswith(opened)]
+            windows = [cell.partition("|")[2] for cell in cells if cell.startswith(f"{key_of(opened)}|")]
             assert len(windows) >= 2
 
             # Keys and choices that cannot be used.
@@ -97,7 +97,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             assert "cannot name a run" in dev.failures(refused.run_id)
             (late,) = lineage.materialize("late", windows, assets=["candidates"])
             assert "a run begins with store_df" in dev.failures(late.run_id)
-            lineage.require_green(opened)
+            lineage.require_green(key_of(opened))
 
             # A new name, twice.
             ui.adds(ui.runs, "First try")
@@ -107,16 +107,16 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             run_id = first.tags["lakefs/run_id"]
             assert first.tags["lakefs/mode"] == "dry run"
             assert (again.tags["lakefs/run_id"], again.tags["lakefs/mode"]) == (run_id, "nothing to do")
-            (old,) = lineage.materialize(opened, windows)
+            (old,) = lineage.materialize(key_of(opened), windows)
             assert (old.status, old.tags["lakefs/mode"]) == ("SUCCESS", "nothing to do")
-            lineage.require_green(opened, "First try")
+            lineage.require_green(key_of(opened), "First try")
 
             # A choice of two names is two Dagster runs, which collect one after the other.
             ui.adds(ui.runs, "one", "two")
             parts = lineage.materialize("one", windows[:2], "two")
             assert [run.status for run in parts] == ["SUCCESS", "SUCCESS"]
             assert len({run.tags["lakefs/run_id"] for run in parts}) == 2
-            lineage.require_green(opened, "First try", "one", "two")
+            lineage.require_green(key_of(opened), "First try", "one", "two")
 
             # What a name found is approved by the id that nobody chose, not by the name.
             assert "is no run id" in refusal(dev, ui.approves("First try"))

@@ -1,17 +1,24 @@
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import dagster as dg
 import pytest
 
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.defs.partitions import (
     RANGE_END_TAG,
     RANGE_START_TAG,
     Names,
     RunPartitions,
     assets_to_make,
+    key_of,
+    run_id_in,
     selected,
 )
 from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 
 PARTITIONS = RunPartitions("repo")
 NAMES = ("store_df", "candidates", "deleted_report")
@@ -89,6 +96,43 @@ def test_tags_reach_from_the_first_to_the_last_window(instance: dg.DagsterInstan
         dg.PartitionKeyRange(tags[RANGE_START_TAG], tags[RANGE_END_TAG]), dynamic_partitions_store=instance
     )
     assert selected(covered) == ("run2", windows)
+
+
+RUN_ID = "ft5d4r00v7f8b6gq6gs0"
+"""Of 2026-11-23 12:24:39 UTC."""
+
+
+def test_the_key_of_a_run_without_a_name_has_its_time_and_its_id(instance: dg.DagsterInstance) -> None:
+    later = layout.issue_run_id(datetime(2026, 11, 24, 8, 5, tzinfo=UTC))
+
+    assert key_of(RUN_ID) == f"2026-11-23 12:24 {RUN_ID}"
+    assert sorted([key_of(later), key_of(RUN_ID)], reverse=True) == [key_of(later), key_of(RUN_ID)]
+    assert plans.is_name(key_of(RUN_ID)), "Dagster can have it in cells, ranges and lists"
+    assert selected([cell(key_of(RUN_ID), "legacy")]) == (key_of(RUN_ID), ("legacy",))
+
+
+@pytest.mark.parametrize("key", [RUN_ID, f"2026-11-23 12:24 {RUN_ID}"])
+def test_a_key_with_or_without_the_time_means_the_run(key: str) -> None:
+    assert run_id_in(key) == RUN_ID
+
+
+@pytest.mark.parametrize(
+    "key", ["Monday", "", f"2026-11-23 12:25 {RUN_ID}", f"2026-11-23 12:24  {RUN_ID}", f"a {RUN_ID}", f"{RUN_ID} b"]
+)
+def test_an_id_behind_another_time_than_its_own_is_a_name(key: str) -> None:
+    assert run_id_in(key) is None
+
+
+@pytest.mark.parametrize("key", [RUN_ID, f"2026-11-23 12:24 {RUN_ID}", None])
+def test_a_run_stays_under_the_key_that_it_has(instance: dg.DagsterInstance, key: str | None) -> None:
+    """Earlier versions added ids without their times."""
+    if key is not None:
+        PARTITIONS.add(instance, key, ["legacy"])
+
+    tags = PARTITIONS.add_again(instance, replace(PLAN, run_id=RUN_ID, windows=("legacy",)))
+
+    assert tags[RANGE_START_TAG] == f"{key or key_of(RUN_ID)}|legacy"
+    assert instance.get_dynamic_partitions("gc_runs_repo") == [key or key_of(RUN_ID)]
 
 
 def test_one_run_and_its_windows_are_read_from_cells() -> None:
