@@ -281,9 +281,9 @@ class PlainSparkEngine(SparkEngine):
         sums = F.count("*").alias("objects"), F.sum("size").alias("bytes")
         return dataframe_of(receipts).groupBy("outcome").agg(*sums).toArrow()
 
-    def spread(self, rows: Rows) -> Rows:
+    def spread(self, rows: Rows, at_most: int | None = None) -> Rows:
         """The same rows; what the driver holds is dealt out to tasks."""
-        dealt = super().spread(rows)
+        dealt = super().spread(rows, at_most)
         return self.read(dealt.groups, dealt.read, dealt.schema) if isinstance(dealt, Reading) else dealt
 
     def _compared_here(

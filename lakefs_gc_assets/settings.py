@@ -303,6 +303,13 @@ class CollectionSettings(Settings):
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
     )
+    max_delete_rate: float = Field(
+        default=0,
+        ge=0,
+        description="How many objects a sweep or a purge deletes a second at most, on average and by all its tasks "
+        "together: for buckets that others need at the same time. 0: as fast as the store takes them. Where a store "
+        "throttles, deletes slow down by themselves.",
+    )
     max_missing_share: float = Field(
         default=0.01,
         ge=0,

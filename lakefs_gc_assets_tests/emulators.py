@@ -54,6 +54,35 @@ class Response:
     body: bytes
 
 
+class LimitedRate:
+    """Keys that a service which throttles takes, by a time of its own that passes as somebody waits.
+
+    Attributes:
+        now: seconds.
+        refused: keys so far.
+    """
+
+    def __init__(self, rate: float, at_once: float) -> None:
+        self._rate, self._most, self._tokens = rate, at_once, at_once
+        self._lock = threading.Lock()
+        self.now = 0.0
+        self.refused = 0
+
+    def pass_time(self, seconds: float) -> None:
+        """Lets time pass."""
+        with self._lock:
+            self.now += seconds
+            self._tokens = min(self._most, self._tokens + seconds * self._rate)
+
+    def take(self, keys: int) -> int:
+        """How many of so many keys the service takes now; it refuses the others."""
+        with self._lock:
+            taken = min(keys, int(self._tokens))
+            self._tokens -= taken
+            self.refused += keys - taken
+            return taken
+
+
 class Proxy:
     """Stands before an emulator.
 

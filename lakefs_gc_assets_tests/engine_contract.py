@@ -679,7 +679,18 @@ class EngineContract(Generic[R]):
         assert ended.is_set()
 
     def test_it_says_how_many_tasks_it_has(self, engine: Engine[R]) -> None:
-        assert engine.tasks >= 1
+        assert engine.tasks >= engine.tasks_at_once >= 1
+
+    @pytest.mark.parametrize("at_most", [None, 1, 2])
+    def test_what_is_spread_is_the_same(self, engine: Engine[R], at_most: int | None) -> None:
+        rows = [{"address": f"{number}", "slice_window": ""} for number in range(5)]
+        read = engine.read([[row] for row in rows], _read_row, LIVE)
+        for spread in (engine.spread(read, at_most), engine.spread(engine.table(_table(rows, LIVE)), at_most)):
+            assert sorted(engine.collect(spread).column("address").to_pylist()) == [row["address"] for row in rows]
+
+
+def _read_row(row: Row) -> Iterator[pa.RecordBatch]:
+    yield from _table([row], LIVE).to_batches()
 
 
 LISTED_ENDING_WITH_ADDRESS = pa.schema([LISTED.field("size"), LISTED.field("address")])

@@ -51,6 +51,7 @@ class ReferenceEngine:
     """Makes and compares rows as dictionaries, all of them at once; see `collector.engine.port.Engine`."""
 
     tasks = 2
+    tasks_at_once = 1
 
     def table(self, table: pa.Table) -> Rows:
         return Rows(table.schema, lambda: [table.to_pylist()])
@@ -215,7 +216,7 @@ class ReferenceEngine:
     def hold(self, rows: Rows, count: int) -> Rows:
         return rows
 
-    def spread(self, rows: Rows) -> Rows:
+    def spread(self, rows: Rows, at_most: int | None = None) -> Rows:
         return rows
 
     @contextmanager

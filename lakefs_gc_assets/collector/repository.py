@@ -83,6 +83,27 @@ class SystemClock:
         return time.monotonic()
 
 
+class Pace:
+    """Keeps the work of one task to a rate, on average."""
+
+    def __init__(self, rate: float, clock: Clock) -> None:
+        """For so many pieces a second; 0 for no limit. The first ones may begin at once."""
+        self._rate, self._clock = rate, clock
+        self._next = monotonic(clock)
+
+    def at_once(self, most: int) -> int:
+        """How many pieces to begin together: those of a second, one at least."""
+        return min(most, max(1, int(self._rate))) if self._rate else most
+
+    def wait(self, pieces: int) -> None:
+        """Waits until so many pieces may begin."""
+        if self._rate:
+            now = monotonic(self._clock)
+            if self._next > now:
+                self._clock.sleep(self._next - now)
+            self._next = max(self._next, now) + pieces / self._rate
+
+
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """Readings of three clocks at one moment, UTC; the server's two are of the extreme `Date` headers seen.

@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.engine.port import (
 from lakefs_gc_assets.collector.frame.frames import microseconds
 from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 from lakefs_gc_assets.spark import blocks, tasks
+from lakefs_gc_assets.spark.session import TASKS_PER_CORE
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
 
 # What a row is found by beside its content: that it is there, and that its content is not known.
@@ -122,6 +123,11 @@ class SparkEngine:
     def tasks(self) -> int:
         """Number of tasks that read or write files unless a setting says otherwise."""
         return self._tasks
+
+    @property
+    def tasks_at_once(self) -> int:
+        """Number of tasks that run at the same time: there are several times as many tasks as cores."""
+        return max(1, self._tasks // TASKS_PER_CORE)
 
     def table(self, table: pa.Table) -> Rows:
         """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
@@ -300,14 +306,15 @@ class SparkEngine:
         """The same rows, which the driver collects where they are few."""
         return rows if isinstance(rows, DriverRows) or count > LOCAL_ROWS else self.table(self.collect(rows))
 
-    def spread(self, rows: Rows) -> Rows:
+    def spread(self, rows: Rows, at_most: int | None = None) -> Rows:
         """The same rows; what the driver holds is dealt out to tasks, each of which gets several requests' worth."""
         if not isinstance(rows, DriverRows):
-            return rows
+            return rows if at_most is None else dataframe_of(rows).coalesce(at_most)
         table = HERE.collect(rows.rows)
         if table.num_rows <= _FEW_REQUESTS:
             return DriverRows.of_table(self.spark, table)
-        return tasks.deal(self.spark, table, min(self.tasks, -(-table.num_rows // _FEW_REQUESTS)))
+        count = min(self.tasks, -(-table.num_rows // _FEW_REQUESTS))
+        return tasks.deal(self.spark, table, count if at_most is None else min(count, at_most))
 
     @contextmanager
     def cached(self, rows: Rows, at_most: int) -> Iterator[Rows]:

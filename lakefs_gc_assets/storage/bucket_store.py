@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError, shown_wait
+from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError, Throttle, shown_wait
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -66,6 +66,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         self._files = files
         self._errors = errors
         self._ordered = ordered
+        self._throttle = Throttle()
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list."""

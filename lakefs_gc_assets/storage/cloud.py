@@ -1,9 +1,9 @@
 """Shared by the clients of every cloud: timeouts and retries, answers, errors, and deletes in batches.
 
-Clients retry with growing pauses while the service is busy or out of reach. A bulk delete is repeated, a few times, for
-the keys that the service was too busy for. A call that takes long is shown. An error is one line: what was asked, of
-which bucket, and what to do. It quotes only the service's code and message, because the rest of an answer may hold
-parts of the request.
+Clients retry with growing pauses while the service is busy or out of reach. A bulk delete is repeated for the keys that
+the service was too busy for, at a rate that adapts to what it takes (`Throttle`). A call that takes long is shown. An
+error is one line: what was asked, of which bucket, and what to do. It quotes only the service's code and message,
+because the rest of an answer may hold parts of the request.
 
 Entities of XML can grow without bound and name files and hosts. They are declared in a DOCTYPE, which neither the S3
 API nor Azure's ever sends, so a document with one is refused before anything of it is read.
@@ -11,6 +11,7 @@ API nor Azure's ever sends, so a document with one is refused before anything of
 
 import json
 import logging
+import math
 import os
 import re
 import threading
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from email.parser import BytesParser
 from email.policy import HTTP
@@ -31,7 +32,6 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 from obstore.exceptions import BaseError
-from tenacity import Retrying, retry_if_result, stop_after_attempt
 
 from lakefs_gc_assets.errors import (
     AlreadyExists,
@@ -403,35 +403,87 @@ def _json(text: str) -> tuple[str, str]:
         return "", ""
 
 
-DELETE_ATTEMPTS = 5
-"""How often a key is asked for at most."""
+DELETE_ATTEMPTS = 7
+"""How often in a row a service may refuse all keys that it is asked for because it is busy: 16 seconds at the most."""
+BUSY_FOR = 60.0
+"""Seconds in which keys of one call are asked for again, however many of them a busy service takes meanwhile."""
+_SLOWEST, _FASTER = 20.0, 25.0
+"""Keys a second: the lowest rate, and what a second without a refusal adds to it."""
+
+
+class Throttle:
+    """Rate of the deletes of one store in this process. There is no limit until the service refuses keys as it is busy.
+
+    A refusal lowers the rate by the share of keys that was refused, to between a half and a quarter of it and once a
+    second at the most. Each second without a refusal adds to it. Executors that do so share what the service takes,
+    without knowing of each other.
+    """
+
+    def __init__(
+        self, counter: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        """Without a limit.
+
+        Args:
+            counter: seconds since some moment.
+        """
+        self.counter, self.sleep = counter, sleep
+        self._lock = threading.Lock()
+        self._rate = math.inf
+        self._next = self._slowed = self._quickened = -math.inf
+
+    def at_once(self, keys: int) -> int:
+        """How many of so many keys the next request asks for: those of a second at the most."""
+        return int(min(keys, self._rate))
+
+    def turn(self, keys: int) -> float:
+        """Seconds until so many more keys may be asked for, which then count as asked for."""
+        with self._lock:
+            now = self.counter()
+            begins = max(now, self._next)
+            self._next = begins + keys / self._rate
+        return begins - now
+
+    def adapt(self, keys: int, busy: int) -> None:
+        """Adapts the rate to the answer to a request for so many keys: how many the service was too busy for."""
+        with self._lock:
+            now = self.counter()
+            if busy and now - self._slowed >= 1:
+                rate = keys if math.isinf(self._rate) else self._rate
+                self._rate = max(_SLOWEST, rate * max(0.25, min(0.5, 1 - busy / keys)))
+                self._slowed = now
+            elif not busy and now - max(self._slowed, self._quickened) >= 1:
+                self._rate += _FASTER
+                self._quickened = now
 
 
 def retry_throttled(
     delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]],
     keys: Sequence[str],
     was_busy: Callable[[DeleteOutcome], bool],
+    throttle: Throttle,
 ) -> dict[str, DeleteOutcome]:
-    """Deletes keys, those that the service was too busy for again; returns the last outcome of each.
+    """Deletes keys, those that the service was too busy for again and slower; returns the last outcome of each.
 
     Raises what `delete` raises.
     """
     outcomes: dict[str, DeleteOutcome] = {}
     remaining = list(keys)
-
-    def delete_left() -> list[str]:
-        if remaining:
-            outcomes.update(delete(remaining))
-        remaining[:] = [key for key in remaining if was_busy(outcomes[key])]
-        return remaining
-
-    attempts = Retrying(
-        retry=retry_if_result(bool),
-        stop=stop_after_attempt(DELETE_ATTEMPTS),
-        wait=lambda state: pause_after(state.attempt_number),
-        retry_error_callback=lambda state: None,
-    )
-    attempts(delete_left)
+    refused_in_row, begun = 0, throttle.counter()
+    while remaining:
+        batch = remaining[: throttle.at_once(len(remaining))]
+        throttle.sleep(throttle.turn(len(batch)))
+        outcomes |= delete(batch)
+        busy = [key for key in batch if was_busy(outcomes[key])]
+        throttle.adapt(len(batch), len(busy))
+        remaining = busy + remaining[len(batch) :]
+        if not busy:
+            continue
+        refused_in_row = refused_in_row + 1 if len(busy) == len(batch) else 1
+        if refused_in_row >= DELETE_ATTEMPTS or throttle.counter() - begun >= BUSY_FOR:
+            # The service was too busy for this request; for those that it was not asked for, it is as well.
+            return {key: replace(outcomes[busy[0]], key=key) for key in remaining} | outcomes
+        throttle.sleep(pause_after(refused_in_row))
     return outcomes
 
 
@@ -440,7 +492,7 @@ _AT_ONCE = 4
 
 
 def delete_in_batches(
-    keys: Sequence[str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
+    keys: Sequence[str], size: int, delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]], throttle: Throttle
 ) -> dict[str, DeleteOutcome]:
     """Deletes keys in batches, and says what became of each. Where a batch fails as a whole, all its keys fail.
 
@@ -451,7 +503,7 @@ def delete_in_batches(
     """
     batches = [keys[start : start + size] for start in range(0, len(keys), size)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = list(pool.map(lambda batch: _batch_outcomes(batch, delete), batches))
+        results = list(pool.map(lambda batch: _batch_outcomes(batch, delete, throttle), batches))
     outcomes: dict[str, DeleteOutcome] = {}
     for batch, result in zip(batches, results, strict=True):
         if not isinstance(result, StorageError):
@@ -464,10 +516,10 @@ def delete_in_batches(
 
 
 def _batch_outcomes(
-    batch: Sequence[str], delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]]
+    batch: Sequence[str], delete: Callable[[Sequence[str]], dict[str, DeleteOutcome]], throttle: Throttle
 ) -> dict[str, DeleteOutcome] | StorageError:
     try:
-        return retry_throttled(delete, batch, _was_busy)
+        return retry_throttled(delete, batch, _was_busy, throttle)
     except StorageError as error:
         return error
 

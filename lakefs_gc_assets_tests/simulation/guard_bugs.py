@@ -120,9 +120,9 @@ def _dump_at_once(repository: OpenRepository, *more: Any, **named: Any) -> commi
     return _dump(replace(repository, settings=settings), *more, **named)
 
 
-def _valid_from_now(step: ArrowStep, valid: Validity) -> Any:
+def _valid_from_now(step: ArrowStep, valid: Validity, tasks: int | None) -> Any:
     """Believes a recheck from when it has ended, however long it took."""
-    return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span))
+    return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span), tasks)
 
 
 def _heads_shown_late(asking: object) -> tuple[Replacement, ...]:

@@ -1,6 +1,7 @@
 import io
 import random
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from datetime import timedelta
 
@@ -192,6 +193,20 @@ def test_a_row_without_an_address_ends_both_readings(engine: SparkEngine, monkey
     read = engine.read([[nameless]], pa.Table.to_batches, nameless.schema)
     with pytest.raises(Exception, match="an address is null"):
         engine.count(engine.without(read, engine.table(living("b")), count=1000))
+
+
+def test_no_more_tasks_work_on_what_is_spread_than_are_wanted(engine: SparkEngine) -> None:
+    rows = listing(*(f"{number:05}" for number in range(3000)))
+    read = engine.read([[rows.slice(start, 500)] for start in range(0, 3000, 500)], pa.Table.to_batches, LISTED)
+    one_each = pa.schema([("tasks", pa.int64())])
+
+    def count_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        list(batches)
+        yield pa.RecordBatch.from_pydict({"tasks": [1]}, one_each)
+
+    for spread in (engine.spread(read, 2), engine.spread(engine.table(rows), 2)):
+        assert engine.count(engine.map_batches(spread, count_task, one_each)) == 2
+        assert engine.count(spread) == 3000
 
 
 def test_what_is_done_to_rows_that_tasks_read_is_done_while_they_read(engine: SparkEngine) -> None:

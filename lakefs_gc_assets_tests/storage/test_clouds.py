@@ -1,11 +1,12 @@
 """What Google Cloud Storage and Azure can do or get wrong, against emulators over HTTP."""
 
 import hashlib
+import heapq
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -19,10 +20,19 @@ from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, Precondition
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.azure import store as azure
+from lakefs_gc_assets.storage.cloud import Throttle
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
-from lakefs_gc_assets_tests.emulators import ACCOUNT, ACCOUNT_KEY, TOKEN, AzureServer, GcsServer, Response
+from lakefs_gc_assets_tests.emulators import (
+    ACCOUNT,
+    ACCOUNT_KEY,
+    TOKEN,
+    AzureServer,
+    GcsServer,
+    LimitedRate,
+    Response,
+)
 from lakefs_gc_assets_tests.s3_server import Request
 
 BUSY = Response(503, {}, b"<Error><Code>ServerBusy</Code><Message>Too many requests.</Message></Error>")
@@ -316,6 +326,71 @@ def test_keys_that_the_service_was_too_busy_for_are_asked_again(cloud: Cloud, mo
     with cloud.server.failing(once):
         assert {outcome.result for outcome in store.delete(["a", "b"])} == {DeleteResult.ACCEPTED}
     assert first and keys(store) == []
+
+
+def test_deletes_slow_down_to_the_rate_that_the_service_takes(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, limited = cloud.store(), LimitedRate(100, 300)
+    monkeypatch.setattr(store, "_throttle", Throttle(lambda: limited.now, limited.pass_time))
+
+    def answer(request: Request) -> Response | None:
+        if not is_batch(request):
+            return None
+        count = len(asked(request))
+        taken = limited.take(count)
+        return answers(cloud, {number: (200 if number < taken else 429, "") for number in range(count)})
+
+    with cloud.server.failing(answer):
+        outcomes = store.delete([f"data/slice/{number}" for number in range(600)])
+    assert {outcome.result for outcome in outcomes} == {DeleteResult.ACCEPTED}
+    assert limited.refused < 600
+
+
+@pytest.mark.parametrize("takes_some", [False, True])
+def test_a_service_that_stays_too_busy_is_not_asked_for_ever(takes_some: bool) -> None:
+    limited, requests = LimitedRate(5, 0), 0
+
+    def delete(keys: Sequence[str]) -> dict[str, DeleteOutcome]:
+        nonlocal requests
+        requests += 1
+        # A request takes time as well.
+        limited.pass_time(0.1)
+        taken = 1 if takes_some else 0
+        return {
+            key: DeleteOutcome(key, *((DeleteResult.ACCEPTED, None) if place < taken else (DeleteResult.FAILED, "503")))
+            for place, key in enumerate(keys)
+        }
+
+    names = [f"{number:04}" for number in range(1000)]
+    throttle = Throttle(lambda: limited.now, limited.pass_time)
+    outcomes = cloud_module.retry_throttled(delete, names, lambda outcome: outcome.error == "503", throttle)
+    assert outcomes.keys() == set(names)
+    failed = [key for key, outcome in outcomes.items() if outcome.result == DeleteResult.FAILED]
+    assert [outcomes[key] for key in failed] == [DeleteOutcome(key, DeleteResult.FAILED, "503") for key in failed]
+    if takes_some:
+        assert len(failed) == 1000 - requests and 60 <= limited.now < 90
+    else:
+        assert len(failed) == 1000 and requests == cloud_module.DELETE_ATTEMPTS and limited.now < 20
+
+
+def test_executors_share_what_a_service_takes() -> None:
+    """Sixteen of them want 16,000 deletes a second of a service that takes 3,500, and know nothing of each other."""
+    limited = LimitedRate(3500, 3500)
+    throttles = [Throttle(lambda: limited.now) for _ in range(16)]
+    begins = [(0.0, number) for number in range(len(throttles))]
+    asked = 0
+    while limited.now < 60:
+        at, number = heapq.heappop(begins)
+        limited.pass_time(max(0.0, at - limited.now))
+        throttle = throttles[number]
+        keys = throttle.at_once(1000)
+        accepted = limited.take(keys)
+        throttle.adapt(keys, keys - accepted)
+        asked += keys
+        pause = 0.2 if accepted < keys else 0.0
+        heapq.heappush(begins, (limited.now + max(0.3, throttle.turn(throttle.at_once(1000)) + pause), number))
+    # Without it, three of four keys are refused and one of five fails in the end.
+    assert asked - limited.refused > 0.9 * 60 * 3500
+    assert limited.refused < 0.2 * asked
 
 
 def test_a_batch_that_fails_as_a_whole_fails_its_keys_only(cloud: Cloud) -> None:

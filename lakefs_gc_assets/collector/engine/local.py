@@ -64,6 +64,11 @@ class LocalEngine:
         """Number of tasks that read or write files, unless a setting says otherwise."""
         return self._tasks
 
+    @property
+    def tasks_at_once(self) -> int:
+        """One: tasks run one after the other."""
+        return 1
+
     def table(self, table: pa.Table) -> ArrowRows:
         """Rows of one task."""
         schema, batches = nullable(table.schema), table.to_batches()
@@ -285,8 +290,8 @@ class LocalEngine:
         """The same rows."""
         return rows
 
-    def spread(self, rows: ArrowRows) -> ArrowRows:
-        """The same rows."""
+    def spread(self, rows: ArrowRows, at_most: int | None = None) -> ArrowRows:
+        """The same rows: one task runs at a time, however many there are."""
         return rows
 
     @contextmanager

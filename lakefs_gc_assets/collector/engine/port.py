@@ -66,6 +66,11 @@ class Engine(Protocol[R]):
         """Number of tasks that read or write files, unless a setting says otherwise."""
         ...
 
+    @property
+    def tasks_at_once(self) -> int:
+        """Number of tasks that run at the same time."""
+        ...
+
     def table(self, table: pa.Table) -> R:
         """Rows that this process holds already."""
         ...
@@ -216,8 +221,8 @@ class Engine(Protocol[R]):
         """
         ...
 
-    def spread(self, rows: R) -> R:
-        """The same rows, dealt out to tasks: for work that waits for a store."""
+    def spread(self, rows: R, at_most: int | None = None) -> R:
+        """The same rows, dealt out to tasks that wait for a store, of which at most so many run at a time."""
         ...
 
     def cached(self, rows: R, at_most: int) -> AbstractContextManager[R]:

@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import Clock, Clocks, Moment, OpenRepository
+from lakefs_gc_assets.collector.repository import Clock, Clocks, Moment, OpenRepository, Pace
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
@@ -290,7 +290,11 @@ def purge_by(
             # Retention counts ages back from the moment of the newest of these runs.
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
-            yield from purge(repository.store, group, live, lock.token, repository.clock, valid)
+            pace = Pace(repository.settings.max_delete_rate, repository.clock)
+            for purged in purge(repository.store, group, live, lock.token, repository.clock, valid):
+                yield purged
+                # The next batch is deleted when its first copy is asked for.
+                pace.wait(1)
 
 
 def purge(

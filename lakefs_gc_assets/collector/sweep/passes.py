@@ -45,7 +45,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
-from lakefs_gc_assets.collector.repository import Clock, require_copies
+from lakefs_gc_assets.collector.repository import Clock, Pace, require_copies
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
 from lakefs_gc_assets.errors import CollectionError, ObjectArchived, ObjectNotFound, OrderViolation, StorageError
@@ -63,6 +63,7 @@ class Sweep:
     Attributes:
         attempt: the attempt of the run, for its receipts.
         countdown: once it is over, no further batch begins; None for no limit. It counts in the process that began it.
+        pace: keeps to a rate of objects, in the process that began it; None for no limit.
     """
 
     store: ObjectStore
@@ -71,6 +72,7 @@ class Sweep:
     clock: Clock
     attempt: str | None = None
     countdown: Countdown | None = None
+    pace: Pace | None = None
 
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
@@ -82,12 +84,16 @@ class Sweep:
             StorageError: the store failed at a batch as a whole, or does not say what became of each object.
             CollectionError: a candidate has a name that must never be deleted.
         """
-        for start in range(0, candidates.num_rows, self.batch_size):
+        size = self.batch_size if self.pace is None else self.pace.at_once(self.batch_size)
+        for start in range(0, candidates.num_rows, size):
+            batch = candidates.slice(start, size)
+            if self.pace is not None:
+                self.pace.wait(batch.num_rows)
             verify(self.store, self.lock)
             # After the call to the store, which may take its time.
             if self.is_over():
                 return
-            yield self._batch(candidates.slice(start, self.batch_size))
+            yield self._batch(batch)
 
     @property
     def batch_size(self) -> int:
@@ -386,7 +392,8 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
         garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)
-        deleted = engine.map_batches(engine.spread(garbage), _deleter(step, valid), RECEIPTS)
+        tasks = _tasks_of_rate(step)
+        deleted = engine.map_batches(engine.spread(garbage, tasks), _deleter(step, valid, tasks), RECEIPTS)
         written = step.write(DELETED_REPORT, engine.union(deleted, kept))
     outcomes = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     if not outcomes.count:
@@ -448,7 +455,20 @@ def _receipts(
         yield from receipts.table(rows, [outcome] * count, [None] * count, now, attempt).to_batches()
 
 
-def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]]:
+def _tasks_of_rate(step: Step[R]) -> int | None:
+    """How many tasks delete at most where there is a limit to the rate: each keeps to its share, however late it runs.
+
+    There are no more than run at the same time, and few enough for each to delete half a batch a second: that it
+    manages also where the store answers late.
+    """
+    settings = step.repository.settings
+    if not settings.max_delete_rate:
+        return None
+    batch = BATCH if settings.quarantines else step.repository.store.delete_limit
+    return max(1, min(step.engine.tasks_at_once, int(2 * settings.max_delete_rate / batch)))
+
+
+def _deleter(step: Step[R], valid: Validity, tasks: int | None) -> partial[Iterator[pa.RecordBatch]]:
     repository, plan = step.repository, step.plan
     kind = Quarantine if repository.settings.quarantines else Sweep
     return partial(
@@ -456,6 +476,7 @@ def _deleter(step: Step[R], valid: Validity) -> partial[Iterator[pa.RecordBatch]
         repository.opener,
         partial(kind, run_id=plan.run_id, lock=step.lock_token, clock=repository.clock, attempt=plan.attempt),
         partial(valid.countdown, run_id=plan.run_id, clock=repository.clock),
+        partial(Pace, repository.settings.max_delete_rate / (tasks or 1), repository.clock),
     )
 
 
@@ -463,18 +484,19 @@ def _delete(
     opener: OpensStore,
     make_sweep: Callable[..., Sweep],
     begin_countdown: Callable[[ObjectStore], Countdown],
+    begin_pace: Callable[[], Pace],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Deletes the rows of a task; yields their receipts.
 
     Args:
-        make_sweep: takes the store and the countdown.
+        make_sweep: takes the store, the countdown and the pace.
     """
     store = opener.open()
     sweep: Sweep | None = None
     for batch in batches:
         # The countdown begins right before the first batch, however late this task begins.
         if sweep is None:
-            sweep = make_sweep(store, countdown=begin_countdown(store))
+            sweep = make_sweep(store, countdown=begin_countdown(store), pace=begin_pace())
         for rows in sweep.delete(pa.Table.from_batches([batch])):
             yield from rows.to_batches()

@@ -138,7 +138,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
         """Outcome of each; a blob with snapshots fails."""
-        return delete_in_batches(full_keys, BATCH, self._delete_batch)
+        return delete_in_batches(full_keys, BATCH, self._delete_batch, self._throttle)
 
     def _delete_batch(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         action = f"delete {len(full_keys)} objects such as {full_keys[0]!r}"

@@ -278,7 +278,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         taken for another one's. Deletes one by one would be told apart as well, but take a hundred times the requests.
         """
         kept = self._keeps_deleted
-        return delete_in_batches(full_keys, BATCH, lambda batch: self._delete_batch(batch, kept))
+        return delete_in_batches(full_keys, BATCH, lambda batch: self._delete_batch(batch, kept), self._throttle)
 
     def _delete_batch(self, full_keys: Sequence[str], kept: bool | None) -> dict[str, DeleteOutcome]:
         content_type, body = cloud.batch_of_deletes([_API + self._bucket.blob(full).path for full in full_keys])

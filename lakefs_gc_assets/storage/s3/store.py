@@ -141,7 +141,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
 
     def _delete_in_bulk(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
         outcomes = retry_throttled(
-            self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy
+            self._delete_once, [full for full in full_keys if not _NOT_IN_XML.search(full)], _was_busy, self._throttle
         )
         return outcomes | {full: self._delete_alone(full) for full in full_keys if _NOT_IN_XML.search(full)}
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector import expiring, lock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
+from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, opened
@@ -364,6 +365,17 @@ class TestTime:
         with pytest.raises(CollectionError, match="recheck_valid_minutes"):
             purge.purge_by(purge.store, old)
         assert purge.moving.moved() == ALL
+
+
+def test_a_rate_is_kept_on_average(purge: Purging) -> None:
+    settings = CollectionSettings(max_delete_rate=0.5, quarantine_days=0)
+    clock = HandClock(datetime.now(UTC))
+    repository = replace(purge.moving.opened, settings=settings, clock=clock)
+    purge.store.delete([lock.KEY])
+    check = Looking(clock)
+    purged = [*quarantine_purge.purge_by(repository, None, "purge", lambda plan, lock: check, print)]
+    assert {each.fate for each in purged} == {Fate.PURGED}
+    assert sum(clock.slept) == 2 * (len(purged) - 1)
 
 
 def test_without_the_lock_nothing_goes(purge: Purging) -> None:

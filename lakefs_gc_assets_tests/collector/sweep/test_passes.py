@@ -590,7 +590,7 @@ class TestSweepOnce:
             return counted(valid, store, run_id, clock)
 
         with mock.patch.object(Validity, "countdown", countdown):
-            task = passes._deleter(run.step, valid)(batches)
+            task = passes._deleter(run.step, valid, None)(batches)
             assert began == []
             told = pa.Table.from_batches(task)
         assert began == [(run.store, PLAN.run_id, clock)]

@@ -1,7 +1,9 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,10 +11,13 @@ import pytest
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.collector.repository import Moment, Pace
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Sweep
-from lakefs_gc_assets.collector.sweep.recheck import Validity
+from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity
 from lakefs_gc_assets.errors import CollectionError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
@@ -77,6 +82,37 @@ def test_candidates_are_deleted_in_batches_each_with_receipts(held: Held) -> Non
     assert rows.column("decided_at").to_pylist() == [NOW] * 7
     stored = receipts.read(held.store, RUN)
     assert sorted(stored.column("address").to_pylist()) == sorted(KEYS[:7])
+
+
+def test_a_rate_is_kept_on_average_and_no_batch_is_larger_than_a_second_of_it(held: Held) -> None:
+    clock = HandClock()
+    sweep = replace(held.sweep(), clock=clock, pace=Pace(2, clock))
+    # Spark hands over rows in several pieces.
+    for piece in (KEYS[:5], KEYS[5:]):
+        list(sweep.delete(candidates(*piece)))
+    assert held.store.deletes == [KEYS[:2], KEYS[2:4], KEYS[4:5], KEYS[5:7], KEYS[7:9], KEYS[9:]]
+    assert clock.moment - NOW == timedelta(seconds=4.5)
+
+
+def test_no_batch_begins_when_the_recheck_ended_while_it_waited_for_its_turn(held: Held) -> None:
+    clock = HandClock()
+    countdown = Countdown(clock, timedelta(seconds=2.5), Moment.now(clock))
+    sweep = replace(held.sweep(), clock=clock, pace=Pace(3, clock), countdown=countdown)
+    list(sweep.delete(candidates(*KEYS)))
+    assert held.there() == {KEYS[9]}
+
+
+def test_tasks_that_delete_at_a_rate_are_no_more_than_run_at_once_and_can_keep_to_it(held: Held) -> None:
+    def tasks(rate: float, at_once: int, sweep_mode: SweepMode = "delete") -> int | None:
+        settings = CollectionSettings(max_delete_rate=rate, sweep_mode=sweep_mode)
+        repository = SimpleNamespace(settings=settings, store=SimpleNamespace(delete_limit=1000))
+        step: Any = SimpleNamespace(repository=repository, engine=SimpleNamespace(tasks_at_once=at_once))
+        return passes._tasks_of_rate(step)
+
+    assert tasks(0, 16) is None
+    assert [tasks(rate, 16) for rate in (0.1, 100, 3500, 10**6)] == [1, 1, 7, 16]
+    assert tasks(3500, 2) == 2
+    assert tasks(100, 16, "quarantine") == 2
 
 
 def test_receipts_name_the_attempt_and_each_delete_marker(s3_server: S3Server) -> None:

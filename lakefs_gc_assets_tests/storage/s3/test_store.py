@@ -3,13 +3,13 @@
 import base64
 import hashlib
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Literal, cast
 from uuid import uuid4
 
@@ -21,9 +21,11 @@ from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, Precondition
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import bucket_store, cloud
+from lakefs_gc_assets.storage.cloud import Throttle
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
+from lakefs_gc_assets_tests.emulators import LimitedRate
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, Faults, Request, S3Server, listing_names
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -199,7 +201,7 @@ def test_keys_that_the_service_was_too_busy_for_are_asked_again(
     s3_server: S3Server, prefix: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr(store, "_throttle", Throttle(sleep=waited.append))
     names = [f"data/slice/{number}" for number in range(40)]
     for name in names:
         store.put(name, b"")
@@ -214,15 +216,35 @@ def test_keys_that_the_service_was_too_busy_for_are_asked_again(
     busy.answer = fewer_each_time
     with s3_server.failing(busy):
         outcomes = store.delete(names)
-    assert asked == [40, 30, 20, 10]
+    assert asked == [40, 20, 20, 10]
     assert {(outcome.result, outcome.error) for outcome in outcomes} == {(DeleteResult.ACCEPTED, None)}
     assert keys(store) == []
-    assert waited == sorted(waited) and waited[0] > 0
+    assert len(waited) == 7 and min(waited[1::2]) > 0
 
     always = Faults(undeletable={f"{prefix}/busy": "SlowDown"})
     with s3_server.failing(always):
         [outcome] = store.delete(["busy"])
     assert outcome.error == "SlowDown: not today"
+
+
+def test_deletes_slow_down_to_the_rate_that_the_service_takes(
+    s3_server: S3Server, prefix: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = LimitedRate(100, 300)
+    monkeypatch.setattr(store, "_throttle", Throttle(lambda: limited.now, limited.pass_time))
+
+    def answer(request: Request) -> tuple[str, bytes] | None:
+        keys = re.findall(b"<Key>(.*?)</Key>", request.body)
+        taken = limited.take(len(keys))
+        parts = [b"<Deleted><Key>%b</Key></Deleted>" % key for key in keys[:taken]]
+        parts += [b"<Error><Key>%b</Key><Code>SlowDown</Code></Error>" % key for key in keys[taken:]]
+        return "200 OK", b"<DeleteResult>%b</DeleteResult>" % b"".join(parts)
+
+    with s3_server.failing(Faults(answer=answer)):
+        outcomes = store.delete([f"data/slice/{number}" for number in range(1000)])
+    assert {outcome.result for outcome in outcomes} == {DeleteResult.ACCEPTED}
+    # 300 go at once, the others need seven seconds. In one piece again and again, thousands would be refused.
+    assert limited.now < 15 and limited.refused < 1500
 
 
 def test_the_same_key_of_another_namespace_is_not_touched(s3_server: S3Server, bucket: str, store: ObjectStore) -> None:
