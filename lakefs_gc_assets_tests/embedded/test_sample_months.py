@@ -84,15 +84,23 @@ def test_the_page_in_a_browser(found: Forecast, tmp_path: Path) -> None:
             opened.on("console", lambda message: said.append(message.text))
             opened.goto(file.as_uri())
             opened.get_by_text("What rules would free").wait_for()
-            drawn = opened.locator("svg")
-            assert drawn.count() == 3
+            drawn = opened.locator("svg[role=img]")
+            assert drawn.count() == 1
+            assert all(bar.bounding_box()["width"] >= 60 for bar in opened.locator("svg.rail").all())
+            assert opened.evaluate("document.documentElement.scrollWidth") <= 780
             box = drawn.first.bounding_box()
             for words in drawn.first.locator("text").all():
                 each = words.bounding_box()
                 assert box["x"] <= each["x"] and each["x"] + each["width"] <= box["x"] + box["width"] + 1
             assert (asked, said) == ([file.as_uri()], [])
             if folder := os.environ.get("LAKEFS_GC_SCREENSHOTS"):
-                for place, name in enumerate(("days", "branches", "folders")):
-                    opened.locator("figure").nth(place).screenshot(path=Path(folder) / f"forecast-{name}.png")
+                places = {
+                    "days": "figure",
+                    "branches": "table:has-text('Held alone')",
+                    "folders": "table:has-text('deep')",
+                }
+                opened.set_viewport_size({"width": 980, "height": 1180})
+                for name, place in places.items():
+                    opened.locator(place).screenshot(path=Path(folder) / f"forecast-{name}.png")
         finally:
             browser.close()

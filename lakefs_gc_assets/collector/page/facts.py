@@ -3,9 +3,10 @@
 No server is asked. Missing facts are left out: a failed run has fewer frames, and an old run has lost most of them.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +69,8 @@ _NOT_READ = "too much to read when a run ends; `lakefs-gc report --again RUN` re
 _NOT_NOTED = "the run did not note it"
 _NOT_COUNTED = "the run failed with too many to count; `lakefs-gc report --again RUN` counts them"
 _ID_SHOWN = 12
+_EARLIER = 6
+"""Maximum earlier runs beside a run: each costs a request."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class RunFacts:
         garbage: None if candidates were not counted; `uncounted` gives the reason.
         last_held: garbage by the commit that held it last, in flows by retention; None if that is unknown, and
             `held_unknown` gives the reason.
+        earlier: reports of the runs before, newest first, as far as they follow one another.
     """
 
     report: Report
@@ -101,6 +105,7 @@ class RunFacts:
     uncounted: str | None = None
     last_held: LastHeld | None = None
     held_unknown: str | None = None
+    earlier: tuple[Report, ...] = ()
 
 
 def gather(
@@ -147,7 +152,21 @@ def gather(
         retention=committed.figures.retention if committed else {},
         **_counted(candidates, plan, counting.count),
         **_last_held(store, plan, committed, candidates, counting.most_read),
+        earlier=tuple(islice(_before(store, report), _EARLIER)),
     )
+
+
+def _before(store: ObjectStore, report: Report) -> Iterator[Report]:
+    """Reports of the runs before this one, newest first, up to one that left none."""
+    while report.previous_run is not None:
+        try:
+            before = reports.read(store, report.previous_run)
+        except CollectionError:
+            return
+        if before is None:
+            return
+        yield before
+        report = before
 
 
 def _counted(candidates: Manifest[CandidateFigures] | None, plan: Plan, count: Count) -> dict[str, Any]:

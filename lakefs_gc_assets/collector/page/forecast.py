@@ -5,14 +5,11 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding, page_key, portions
-from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.markup import element, table
-from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-_DRAWN = 20
-"""Maximum branches, tags and folders in a chart."""
 _ROWS = 300
 """Maximum rows of a table; the stored frame has all of them."""
 _HOLDERS = 5
@@ -72,10 +69,6 @@ def _rules(forecast: Forecast) -> Iterator[Element]:
     ages = sorted((freed for freed in forecast.rules if freed.scenario.days is not None), key=_days)
     if ages and _days(ages[0]) < _days(ages[-1]):
         yield curve(ages, forecast.in_force.amount.bytes)
-    others = [freed for freed in forecast.rules if freed.scenario.kind is not Kind.AGE]
-    if len(others) > 1:
-        drawn = [(freed.scenario.name, freed.amount.bytes, _words(freed.amount)) for freed in others]
-        yield markup.bars("Bytes that each policy would free", drawn)
     rows = [
         (
             freed.scenario.name,
@@ -88,7 +81,8 @@ def _rules(forecast: Forecast) -> Iterator[Element]:
         for freed in forecast.rules
     ]
     heads = ("Retention", "Expired commits", "Objects freed", "Bytes freed", "Beside the rules in force", "Cost")
-    yield table("What a run of flow committed would mark now", heads[: len(rows[0])], rows, numbers=4)
+    lengths = [freed.amount.bytes for freed in forecast.rules]
+    yield markup.bars("What a run of flow committed would mark now", heads[: len(rows[0])], rows, lengths)
     for freed in forecast.rules:
         for note in freed.scenario.notes:
             yield element("p", f"{freed.scenario.name}: {note}", class_="box")
@@ -97,12 +91,6 @@ def _rules(forecast: Forecast) -> Iterator[Element]:
 def _holders(forecast: Forecast) -> Iterator[Element]:
     yield element("h2", "Bytes by branch and tag")
     order = sorted(forecast.holdings, key=lambda holding: (-holding.in_all.bytes, holding.title))
-    shown = [holding for holding in order if holding.in_all.objects][:_DRAWN]
-    if shown:
-        parts = [
-            (holding.title, holding.alone.bytes, holding.shared.bytes, _held_in_words(holding)) for holding in shown
-        ]
-        yield stacked("Bytes that each branch and tag holds: first alone, then shared with others", parts)
     rows = [
         (
             holding.title,
@@ -117,7 +105,13 @@ def _holders(forecast: Forecast) -> Iterator[Element]:
         for holding in order[:_ROWS]
     ]
     heads = ("Branch or tag", "Commits", "Objects", "Bytes", "Held alone", "Shared", "If deleted", "Head")
-    yield table("What commits hold that the rules in force keep", heads, rows)
+    yield markup.bars(
+        "What commits hold that the rules in force keep; a bar is what is held alone, then what is shared",
+        heads,
+        rows,
+        [(holding.alone.bytes, holding.shared.bytes) for holding in order[:_ROWS]],
+        words=1,
+    )
     if more := len(order) - len(rows):
         yield element("p", f"{more:,} more are in forecast.parquet.", class_="soft")
     yield element(
@@ -164,11 +158,6 @@ def _folders(forecast: Forecast) -> Iterator[Element]:
     if by_folder is None:
         return
     yield element("h2", "Bytes by folder")
-    drawn = [(folder.title, folder.stored.bytes, _words(folder.stored)) for folder in by_folder.largest[:_DRAWN]]
-    if by_folder.others is not None:
-        name = f"({by_folder.other_folders:,} smaller ones)"
-        drawn.append((name, by_folder.others.stored.bytes, _words(by_folder.others.stored)))
-    yield markup.bars(f"Bytes by folder, {by_folder.depth} deep", drawn)
     rows = []
     for folder in by_folder.largest:
         holders = portions(forecast, folder)
@@ -176,7 +165,15 @@ def _folders(forecast: Forecast) -> Iterator[Element]:
         if more := len(holders) - len(named):
             named.append(f"{more:,} more")
         rows.append((folder.title, f"{folder.stored.objects:,}", size(folder.stored.bytes), ", ".join(named)))
-    yield table("Objects and bytes of each folder, and their holders", ("Folder", "Objects", "Bytes", "Held by"), rows)
+    lengths = [folder.stored.bytes for folder in by_folder.largest]
+    if by_folder.others is not None:
+        others = by_folder.others.stored
+        rows.append((f"({by_folder.other_folders:,} smaller ones)", f"{others.objects:,}", size(others.bytes), ""))
+        lengths.append(others.bytes)
+    heads = ("Folder", "Objects", "Bytes", "Held by")
+    yield markup.bars(
+        f"Objects and bytes by folder, {by_folder.depth} deep, and their holders", heads, rows, lengths, words=1
+    )
     yield element("p", "An object that is in several folders counts in each of them.", class_="soft")
 
 
@@ -229,30 +226,6 @@ def curve(ages: Sequence[Freed], in_force: int) -> Element:
     return element("figure", element("figcaption", title), drawing)
 
 
-def stacked(title: str, rows: Sequence[tuple[str, int, int, str]]) -> Element:
-    """A figure of bars with two parts each, one below the other, with a name before and words behind each bar.
-
-    Args:
-        rows: name, length of both parts in one unit, and words for them.
-    """
-    names, behind, row = 210, 230, 22
-    room, longest = _WIDTH - names - behind, max(first + second for _, first, second, _ in rows) or 1
-    spoken = "; ".join(f"{name}: {words}" for name, _, _, words in rows)
-    drawing = element("svg", role="img", viewBox=f"0 0 {_WIDTH} {len(rows) * row}", aria_label=f"{title}. {spoken}")
-    for place, (name, first, second, words) in enumerate(rows):
-        top, at = place * row, float(names)
-        drawing.append(_text(markup.shown(name, 30), names - 8, top + 15, "end"))
-        for kind, length in (("bar", first), ("kept", second)):
-            # A small value is still drawn.
-            width = max(room * length / longest, 2) if length else 0
-            drawing.append(
-                element("rect", class_=kind, x=f"{at:.1f}", y=str(top + 4), width=f"{width:.1f}", height=str(row - 8))
-            )
-            at += width
-        drawing.append(_text(words, at + 6, top + 15, "start"))
-    return element("figure", element("figcaption", title), drawing)
-
-
 def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> Element:
     return element("line", class_=kind, x1=f"{x1:.1f}", y1=f"{y1:.1f}", x2=f"{x2:.1f}", y2=f"{y2:.1f}")
 
@@ -265,14 +238,6 @@ def _days(freed: Freed) -> int:
     days = freed.scenario.days
     assert days is not None
     return days
-
-
-def _words(amount: Amount) -> str:
-    return f"{amount.objects:,}, {size(amount.bytes)}"
-
-
-def _held_in_words(holding: Holding) -> str:
-    return f"{size(holding.alone.bytes)} alone, {size(holding.shared.bytes)} shared"
 
 
 def _if_deleted(forecast: Forecast, holding: Holding) -> str:

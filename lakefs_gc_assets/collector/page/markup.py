@@ -1,18 +1,20 @@
 """Elements of a page. A text never becomes markup: other people choose the names of objects and branches.
 
-A page is a tree of elements and not a concatenated text, so every text is escaped. Charts are embedded SVG of plain
-shapes; a table beside each chart has the same figures.
+A page is a tree of elements and not a concatenated text, so every text is escaped. A chart is a table with a bar of
+embedded SVG in each row, so its figures can be read, copied and heard.
 """
 
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, repeat
 from xml.etree.ElementTree import Element, tostring
 
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.settings import ReportSettings
 
 Child = Element | str
+Length = float | tuple[float, ...]
 
 
 def cost(prices: ReportSettings, total: int, by_class: Mapping[str, int], share: float = 1) -> str:
@@ -31,40 +33,49 @@ def cost(prices: ReportSettings, total: int, by_class: Mapping[str, int], share:
 
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1b1b1f;--soft:#5a5a66;--paper:#fff;--box:#f4f4f7;--line:#d5d5de;--bar:#4f43dd;
+:root{color-scheme:light dark;--ink:#1b1b1f;--soft:#5a5a66;--paper:#fff;--box:#f4f4f7;--line:#dfdfe6;--bar:#4f43dd;
 --live:#2e7d4f;--kept:#b36b00;--bad:#b3261e}
-@media (prefers-color-scheme:dark){:root{--ink:#ececf1;--soft:#a9a9b6;--paper:#16161a;--box:#212127;--line:#3a3a44;
+@media (prefers-color-scheme:dark){:root{--ink:#ececf1;--soft:#a9a9b6;--paper:#16161a;--box:#212127;--line:#34343d;
 --bar:#9d95ff;--live:#6fcf97;--kept:#f2b14b;--bad:#ff8a80}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:62rem;margin:0 auto;padding:1.5rem}
-h1{font-size:1.6rem;margin:0 0 .25rem;overflow-wrap:anywhere}
-h2{font-size:1.2rem;margin:2.2rem 0 .6rem;border-bottom:1px solid var(--line)}
-p{margin:.4rem 0;overflow-wrap:anywhere}
+main{max-width:60rem;margin:0 auto;padding:2rem 1.5rem 3rem}
+h1{font-size:1.5rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2.6rem 0 .4rem}
+p{margin:.4rem 0;overflow-wrap:anywhere;max-width:46rem}
 .soft,caption,figcaption{color:var(--soft)}
-.ending{font-weight:600;font-size:1.15rem}
+.ending{font-weight:600}
 .bad{color:var(--bad)}
 .box{background:var(--box);border-left:4px solid var(--kept);padding:.5rem .9rem;margin:.6rem 0}
 .box.bad{border-color:var(--bad);color:inherit}
-table{border-collapse:collapse;width:100%;margin:.5rem 0;font-variant-numeric:tabular-nums}
+.decision{background:var(--box);border-radius:.5rem;padding:1rem 1.4rem 1.1rem;margin:1.2rem 0}
+.figure{font-size:1.45rem;line-height:1.3;font-weight:600;margin:0 0 .5rem}
+table{border-collapse:collapse;width:100%;margin:.9rem 0 1.4rem;font-variant-numeric:tabular-nums}
 caption{text-align:left;padding:.2rem 0}
-th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;
+th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top;
 overflow-wrap:anywhere}
+th:last-child,td:last-child{padding-right:0}
 thead th{color:var(--soft);font-weight:600;overflow-wrap:normal}
 tbody th{font-weight:400}
 .number{text-align:right}
 .number,.short{white-space:nowrap}
+.drawn{width:26%;min-width:5rem}
+.drawn svg{margin-top:.4rem}
 code,pre{font:.9em ui-monospace,monospace;background:var(--box);overflow-wrap:anywhere}
-pre{padding:.5rem .9rem;white-space:pre-wrap}
+pre{padding:.5rem .9rem;white-space:pre-wrap;border-radius:.3rem}
+.decision pre{background:var(--paper);margin:.4rem 0 .8rem}
 figure{margin:.8rem 0}
 svg{display:block;width:100%;max-width:44rem;height:auto}
+svg.rail{height:.75rem;max-width:none;background:var(--line);border-radius:2px}
 svg text{fill:var(--ink);font:12px system-ui,sans-serif}
-.bar{fill:var(--bar)}.live{fill:var(--live)}.kept{fill:var(--kept)}.over{fill:var(--bad)}.rail{fill:var(--line)}
+.bar{fill:var(--bar)}.live{fill:var(--live)}.kept{fill:var(--kept)}.over{fill:var(--bad)}
 .curve{fill:none;stroke:var(--bar);stroke-width:2}.grid{stroke:var(--line)}.now{stroke:var(--kept);stroke-dasharray:5 4}
-@media print{:root{--ink:#000;--soft:#333;--paper:#fff;--box:#fff;--line:#999;--bar:#4f43dd;--live:#2e7d4f;
+@media (max-width:58rem){table{display:block;overflow-x:auto}}
+@media (max-width:40rem){main{padding:1rem}h1{font-size:1.3rem}.figure{font-size:1.2rem}}
+@media print{:root{--ink:#000;--soft:#333;--paper:#fff;--box:#fff;--line:#bbb;--bar:#4f43dd;--live:#2e7d4f;
 --kept:#b36b00;--bad:#b3261e}
-main{max-width:none;padding:0}h2{break-after:avoid}figure,tr,.box{break-inside:avoid}
-svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
+main{max-width:none;padding:0}.decision{border:1px solid var(--line)}h2{break-after:avoid}
+figure,tr,.box,.decision{break-inside:avoid}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
 _SHORT = 16
@@ -72,11 +83,6 @@ _SHORT = 16
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
 """Policy by which injected content could still load, run and send nothing."""
-
-_WIDTH, _ROW, _NAMES, _BEHIND = 700, 22, 250, 190
-_BAR = _WIDTH - _NAMES - _BEHIND
-_NAME_LENGTH = 38
-"""Maximum characters of a name before a bar; the table beside it shows the whole name."""
 
 
 def shown(text: str, limit: int = 2000) -> str:
@@ -103,14 +109,17 @@ def element(tag: str, *children: Child, **attributes: str) -> Element:
     return result
 
 
-def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: int = 0) -> Element:
+def table(
+    caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: int = 0, words: int = 0
+) -> Element:
     """A table whose first column names the row.
 
     Args:
         numbers: number of last columns with numbers, which are aligned to the right.
+        words: number of columns behind those, with words again.
     """
-    first_number = len(heads) - numbers
-    kinds = [{"class_": "number"} if place >= first_number else {} for place in range(len(heads))]
+    aligned = range(len(heads) - words - numbers, len(heads) - words)
+    kinds = [{"class_": "number"} if place in aligned else {} for place in range(len(heads))]
     head = element("tr", *(element("th", name, scope="col", **kind) for name, kind in zip(heads, kinds, strict=True)))
     body = element("tbody")
     for name, *values in rows:
@@ -121,59 +130,50 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], n
 
 def _kind(value: Child) -> dict[str, str]:
     """CSS class of a cell: short words and sizes stay on one line, long names may break anywhere."""
+    if isinstance(value, Element) and value.tag == "svg":
+        return {"class_": "drawn"}
     return {"class_": "short" if isinstance(value, str) and len(value) <= _SHORT else "long"}
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]], classes: Sequence[str] = ()) -> Element:
-    """A figure of bars, one below the other, with a name before and words behind each bar.
+def bars(
+    caption: str,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    lengths: Sequence[Length],
+    classes: Sequence[str] = ("bar", "kept"),
+    whole: float | None = None,
+    words: int = 0,
+) -> Element:
+    """A table with a bar in each row, behind its name; a single row needs none.
 
     Args:
-        rows: name, length in any unit, and words for it.
-        classes: CSS class of each bar; by default all have the same.
+        heads: of the columns: name, figures, and words.
+        lengths: of each row's bar in any unit, or of its parts one behind the other.
+        classes: CSS class of each part; the last one repeats.
+        whole: length that fills the column, and from which on a bar is drawn as exceeded; by default that of the
+            longest bar.
+        words: number of last columns that have words and no figures.
     """
-    longest = max((length for _, length, _ in rows), default=0)
-    drawing = element(
-        "svg", role="img", viewBox=f"0 0 {_WIDTH} {max(len(rows), 1) * _ROW}", aria_label=_spoken(title, rows)
-    )
-    for place, (name, length, words) in enumerate(rows):
-        top = place * _ROW
+    parts = [length if isinstance(length, tuple) else (length,) for length in lengths]
+    full = whole if whole is not None else max((sum(row) for row in parts), default=0)
+    figures = len(heads) - 1 - words
+    if not full or (len(rows) == 1 and whole is None):
+        return table(caption, heads, rows, figures, words)
+    drawn = [_bar([part / full for part in row], classes) for row in parts]
+    with_bars = [(name, bar, *values) for (name, *values), bar in zip(rows, drawn, strict=True)]
+    return table(caption, (heads[0], "", *heads[1:]), with_bars, figures, words)
+
+
+def _bar(shares: Sequence[float], classes: Sequence[str]) -> Element:
+    drawing = element("svg", class_="rail", viewBox="0 0 100 10", preserveAspectRatio="none", aria_hidden="true")
+    start = 0.0
+    for share, kind in zip(shares, chain(classes, repeat(classes[-1])), strict=False):
         # A small value is still drawn.
-        width = max(round(_BAR * length / longest), 2) if length > 0 else 0
-        kind = classes[place] if classes else "bar"
-        drawing.append(_name(name, top))
-        drawing.append(
-            element("rect", class_=kind, x=str(_NAMES), y=str(top + 4), width=str(width), height=str(_ROW - 8))
-        )
-        drawing.append(element("text", words, x=str(_NAMES + width + 6), y=str(top + 15)))
-    return element("figure", element("figcaption", title), drawing)
-
-
-def gauges(title: str, rows: Sequence[tuple[str, float, str]]) -> Element:
-    """A figure of bars on rails: a bar fills its rail if a figure has reached its limit.
-
-    Args:
-        rows: name, share of the limit, and words for it.
-    """
-    drawing = element(
-        "svg", role="img", viewBox=f"0 0 {_WIDTH} {max(len(rows), 1) * _ROW}", aria_label=_spoken(title, rows)
-    )
-    for place, (name, share, words) in enumerate(rows):
-        top = place * _ROW
-        box = {"x": str(_NAMES), "y": str(top + 4), "height": str(_ROW - 8)}
-        width = max(round(_BAR * min(share, 1)), 2) if share > 0 else 0
-        drawing.append(_name(name, top))
-        drawing.append(element("rect", class_="rail", width=str(_BAR), **box))
-        drawing.append(element("rect", class_="over" if share > 1 else "bar", width=str(width), **box))
-        drawing.append(element("text", words, x=str(_NAMES + _BAR + 6), y=str(top + 15)))
-    return element("figure", element("figcaption", title), drawing)
-
-
-def _name(name: str, top: int) -> Element:
-    return element("text", shown(name, _NAME_LENGTH), x=str(_NAMES - 8), y=str(top + 15), text_anchor="end")
-
-
-def _spoken(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
-    return f"{title}. {'; '.join(f'{name}: {words}' for name, _, words in rows)}"
+        width = min(max(100 * share, 1), 100 - start) if share > 0 else 0
+        drawn = {"x": f"{start:.1f}", "width": f"{width:.1f}", "height": "10"}
+        drawing.append(element("rect", class_="over" if share > 1 else kind, **drawn))
+        start += width
+    return drawing
 
 
 def document(title: str, mark: str, parts: Iterable[Element]) -> bytes:

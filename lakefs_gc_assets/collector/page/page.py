@@ -1,7 +1,7 @@
 """The page of a run: one self-contained HTML file, made from the files of the run and stored beside its report.
 
-The page is made when the run has ended; a run does not fail if its page cannot be made. Each section has words, a
-chart, and the same figures as a table.
+The page is made when the run has ended; a run does not fail if its page cannot be made. It begins with what its reader
+has to decide: what would go, what it costs, whether guards object, until when it can be approved, how it is undone.
 """
 
 import hashlib
@@ -26,6 +26,8 @@ _MONTHS = 36
 """Maximum months of the chart of garbage."""
 _KINDS = 40
 """Maximum lines of the tables of garbage by the commit that held it last."""
+_LARGEST = 10
+"""Maximum lines of the table of the largest objects."""
 _WARNINGS = 50
 """Maximum warnings on the page: the report has all of them."""
 _NO_FOLDER = "(in no folder)"
@@ -75,12 +77,13 @@ def _mark(report: Report) -> str:
 def sections(facts: RunFacts) -> Iterator[Element]:
     """All parts of the page, in order."""
     yield from _head(facts)
-    yield from _objects(facts)
-    yield from _freed_bytes(facts)
+    yield element("section", *_decision(facts), class_="decision")
     yield from _garbage(facts)
     yield from _guards(facts)
+    yield from _earlier(facts)
+    yield from _objects(facts)
     yield from _times(facts)
-    yield from _next_steps(facts)
+    yield from _run(facts)
     yield element(
         "p",
         f"Made at {facts.made_at:%F %T}Z from the run's files in {facts.report.storage_namespace}; all times are "
@@ -90,16 +93,22 @@ def sections(facts: RunFacts) -> Iterator[Element]:
 
 
 def _head(facts: RunFacts) -> Iterator[Element]:
-    report, plan = facts.report, facts.plan
+    report = facts.report
     yield element("h1", f"Garbage of {report.repository}")
-    yield element("p", f"{_kind(facts)}: {report.ending.value}", class_="ending" if report.success else "ending bad")
+    ended = f"{_kind(facts)} of {report.started_at:%F}: {report.ending.value}"
+    yield element("p", ended, class_="ending" if report.success else "ending bad")
     if report.error:
         yield element("p", report.error, class_="box bad", role="alert")
     for warning in report.warnings[:_WARNINGS]:
         yield element("p", f"Warning: {warning}", class_="box")
     if more := len(report.warnings) - _WARNINGS:
         yield from [element("p", f"{more:,} more warnings are in report.json.", class_="box")] if more > 0 else []
+
+
+def _run(facts: RunFacts) -> Iterator[Element]:
+    report, plan = facts.report, facts.plan
     first, last = plan.windows[:1], plan.windows[-1:]
+    yield element("h2", "This run")
     rows: list[tuple[str, str]] = [
         ("Run", report.run_id),
         ("Storage namespace", report.storage_namespace),
@@ -123,7 +132,7 @@ def _head(facts: RunFacts) -> Iterator[Element]:
         rows.append(("Approved by", report.approved_by))
     if report.commit_source:
         rows.append(("Source of commits", report.commit_source))
-    yield table("The run", ("Fact", "Value"), rows)
+    yield table("What it was about, and what it built on", ("Fact", "Value"), rows)
 
 
 def _kind(facts: RunFacts) -> str:
@@ -138,21 +147,10 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
     if not report.counts:
         yield element("p", "The run ended before it had counted everything.")
         return
-    stored, kept, garbage = statistics.stored, statistics.kept or 0, statistics.candidates or 0
-    looked_at = (statistics.listed or 0) if stored is None else stored
-    parts = [
-        ("held or staged", max(looked_at - kept - garbage, 0), "live"),
-        ("kept all the same", kept, "kept"),
-        ("garbage", garbage, "bar"),
-    ]
-    what = "are stored" if stored is not None else "were looked at"
-    if report.flow == Flow.COMMITTED:
-        what = f"that expired commits hold {what}"
-    drawn = [(name, count, f"{count:,}") for name, count, _ in parts]
-    yield markup.bars(f"{looked_at:,} objects {what}", drawn, [kind for *_, kind in parts])
     kinds: list[tuple[str, int | None, int | None]] = [
-        ("Stored, as far as the run knows", stored, None),
+        ("Stored, as far as the run knows", statistics.stored, None),
         ("Looked at by this run", statistics.listed, statistics.listed_bytes),
+        ("Live: something references it", statistics.live, None),
         ("Addresses that live commits hold", statistics.committed, None),
         ("Addresses that are staged or copied", statistics.uncommitted, None),
         ("Garbage: nothing references it", statistics.candidates, statistics.candidates_bytes),
@@ -168,8 +166,9 @@ def _objects(facts: RunFacts) -> Iterator[Element]:
             ("In an archive tier, kept", statistics.kept_archived, statistics.kept_archived_bytes),
             ("Deleted by another run since the listing", statistics.deleted_by_another_run, None),
         ]
-    rows = [(kind, f"{count:,}", _shown(total)) for kind, count, total in kinds if count is not None]
-    yield table("Objects by kind", ("Kind", "Objects", "Bytes"), rows, numbers=2)
+    known = [(kind, count, total) for kind, count, total in kinds if count is not None]
+    rows = [(kind, f"{count:,}", _shown(total)) for kind, count, total in known]
+    yield markup.bars("Objects by kind", ("Kind", "Objects", "Bytes"), rows, [count for _, count, _ in known])
     yield from _storage_classes(report, facts.prices)
     if facts.retention:
         yield table(
@@ -193,20 +192,112 @@ def _storage_classes(report: Report, prices: ReportSettings) -> Iterator[Element
         yield table("Objects by storage class", heads, rows, numbers=4)
 
 
-def _freed_bytes(facts: RunFacts) -> Iterator[Element]:
+def _looked_at(report: Report) -> int:
+    statistics = report.statistics
+    return (statistics.listed or 0) if statistics.stored is None else statistics.stored
+
+
+def _of_which_kind(report: Report) -> str:
+    held = "that expired commits hold " if report.flow == Flow.COMMITTED else ""
+    return held + ("were looked at" if report.statistics.stored is None else "are stored")
+
+
+def _decision(facts: RunFacts) -> Iterator[Element]:
+    """What the reader has to decide or may do, with the figures for it."""
     report, statistics = facts.report, facts.report.statistics
-    if not report.counts:
+    if report.counts and report.dry_run:
+        yield from _of_a_dry_run(facts)
+    elif report.counts:
+        yield from _of_a_sweep(facts)
+    if report.ending is Ending.FAILED:
+        yield element("p", "The error above says what to do; then open a new run.")
+        if not report.dry_run:
+            yield element("p", "Some objects may be gone already. To see those that can be brought back:")
+            yield element("pre", f"lakefs-gc restore {report.run_id} --dry-run")
+    if statistics.quarantined:
+        until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
+        yield element("p", f"To undo the move to quarantine; it may be purged from {until:%F %T}Z on:")
+        yield element("pre", f"lakefs-gc restore {report.run_id} --yes")
+    if statistics.deleted:
+        yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
+        yield element("pre", f"lakefs-gc restore {report.run_id} --yes")
+        yield element("p", "In a bucket without versions, deleted objects are gone.")
+    if statistics.failed:
+        yield element("p", "To see what could not be deleted, and why:")
+        yield element("pre", f"lakefs-gc deleted {report.run_id}")
+    yield element("p", "To see why one object stays or goes:")
+    yield element("pre", "lakefs-gc explain ADDRESS")
+
+
+def _of_a_dry_run(facts: RunFacts) -> Iterator[Element]:
+    report, settings = facts.report, facts.settings
+    garbage, looked_at = report.statistics.candidates or 0, _looked_at(report)
+    if not garbage:
+        yield element("p", "There is no garbage, so there is nothing to approve.", class_="figure")
         return
-    yield element("h2", "Freed bytes")
-    if report.dry_run:
-        yield element("p", f"A sweep would free {_worth(facts, statistics.candidates_bytes or 0)}.")
-        if facts.settings.quarantines:
-            yield element("p", "It moves objects to quarantine: the bytes are free once the quarantine is emptied.")
-        return
-    yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.")
-    if report.moved:
+    freed = _worth(facts, report.statistics.candidates_bytes or 0)
+    which = f"{looked_at:,} objects {_of_which_kind(report)}; {garbage:,} of them ({garbage / max(looked_at, 1):.0%})"
+    yield element("p", f"A sweep would free {freed}.", class_="figure")
+    yield element("p", f"{which} are garbage: no commit, branch or tag needs them.")
+    objections = _objections(facts)
+    in_short = " ".join(objections) or _nearest_limit(facts)
+    yield element("p", f"Guards: {in_short}", **({"class_": "bad"} if objections else {}))
+    until = ""
+    if facts.listed_at is not None:
+        last = facts.listed_at + timedelta(hours=settings.max_mark_age_hours)
+        until = f" until {last:%F %T}Z (collection.max_mark_age_hours)"
+    does = "moves to quarantine" if settings.quarantines else "deletes"
+    yield element(
+        "p",
+        f"To approve{until}, here or by the job approve in the Dagster UI; it {does} the candidates that are not live "
+        "by then:",
+    )
+    yield element("pre", f"lakefs-gc approve {report.run_id}")
+    undo = "There is no undo, unless the bucket keeps versions."
+    if settings.quarantines:
+        undo = (
+            f"To undo, for at least {settings.quarantine_days:g} days after the sweep: lakefs-gc restore. "
+            "The bytes are free once the quarantine is emptied."
+        )
+    yield element("p", undo)
+    yield element("p", "To see each object:")
+    yield element("pre", f"lakefs-gc candidates {report.run_id}")
+
+
+def _of_a_sweep(facts: RunFacts) -> Iterator[Element]:
+    statistics = facts.report.statistics
+    yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.", class_="figure")
+    gone = [f"{statistics.deleted or 0:,} deleted", f"{statistics.quarantined or 0:,} moved to quarantine"]
+    live = f", {statistics.kept_live:,} live again at the recheck and kept" if statistics.kept_live else ""
+    yield element("p", f"Of {statistics.candidates or 0:,} candidates {' and '.join(gone)}{live}.")
+    if facts.report.moved:
         moved = _worth(facts, statistics.quarantined_bytes or 0)
         yield element("p", f"Moved to quarantine, and freed once that is emptied: {moved}.")
+
+
+def _objections(facts: RunFacts) -> list[str]:
+    """Guards that refuse a sweep of this mark, in words."""
+    refusing = [
+        f"a sweep is refused: the {gauge.guard} is {_figure(gauge.figure, gauge.is_share)}, and "
+        f"collection.{gauge.setting} is {_figure(gauge.limit, gauge.is_share)}."
+        for gauge in facts.gauges
+        if gauge.is_exceeded
+    ]
+    if facts.mark is None:
+        return refusing
+    refusing += [str(guard) for guard in facts.mark.retention]
+    if facts.mark.nested:
+        refusing.append(f"other repositories lie inside or around this namespace: {', '.join(facts.mark.nested)}.")
+    if facts.mark.repositories_unknown:
+        refusing.append(f"the server does not list its repositories: {facts.mark.repositories_unknown}.")
+    return refusing
+
+
+def _nearest_limit(facts: RunFacts) -> str:
+    if not facts.gauges:
+        return "their figures are no longer stored."
+    nearest = max(facts.gauges, key=_used)
+    return f"none refuses a sweep; nearest is {nearest.setting}, {_used(nearest):.0%} of which is used."
 
 
 def _worth(facts: RunFacts, count: int) -> str:
@@ -221,7 +312,9 @@ def _worth(facts: RunFacts, count: int) -> str:
 
 
 def _garbage(facts: RunFacts) -> Iterator[Element]:
-    yield element("h2", "Garbage")
+    if facts.report.statistics.candidates == 0:
+        return
+    yield element("h2", "What the garbage is")
     garbage = facts.garbage
     if facts.months:
         newest = dict([*facts.months.items()][-_MONTHS:])
@@ -230,22 +323,21 @@ def _garbage(facts: RunFacts) -> Iterator[Element]:
         by_month = [*_chart(title, "Month", newest, newest)]
     else:
         by_month = []
+    yield from _last_held(facts)
     if garbage is None:
         yield element("p", f"Ages, sizes and the largest objects are not known: {facts.uncounted}.")
         yield from by_month
-        yield from _last_held(facts)
         return
     yield from _chart("Garbage by why it is garbage", "Reason", garbage.by_why, sorted(garbage.by_why))
+    yield from by_month
     yield from _chart("Garbage by age", "Age", garbage.by_age, AGES)
     yield from _chart("Garbage by size", "Size of an object", garbage.by_size, SIZES)
-    yield from by_month
-    yield from _last_held(facts)
     yield table(
         "The largest objects",
         ("Address", "Last modified", "Size"),
         [
             (element("code", large_object.address), f"{large_object.last_modified:%F %T}Z", size(large_object.size))
-            for large_object in garbage.largest
+            for large_object in garbage.largest[:_LARGEST]
         ],
         numbers=2,
     )
@@ -298,13 +390,16 @@ def _most(groups: Mapping[str, Amount]) -> list[str]:
 
 
 def _chart(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[str]) -> Iterator[Element]:
-    """Bars by bytes, or by objects if all are empty, and the table."""
+    """A table with bars by bytes, or by objects if all are empty; a sentence for a single group."""
     present = [(name, *groups[name]) for name in order if name in groups]
+    if len(present) == 1:
+        yield element("p", f"{what} of all of it: {present[0][0]}")
+        return
     by_bytes = any(total for _, _, total in present)
-    words = {name: f"{objects:,} objects, {size(total)}" for name, objects, total in present}
-    yield markup.bars(title, [(name, total if by_bytes else objects, words[name]) for name, objects, total in present])
     rows = [(name, f"{objects:,}", size(total)) for name, objects, total in present]
-    yield table(f"{title}, in numbers", (what, "Objects", "Bytes"), rows, numbers=2)
+    yield markup.bars(
+        title, (what, "Objects", "Bytes"), rows, [total if by_bytes else objects for _, objects, total in present]
+    )
 
 
 def _guards(facts: RunFacts) -> Iterator[Element]:
@@ -312,10 +407,6 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
     if facts.mark is None:
         yield element("p", "The frames that guards look at are not there: the run ended before, or they were removed.")
         return
-    yield markup.gauges(
-        "Share of each limit that is used up",
-        [(gauge.guard, _used(gauge), f"{_used(gauge):.0%} of {gauge.setting}"[:30]) for gauge in facts.gauges],
-    )
     rows = [
         (
             gauge.guard,
@@ -326,17 +417,45 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
         )
         for gauge in facts.gauges
     ]
-    yield table(
-        "Guards of amount: a sweep is refused above the limit", ("Guard", "Figure", "Limit", "Setting", "Note"), rows
+    yield markup.bars(
+        "A sweep is refused above the limit; a bar is the share of it that is used",
+        ("Guard", "Figure", "Limit", "Setting", "Note"),
+        rows,
+        [_used(gauge) for gauge in facts.gauges],
+        whole=1,
+        words=2,
     )
-    others = [*(str(guard) for guard in facts.mark.retention)]
-    if facts.mark.nested:
-        others.append(f"other repositories lie inside or around this namespace: {', '.join(facts.mark.nested)}")
-    if facts.mark.repositories_unknown:
-        others.append(f"the server does not list its repositories: {facts.mark.repositories_unknown}")
-    for guard_text in others:
-        yield element("p", guard_text, class_="box")
+    for words in _objections(facts):
+        yield element("p", words, class_="box")
     yield element("p", "Right before it deletes, a sweep reads branches and uncommitted data again.")
+
+
+def _earlier(facts: RunFacts) -> Iterator[Element]:
+    if not facts.earlier:
+        return
+    yield element("h2", "Beside earlier runs")
+    reports = [facts.report, *facts.earlier]
+    yield markup.bars(
+        "This run first; a bar is the garbage that was found",
+        ("Began", "Stored", "Garbage", "Bytes", "Deleted or moved", "Ending"),
+        [_beside(report) for report in reports],
+        [report.statistics.candidates_bytes or 0 for report in reports],
+        words=1,
+    )
+
+
+def _beside(report: Report) -> tuple[str, ...]:
+    statistics = report.statistics
+    counts = statistics.stored, statistics.candidates, statistics.candidates_bytes
+    stored, garbage, total = counts
+    gone = None if report.dry_run else (statistics.deleted or 0) + (statistics.quarantined or 0)
+    return (
+        f"{report.started_at:%F %H:%M}Z",
+        *("" if count is None else f"{count:,}" for count in (stored, garbage)),
+        _shown(total),
+        "" if gone is None else f"{gone:,}",
+        f"{'dry run: ' if report.dry_run else ''}{report.ending.value}",
+    )
 
 
 def _used(gauge: Gauge) -> float:
@@ -355,12 +474,11 @@ def _times(facts: RunFacts) -> Iterator[Element]:
     if not seconds:
         yield element("p", "No step came to its end, or an earlier version made the run.")
         return
-    yield markup.bars("Steps, without waits", [(name, taken, _duration(taken)) for name, taken in seconds.items()])
-    yield table(
-        "Steps, in numbers",
+    yield markup.bars(
+        "Seconds of work of each step",
         ("Step", "Work", "Waiting"),
         [(name, _duration(taken), _duration(waited.get(name, 0))) for name, taken in seconds.items()],
-        numbers=2,
+        [*seconds.values()],
     )
     if waited:
         yield element(
@@ -369,52 +487,6 @@ def _times(facts: RunFacts) -> Iterator[Element]:
             "data with a delay.",
             class_="soft",
         )
-
-
-def _next_steps(facts: RunFacts) -> Iterator[Element]:
-    report = facts.report
-    run_id, statistics = report.run_id, report.statistics
-    yield element("h2", "Next steps")
-    if report.ending is Ending.FAILED:
-        yield element("p", "The error above says what to do; then open a new run.")
-        if not report.dry_run:
-            yield element("p", "Some objects may be gone already. To see those that can be brought back:")
-            yield element("pre", f"lakefs-gc restore {run_id} --dry-run")
-    elif report.dry_run:
-        yield from _approval(facts)
-    if statistics.quarantined:
-        until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
-        yield element("p", f"To undo the move to quarantine; it may be purged from {until:%F %T}Z on:")
-        yield element("pre", f"lakefs-gc restore {run_id} --yes")
-    if statistics.deleted:
-        yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
-        yield element("pre", f"lakefs-gc restore {run_id} --yes")
-        yield element("p", "In a bucket without versions, deleted objects are gone.")
-    if statistics.failed:
-        yield element("p", "To see what could not be deleted, and why:")
-        yield element("pre", f"lakefs-gc deleted {run_id}")
-    yield element("p", "To see why one object stays or goes:")
-    yield element("pre", "lakefs-gc explain ADDRESS")
-
-
-def _approval(facts: RunFacts) -> Iterator[Element]:
-    run_id = facts.report.run_id
-    if not facts.report.statistics.candidates:
-        yield element("p", "Nothing: there is no garbage.")
-        return
-    yield element("p", "To see each object:")
-    yield element("pre", f"lakefs-gc candidates {run_id}")
-    until = ""
-    if facts.listed_at is not None:
-        last = facts.listed_at + timedelta(hours=facts.settings.max_mark_age_hours)
-        until = f" until {last:%F %T}Z (collection.max_mark_age_hours)"
-    does = "moves to quarantine" if facts.settings.quarantines else "deletes"
-    yield element(
-        "p",
-        f"To approve{until}, here or by the job approve in the Dagster UI; it {does} the candidates that are not live "
-        "by then:",
-    )
-    yield element("pre", f"lakefs-gc approve {run_id}")
 
 
 def _shown(count: int | None) -> str:

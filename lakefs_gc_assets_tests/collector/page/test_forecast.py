@@ -75,7 +75,7 @@ def test_it_says_what_the_forecast_says() -> None:
     assert "branch dev | 3 | 10 | 1,000.0 GiB | 2.0 GiB | 998.0 GiB | -1.0 GiB | 2026-11-22, stale" in told
     assert "(dangling commits, pins and others) | 0 | 0 | 0 B" in told
     assert "(top level) | 2 | 1.0 GiB | branch dev 1.0 GiB, branch dev1 1.0 GiB" in told
-    assert "(5 smaller ones) | 7, 5.0 GiB" in told
+    assert "(5 smaller ones) | 7 | 5.0 GiB" in told
     assert "collection.hidden_suspect_limit" in told
 
 

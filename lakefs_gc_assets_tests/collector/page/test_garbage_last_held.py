@@ -210,14 +210,14 @@ def test_some_candidates_have_their_paths_and_commits(
     assert "too much to read for a preview" in trace(opened.store, run_id, candidates.sample(20))
 
 
-def test_the_page_has_it_as_bars_and_as_a_table(expired: tuple[OpenRepository, str]) -> None:
+def test_the_page_has_it_by_rule_by_folder_and_by_both(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
     told = text(render(facts_of(opened, run_id)))
 
     assert "Garbage by branch and rule of the commit that held it last" in told
-    assert "dev: 5d by the server's default | 4 objects, " in told
-    assert "(no expired commit holds it) | 1 objects, 15 B" in told
-    assert "(in no folder) | 1 objects, 3 B" in told
+    assert "dev: 5d by the server's default | 4 | " in told
+    assert "(no expired commit holds it) | 1 | 15 B" in told
+    assert "(in no folder) | 1 | 3 B" in told
     assert "dev | 5d by the server's default | work/ | 1 | 16 B" in told
     assert "(no branch leads there) | 5d by the server's default | lost/ | 1 | 4 B" in told
 

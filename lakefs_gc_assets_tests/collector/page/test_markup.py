@@ -4,13 +4,13 @@ import base64
 import hashlib
 import re
 from html.parser import HTMLParser
+from xml.etree.ElementTree import Element
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.page import markup
-from lakefs_gc_assets.collector.page.markup import document, element, shown, table
+from lakefs_gc_assets.collector.page.markup import bars, document, element, shown, table
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -54,8 +54,7 @@ def page_of(text: str) -> Reader:
     parts = [
         element("p", text, class_="soft", aria_label=text),
         table(text, (text, "n"), [(text, text)], numbers=1),
-        markup.bars(text, [(text, 1, text)]),
-        markup.gauges(text, [(text, 0.5, text)]),
+        bars(text, (text, "n"), [(text, text), (text, text)], [0.5, 1], whole=1),
     ]
     return read(document(text, "0" * 64, parts))
 
@@ -104,27 +103,46 @@ def test_the_page_loads_and_runs_nothing_and_its_own_style_is_the_only_one() -> 
     assert "prefers-color-scheme:dark" in style[1] and "@media print" in style[1]
 
 
-def test_drawings_say_what_they_show_and_tables_name_their_columns() -> None:
-    drawing = read(document("title", "", [markup.bars("By age", [("old", 2, "2 objects"), ("new", 0, "none")])]))
-    assert ("aria-label", "By age. old: 2 objects; new: none") in drawing.attributes
-    assert ("role", "img") in drawing.attributes
+def test_tables_name_their_columns_and_hide_bars_from_readers_of_text() -> None:
+    drawn = read(document("title", "", [bars("By age", ("Age", "n"), [("old", "2"), ("new", "0")], [2, 0])]))
+    assert drawn.attributes.count(("scope", "col")) == 3 and drawn.attributes.count(("scope", "row")) == 2
+    assert drawn.attributes.count(("aria-hidden", "true")) == 2 and "caption" in drawn.tags
+    assert "By age|Age|n|old|2|new|0" in "|".join(drawn.text)
 
-    named = read(document("title", "", [table("caption", ("a", "b"), [("c", "d")])]))
-    assert named.attributes.count(("scope", "col")) == 2 and named.attributes.count(("scope", "row")) == 1
-    assert "caption" in named.tags
+
+def widths(drawn: Element) -> list[float]:
+    return [float(rect.get("width") or "") for rect in drawn.iter("rect")]
 
 
 def test_what_is_there_is_not_drawn_as_nothing() -> None:
-    page = document("title", "", [markup.bars("t", [("a", 10**9, ""), ("b", 1, ""), ("c", 0, "")])]).decode()
-    widths = [int(width) for width in re.findall(r'<rect[^>]* width="(\d+)"', page)]
-    assert widths[0] > widths[1] > widths[2] == 0
+    rows = [("a", ""), ("b", ""), ("c", "")]
+    assert widths(bars("t", ("n", "v"), rows, [10**9, 1, 0])) == [100, 1, 0]
 
 
-def test_a_gauge_ends_where_its_rail_does() -> None:
-    page = document("title", "", [markup.gauges("t", [("a", 0.5, ""), ("b", 7, "")])]).decode()
-    rail, half, _, whole = (int(width) for width in re.findall(r'<rect[^>]* width="(\d+)"', page))
-    assert (half, whole) == (rail // 2, rail)
-    assert 'class="over"' in page
+def test_a_bar_that_exceeds_its_whole_ends_there_and_is_marked() -> None:
+    drawn = bars("t", ("n", "v"), [("a", ""), ("b", "")], [0.5, 7], whole=1)
+    assert widths(drawn) == [50, 100]
+    assert [rect.get("class") for rect in drawn.iter("rect")] == ["bar", "over"]
+
+
+def test_parts_of_a_bar_stand_one_behind_the_other() -> None:
+    drawn = bars("t", ("n", "v"), [("a", ""), ("b", "")], [(3.0, 1.0), (1.0, 0.0)])
+    assert [(rect.get("x"), rect.get("width")) for rect in drawn.iter("rect")] == [
+        ("0.0", "75.0"),
+        ("75.0", "25.0"),
+        ("0.0", "25.0"),
+        ("25.0", "0.0"),
+    ]
+
+
+def test_a_single_row_needs_no_bar_but_for_a_limit() -> None:
+    assert not widths(bars("t", ("n", "v"), [("a", "")], [5]))
+    assert widths(bars("t", ("n", "v"), [("a", "")], [0.5], whole=1)) == [50]
+
+
+def test_words_behind_numbers_are_not_aligned_with_them() -> None:
+    (_, row) = table("t", ("a", "b", "c"), [("x", "1", "two")], numbers=1, words=1).findall(".//tr")
+    assert [cell.get("class") for cell in row] == ["short", "number", "short"]
 
 
 def test_short_words_and_sizes_stay_in_one_line_and_long_names_do_not() -> None:

@@ -61,13 +61,15 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     found = stored_run(repository)
     told = text(make(repository, found.run_id))
 
-    assert "Dry run: marked, nothing deleted" in told
-    assert "10 objects are stored" in told
-    assert "held or staged | 6" in told and "Unreferenced, kept: too young | 1" in told
+    assert f"Dry run of {found.started_at:%F}: marked, nothing deleted" in told
     assert "A sweep would free 3.0 GiB" in told
-    assert "31 to 90 days | 3 objects, 3.0 GiB" in told and "256 MiB to 4 GiB | 3 objects, 3.0 GiB" in told
-    assert "2026-10 | 3 objects, 3.0 GiB" in told
-    assert "no commit holds it | 3 objects, 3.0 GiB" in told
+    assert "10 objects are stored; 3 of them (30%) are garbage" in told
+    assert "Guards: none refuses a sweep; nearest is max_candidate_share, 60% of which is used." in told
+    assert "There is no undo, unless the bucket keeps versions." in told
+    assert "Live: something references it | 6" in told and "Unreferenced, kept: too young | 1" in told
+    assert "Age of all of it: 31 to 90 days" in told and "Size of an object of all of it: 256 MiB to 4 GiB" in told
+    assert "Month of all of it: 2026-10" in told and "Reason of all of it: no commit holds it" in told
+    assert told.index("lakefs-gc approve") < told.index("Month of all") < told.index("Live: something")
     assert "data/a" in told and "1.0 GiB" in told
     assert f"lakefs-gc approve {found.run_id}" in told
     assert f"To approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "it deletes" in told
@@ -123,8 +125,9 @@ def test_a_sweep_says_how_it_is_undone(repository: OpenRepository) -> None:
     found = stored_run(repository, plan={"sweep": True}, **swept)
     told = text(make(repository, found.run_id))
 
-    assert "Sweep: some deletions failed" in told
+    assert f"Sweep of {found.started_at:%F}: some deletions failed" in told
     assert "The run freed 2.0 GiB" in told
+    assert "Of 3 candidates 2 deleted and 0 moved to quarantine." in told
     assert f"lakefs-gc restore {found.run_id} --yes" in told and "a bucket that keeps versions" in told
     assert f"lakefs-gc deleted {found.run_id}" in told
     assert "approve" not in told
@@ -136,7 +139,7 @@ def test_what_moved_to_quarantine_is_not_said_to_be_freed(repository: OpenReposi
     found = stored_run(repository, **moved)
     told = text(make(repository, found.run_id, quarantine_days=2))
 
-    assert "Sweep of an earlier dry run: moved to quarantine" in told
+    assert f"Sweep of an earlier dry run of {found.started_at:%F}: moved to quarantine" in told
     assert "The run freed 0 B" in told and "freed once that is emptied: 1.0 GiB" in told
     assert f"it may be purged from {NOW + timedelta(days=2):%F %T}Z on" in told
 
@@ -146,7 +149,7 @@ def test_a_run_that_failed_says_why_and_what_it_had_by_then(repository: OpenRepo
     report.write(repository.store, report.failed(plan, NOW, "the server <b>is gone</b>"))
     told = text(make(repository, plan.run_id))
 
-    assert "Sweep: failed" in told and "the server <b>is gone</b>" in told
+    assert f"Sweep of {plan.started_at:%F}: failed" in told and "the server <b>is gone</b>" in told
     assert "before it had counted everything" in told and "No step came to its end" in told
     assert "Some objects may be gone already" in told
 
@@ -173,7 +176,48 @@ def test_an_old_run_whose_frames_were_removed_still_has_a_page(repository: OpenR
 def test_what_expired_commits_hold_is_not_said_to_be_all_that_is_stored(repository: OpenRepository) -> None:
     counts = {name: count for name, count in COUNTS.items() if name != "stored"}
     found = stored_run(repository, plan={"flow": Flow.COMMITTED}, counts=counts)
-    assert "10 objects that expired commits hold were looked at" in text(make(repository, found.run_id))
+    assert "10 objects that expired commits hold were looked at; 3 of" in text(make(repository, found.run_id))
+
+
+def test_a_guard_that_would_refuse_the_sweep_is_named_first(repository: OpenRepository) -> None:
+    told = text(make(repository, stored_run(repository).run_id, max_candidates=2))
+    refusal = "Guards: a sweep is refused: the number of candidates is 3, and collection.max_candidates is 2."
+    assert refusal in told and told.index(refusal) < told.index("lakefs-gc approve")
+
+
+def test_a_run_without_garbage_asks_for_no_approval(repository: OpenRepository) -> None:
+    counts = COUNTS | {"candidates": 0}
+    told = text(make(repository, stored_run(repository, counts=counts).run_id))
+    assert "There is no garbage, so there is nothing to approve." in told
+    assert "lakefs-gc approve" not in told and "What the garbage is" not in told
+
+
+def test_an_approver_reads_how_long_the_quarantine_keeps_it(repository: OpenRepository) -> None:
+    told = text(make(repository, stored_run(repository).run_id, sweep_mode="quarantine", quarantine_days=7))
+    assert "it moves to quarantine the candidates" in told
+    assert "To undo, for at least 7 days after the sweep: lakefs-gc restore." in told
+
+
+def test_runs_before_stand_beside_it_newest_first(repository: OpenRepository) -> None:
+    first = stored_run(repository)
+    deleted: dict[str, Any] = {"counts": COUNTS | {"deleted": 2}, "dry_run": False, "ending": Ending.PARTLY_DELETED}
+    second = stored_run(repository, previous_run=first.run_id, **deleted)
+    third = stored_run(repository, previous_run=second.run_id)
+    told = text(make(repository, third.run_id))
+
+    rows = told[told.index("This run first") : told.index("Objects by kind")]
+    ran = f"{third.started_at:%F %H:%M}Z | 10 | 3 | 3.0 GiB"
+    marked = "dry run: marked, nothing deleted"
+    assert f"{ran} | {marked} | {ran} | 2 | some deletions failed | {ran} | {marked}" in rows
+    assert "This run first" not in text(make(repository, first.run_id))
+
+
+def test_runs_before_are_few_however_damaged(repository: OpenRepository) -> None:
+    found = stored_run(repository)
+    circle = stored_run(repository, previous_run=found.run_id)
+    for previous in (circle.run_id, "../other", "z" * 20):
+        report.write(repository.store, replace(found, previous_run=previous))
+        assert text(make(repository, circle.run_id)).count("dry run: marked") <= 7
 
 
 def test_a_run_that_was_limited_to_some_windows_says_so(repository: OpenRepository) -> None:
@@ -188,7 +232,7 @@ def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: O
     repository.store.put(manifest.files[0].key, b"something else")
     told = text(make(repository, found.run_id))
 
-    assert "they cannot be read" in told and "2026-10 | 3 objects, 3.0 GiB" in told
+    assert "they cannot be read" in told and "Month of all of it: 2026-10" in told
 
 
 def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenRepository) -> None:
