@@ -34,13 +34,13 @@ from lakefs_gc_assets.settings import Configuration, SparkSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 if TYPE_CHECKING:
-    from lakefs_gc_assets.collector import opening
+    from lakefs_gc_assets.collector import open_repository as opening
     from lakefs_gc_assets.collector.repository import OpenRepository
     from lakefs_gc_assets.defs import resources
     from lakefs_gc_assets.defs.resources import Collector
     from lakefs_gc_assets.spark import session as spark_session
 else:
-    opening = deferred("lakefs_gc_assets.collector.opening")
+    opening = deferred("lakefs_gc_assets.collector.open_repository")
     resources = deferred("lakefs_gc_assets.defs.resources")
     spark_session = deferred("lakefs_gc_assets.spark.session")
 

@@ -17,7 +17,7 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.collector.page import garbage, page
-from lakefs_gc_assets.collector.page.facts import Counting
+from lakefs_gc_assets.collector.page.run_facts import Counting
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import OpenRepository

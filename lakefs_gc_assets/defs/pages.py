@@ -21,7 +21,6 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, CandidateFigures, Frame
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import page
-from lakefs_gc_assets.collector.page.facts import Counting
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     SIZES,
@@ -33,6 +32,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     find_counts,
     keep_counts,
 )
+from lakefs_gc_assets.collector.page.run_facts import Counting
 from lakefs_gc_assets.collector.records.outcomes import Amount, Figure, size
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder

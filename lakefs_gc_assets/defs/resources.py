@@ -9,7 +9,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.opening import open_repository
+from lakefs_gc_assets.collector.open_repository import open_repository
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository

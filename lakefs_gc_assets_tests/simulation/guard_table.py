@@ -32,7 +32,7 @@ _SIGNED = "nothing is let through without it: other entries than expected are re
 _UPLOADED = "no part of a run: it reads what is uploaded"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.opening:open_repository.opened", "require_writable"): (
+    Call(f"{_COLLECTOR}.open_repository:open_repository.opened", "require_writable"): (
         "lakeFS itself refuses to prepare such a repository"
     ),
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (

@@ -12,9 +12,9 @@ from xml.etree.ElementTree import Element
 
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
-from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, LastHolder
 from lakefs_gc_assets.collector.page.markup import element, table
+from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report

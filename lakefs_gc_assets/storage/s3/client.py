@@ -43,7 +43,7 @@ from lakefs_gc_assets.errors import ConfigurationError, NotOffered, StorageError
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.cloud import CloudErrors, Meaning
-from lakefs_gc_assets.storage.s3 import pages
+from lakefs_gc_assets.storage.s3 import listing_pages
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -304,7 +304,7 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
             response_checksum_validation="when_required",
         ),
     )
-    client.meta.events.register(pages.EVENT, pages.read_page)
+    client.meta.events.register(listing_pages.EVENT, listing_pages.read_page)
     client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     _show_waits(client)
     if encryption := _encryption(settings):

@@ -38,7 +38,7 @@ from lakefs_gc_assets.storage.s3.client import (
     connect,
     quoted,
 )
-from lakefs_gc_assets.storage.s3.pages import PAGE, ListedPage, is_of
+from lakefs_gc_assets.storage.s3.listing_pages import PAGE, ListedPage, is_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef

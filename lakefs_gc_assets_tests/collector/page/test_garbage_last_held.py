@@ -15,10 +15,10 @@ from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.page import facts as page_facts
-from lakefs_gc_assets.collector.page.facts import Counting, RunFacts, gather, trace
+from lakefs_gc_assets.collector.page import run_facts
 from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
+from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather, trace
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
@@ -206,7 +206,7 @@ def test_some_candidates_have_their_paths_and_commits(
     assert [holder for path, holder in found if not path] == ["no expired commit"]
     assert {holder[16:] for path, holder in found if path == "raw/2026/a"} == {"branch main", "branch dev"}
 
-    monkeypatch.setattr(page_facts, "WITH_A_PREVIEW", 3 * 20_000)
+    monkeypatch.setattr(run_facts, "WITH_A_PREVIEW", 3 * 20_000)
     assert "too much to read for a preview" in trace(opened.store, run_id, candidates.sample(20))
 
 

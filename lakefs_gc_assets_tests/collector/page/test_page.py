@@ -12,8 +12,8 @@ from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import markup, page
-from lakefs_gc_assets.collector.page.facts import Counting
 from lakefs_gc_assets.collector.page.garbage import Garbage, count_here
+from lakefs_gc_assets.collector.page.run_facts import Counting
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
