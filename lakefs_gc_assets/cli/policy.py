@@ -336,11 +336,15 @@ def _shortened(before: Retention | None, after: Retention) -> list[str]:
         return ["every commit stays by the rules before"]
     old, new = before.active.rules, after.active.rules
     pairs = [(name, old.branches[name], rule) for name, rule in sorted(new.branches.items())]
-    return [
-        f"{name} by {in_units(first.retention - second.retention)} to {in_units(second.retention)}"
-        for name, first, second in [*pairs, ("(dangling)", old.default, new.default)]
-        if second.retention < first.retention
-    ]
+    shorter = []
+    for name, first, second in [*pairs, ("(dangling)", old.default, new.default)]:
+        if second.retention < first.retention:
+            shorter.append(f"{name} by {in_units(first.retention - second.retention)} to {in_units(second.retention)}")
+        elif any(dict(second.keeps).get(each, 0) < count for each, count in first.keeps) or (
+            first.merged is not None and (second.merged is None or second.merged < first.merged)
+        ):
+            shorter.append(f"{name} to {in_units(second.retention)}{second.more}")
+    return shorter
 
 
 def _describe(repository: OpenRepository, readings: Readings, retained: Retention, now: datetime) -> RulesInForce:

@@ -88,6 +88,25 @@ class TestShow:
         assert "tags keep 0 commits, the policy pins 0 (keep_tags: false)" in result.stdout
         assert "branch dev is stale: its head was made at" in result.stdout
 
+    def test_rules_that_count(self, made: RetainedRepository) -> None:
+        Path("policy.yaml").write_text(
+            "branches:\n  dev:\n    retention: 1d\n    keep_last: 3\n    keep: {daily: 2}\n    follow: all-parents\n"
+            "keep_tags: ['v*', release]\n"
+        )
+        made.configuration(retention_policy="policy.yaml")
+        result = invoke("show")
+        rule = "the server's default, keep_last 3, daily 2, all parents 1d"
+        assert table(result)["dev"] == ["7d", "3", "30.0 days ago", rule]
+        assert "(keep_tags: v*, release)" in result.stdout
+        of_dev = {each["branch"]: each for each in json.loads(invoke("show", "--json").stdout)["rules"]}["dev"]
+        assert (of_dev["keeps"], of_dev["merged_seconds"]) == ({"keep_last": 3, "daily": 2}, 86_400)
+        result = invoke("set", "dev", "2d", "--yes")
+        assert result.exit_code == 0, result.stderr
+        assert "keep_last: 3" in Path("policy.yaml").read_text()
+        result = invoke("unset", "dev", "--yes")
+        assert "SHORTER: dev to 7d" in result.stdout
+        assert Path("policy.yaml").read_text() == "branches:\nkeep_tags: ['v*', release]\n"
+
     def test_a_server_that_refuses_dumps(self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         user = routes.add_user(made.server, "no dumps", "fs:ListCommits")
         file = made.configuration()

@@ -251,20 +251,44 @@ def policy_schema() -> str:
     """The JSON schema of a policy file: what a reader of one checks, but for dates and names that need a server."""
     duration = {"type": ["string", "null"], "pattern": r"^\d{1,9}[hdw]$"}
     flag = {"type": ["boolean", "null"]}
+    pattern = {"pattern": r"^[A-Za-z0-9_./*?\[\]!{},-]{1,1000}$"}
+    count = {"type": ["integer", "null"], "minimum": 1, "maximum": 100_000}
+    rule = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["retention"],
+        "properties": {
+            "retention": {**duration, "type": "string"},
+            "keep_last": {**count, "description": "How many of the newest commits stay."},
+            "keep": {
+                "type": ["object", "null"],
+                "description": "For how many days, weeks, months, years that have any the newest commit stays.",
+                "additionalProperties": False,
+                "properties": dict.fromkeys(("daily", "weekly", "monthly", "yearly"), count),
+            },
+            "follow": {
+                "enum": ["first-parents", "all-parents", None],
+                "description": "Whether the retention counts for what merges brought in, too.",
+            },
+        },
+    }
     properties = {
         "default": {**duration, "description": "Retention of branches that no rule fits, and of dangling commits."},
         "branches": {
             "type": ["object", "null"],
             "description": "Retention by name or pattern of branches: * ? [abc] [!abc] {a,b}.",
-            "propertyNames": {"pattern": r"^[A-Za-z0-9_./*?\[\]!{},-]{1,1000}$"},
-            "additionalProperties": {**duration, "type": "string"},
+            "propertyNames": pattern,
+            "additionalProperties": {"anyOf": [{**duration, "type": "string"}, rule]},
         },
         "pinned": {
             "type": ["array", "null"],
             "description": "Ids of commits that stay whatever their age.",
             "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
         },
-        "keep_tags": {**flag, "description": "Whether tagged commits stay; so they do by default."},
+        "keep_tags": {
+            "anyOf": [flag, {"type": "array", "items": {"type": "string", **pattern}}],
+            "description": "Whether tagged commits stay; so they do by default. A list: those of tags that one fits.",
+        },
         "stale_after": {**duration, "description": "Branches whose head is older are reported, and nothing else."},
         "replace": {**flag, "description": "Whether the server's rules do not count. Needs a default."},
     }

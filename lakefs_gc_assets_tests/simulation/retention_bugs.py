@@ -247,9 +247,9 @@ def _leaves_as_heads(graph: Graph, *more: Any) -> Integers:
     return kept_by
 
 
-def _own_walk_first(main_parents: Any, longest: Any, walks: Any) -> int:
+def _own_walk_first(parents: Any, offsets: Any, longest: Any, walks: Any) -> int:
     began = longest.copy(), walks.copy()
-    visited = _spread(main_parents, longest, walks)
+    visited = _spread(parents, offsets, longest, walks)
     for through, start in zip((longest, walks), began, strict=True):
         own = began[0] >= 0
         through[own] = start[own]

@@ -286,7 +286,7 @@ class _Asked:
         for tag, commit_id in sorted(self.readings.dump.tags.items()):
             flags = np.zeros(len(graph.commits), np.bool_)
             at = int(graph.commits.positions(pa.array([commit_id], pa.string()))[0])
-            flags[at] = self.readings.policy.keep_tags or active is None
+            flags[at] = self.readings.policy.keeps_tag(tag) or active is None
             rest &= ~flags
             yield Holder(Kind.TAG, tag, int(flags.sum()), date(graph.commits, at)), flags
         yield Holder(None, "dangling commits, pins and others", int(rest.sum())), rest

@@ -4,7 +4,14 @@ From each branch head, and from a hypothetical child of each dangling commit tha
 is walked: wherever a commit is young by the rule of that walk, its main parent is active, because it was head inside
 the window or when the window opened. Heads are active whatever their age. Young is strict: a commit of exactly seven
 days is not young by seven days. A commit on several walks goes by the longest rule, so one pass over all commits,
-children before parents, computes what all the walks would.
+children before parents, computes what all the walks would. A second such pass follows all parents, for rules that
+say so.
+
+Rules that count keep commits of a branch's line of first parents, whatever their age: the newest ones, and the newest
+one of each of the last days, weeks, months or years (UTC, ISO weeks) that have any. The date of a commit is *in doubt*
+for a period where it may have been made in several: what it claims, when its metarange's file was written and what its
+parents prove lie in different ones, or a newer commit of the line claims an earlier period. Such a commit stays until
+as many periods as the rule counts are filled by others, and fills none.
 
 What a commit says of its date is not believed where its file or its parents prove it to be younger (`dated_by_files`).
 
@@ -20,6 +27,7 @@ metaranges and their ranges, without asking the server.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -28,7 +36,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
-from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Rule
+from lakefs_gc_assets.collector.retention.rules import LAST, PERIODS, EffectiveRules, Rule
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
@@ -39,17 +47,21 @@ Array = npt.NDArray[Any]
 
 
 @compiled
-def spread_longest(main_parents: Array, longest: Array, start: Array) -> int:
-    """Hands the longest retention of the walks through each commit on to its main parent, children first.
+def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array) -> int:
+    """Hands the longest retention of the walks through each commit on to its parents, children first.
 
     `longest` (seconds, -1 for none) and `start` (which walk it is) hold what begins at each commit, and in the end what
     goes through it. Returns how many commits were visited: fewer than there are where parents go in a circle.
+
+    Args:
+        parents: positions of the parents to follow, those of each commit one after the other; -1 for none.
+        offsets: where those of a commit begin; one longer than there are commits.
     """
-    count = len(main_parents)
+    count = len(longest)
     children = np.zeros(count, np.int64)
-    for commit in range(count):
-        if main_parents[commit] >= 0:
-            children[main_parents[commit]] += 1
+    for parent in parents:
+        if parent >= 0:
+            children[parent] += 1
     ready = np.empty(count, np.int64)
     last = 0
     for commit in range(count):
@@ -60,17 +72,45 @@ def spread_longest(main_parents: Array, longest: Array, start: Array) -> int:
     while visited < last:
         commit = ready[visited]
         visited += 1
-        parent = main_parents[commit]
-        if parent < 0:
-            continue
-        if longest[commit] > longest[parent]:
-            longest[parent] = longest[commit]
-            start[parent] = start[commit]
-        children[parent] -= 1
-        if children[parent] == 0:
-            ready[last] = parent
-            last += 1
+        for at in range(offsets[commit], offsets[commit + 1]):
+            parent = parents[at]
+            if parent < 0:
+                continue
+            if longest[commit] > longest[parent]:
+                longest[parent] = longest[commit]
+                start[parent] = start[commit]
+            children[parent] -= 1
+            if children[parent] == 0:
+                ready[last] = parent
+                last += 1
     return visited
+
+
+@compiled
+def mark_counted(main_parents: Array, first: Array, last: Array, walk: tuple[int, int, int], marks: Array) -> None:
+    """Marks in `marks` what a rule that counts keeps on the line of a branch.
+
+    Args:
+        first, last: the earliest and the latest period that each commit may have been made in; empty to count commits.
+        walk: the head, how many commits or periods count, and the mark of this rule, which is even. A commit that only
+            stays because its date is in doubt gets the odd number after it. Without a mark it has -1; the first counts.
+    """
+    commit, limit, mark = walk
+    filled, newest, lowest = 0, 2**62, 2**62
+    while commit >= 0 and filled < limit:
+        stays, in_doubt = len(last) == 0, False
+        if len(last):
+            in_doubt = first[commit] < last[commit] or last[commit] > lowest
+            lowest = min(lowest, last[commit])
+            if not in_doubt and last[commit] < newest:
+                stays, newest = True, last[commit]
+        if stays:
+            filled += 1
+            if marks[commit] < 0 or marks[commit] % 2:
+                marks[commit] = mark
+        elif in_doubt and marks[commit] < 0:
+            marks[commit] = mark + 1
+        commit = main_parents[commit]
 
 
 @compiled
@@ -166,6 +206,7 @@ class Graph:
         heads: by branch.
         branches_at: branches of each head.
         leaves: commits that are nobody's main parent and no head (dangling), in order of their ids.
+        periods: those that commits may have been made in.
     """
 
     commits: CommitColumns
@@ -173,6 +214,7 @@ class Graph:
     heads: dict[str, int]
     branches_at: dict[int, tuple[str, ...]]
     leaves: Integers
+    periods: "Periods"
 
     @classmethod
     def from_commits(cls, commits: CommitColumns, branches: Mapping[str, str]) -> "Graph":
@@ -193,7 +235,16 @@ class Graph:
             dict(zip(branches, heads.tolist(), strict=True)),
             branches_at,
             _by_id(commits, np.flatnonzero(~inner)),
+            Periods(commits.seconds, commits.seconds),
         )
+
+    def dated(self, commits: CommitColumns, earliest: Integers) -> "Graph":
+        """The graph of the same commits with other dates.
+
+        Args:
+            earliest: the first second in which each commit may have been made; the last one is that of its date.
+        """
+        return replace(self, commits=commits, periods=Periods(earliest, commits.seconds))
 
     def without(self, branch: str) -> "Graph":
         """The graph as it were if this branch was deleted: its head may be dangling then."""
@@ -233,41 +284,77 @@ def _by_id(commits: CommitColumns, positions: Integers) -> Integers:
 
 
 @dataclass(frozen=True, slots=True)
+class Walks:
+    """Walks along some parents, and the commits that they keep.
+
+    Attributes:
+        kept_by: for each commit that is kept: the young commit whose parent it is; itself for a dangling one; -1 for
+            all others.
+        longest: for each commit the longest walk through it: a position in `Active.walk_names`; -1 for none.
+    """
+
+    kept_by: Integers
+    longest: Integers
+
+
+@dataclass(frozen=True, slots=True)
 class Active:
-    """Commits that the definition keeps, and the walks that keep them.
+    """Commits that the definition keeps, and why; heads are kept in any case.
 
     Attributes:
         flags: True for each active commit.
-        kept_by: for each active commit that is no head: the young commit whose main parent it is; itself for a dangling
-            one; -1 otherwise.
-        walks: for each commit the longest walk through it: a position in `walk_names`.
+        walks: along main parents; where rules follow all parents, those along all of them, too.
         walk_names: branch of each walk, None for dangling commits.
+        counted: for each commit that a rule keeps which counts: twice the position of the branch in `walk_names` and of
+            the count in LAST and PERIODS, together; one more where its date is in doubt. -1 for all others.
     """
 
     graph: Graph
     rules: EffectiveRules
     now: datetime
     flags: Flags
-    kept_by: Integers
-    walks: Integers
+    walks: tuple[Walks, ...]
     walk_names: tuple[str | None, ...]
+    counted: Integers
+
+    @property
+    def young(self) -> Flags:
+        """True for each commit that stays by its age."""
+        kept: Flags = np.any([walks.kept_by >= 0 for walks in self.walks], axis=0)
+        return kept
+
+    @property
+    def in_doubt(self) -> Flags:
+        """True for each commit with objects that stays only because a rule counts and its date is in doubt."""
+        only: Flags = ~self.young & (self.counted >= 0) & (self.counted % 2 == 1)
+        only &= pc.not_equal(self.graph.commits.metarange_ids, "").to_numpy(zero_copy_only=False)
+        only[list(self.graph.heads.values())] = False
+        return only
 
     def rule(self, at: int) -> tuple[str | None, Rule]:
-        """The walk that keeps an active commit that is no head: its branch, None for dangling commits, and the rule."""
-        branch = self.walk_names[self.walks[self.kept_by[at]]]
+        """The walk that keeps a commit which stays by its age: its branch, None for dangling commits, and the rule."""
+        walks = next(walks for walks in self.walks if walks.kept_by[at] >= 0)
+        branch = self.walk_names[walks.longest[walks.kept_by[at]]]
         return branch, self.rules.default if branch is None else self.rules.branches[branch]
 
     def why(self, at: int) -> str:
         """Why an active commit is active, in words."""
         if at in self.graph.branches_at:
             return f"head of {', '.join(self.graph.branches_at[at])}"
-        by = int(self.kept_by[at])
+        by = next((int(walks.kept_by[at]) for walks in self.walks if walks.kept_by[at] >= 0), -1)
+        if by < 0:
+            walk, count = divmod(int(self.counted[at]) // 2, len(_COUNTS))
+            doubt = ", as its date is in doubt" if self.counted[at] % 2 else ""
+            branch = self.walk_names[walk]
+            assert branch is not None
+            return f"kept by {_COUNTS[count]} on {branch}{doubt}: {self.rules.branches[branch]}"
         branch, rule = self.rule(at)
         age = in_words(self.now - date(self.graph.commits, by))
         if by == at:
             return f"dangling, made {age}: {rule}"
         where = "a dangling line" if branch is None else f"branch {branch}"
-        return f"was replaced on {where} by {self.graph.commits.ids[by]}, made {age}: {rule}"
+        merged = "" if self.graph.main_parents[by] == at else "was merged or "
+        return f"{merged}was replaced on {where} by {self.graph.commits.ids[by]}, made {age}: {rule}"
 
 
 def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active:
@@ -279,60 +366,139 @@ def active_commits(graph: Graph, rules: EffectiveRules, now: datetime) -> Active
     Raises:
         LakeFSError: parents go in a circle.
     """
+    names = (None, *graph.heads)
+    of_branches = {branch: rules.branches[branch] for branch in graph.heads}
+    walks = [_walk(graph, {name: rule.retention for name, rule in of_branches.items()}, rules.default.retention, now)]
+    merged = {name: rule.merged for name, rule in of_branches.items() if rule.merged is not None}
+    if merged:
+        walks.append(_walk(graph, merged, None, now))
+    counted = np.full(len(graph.commits), -1, np.int64)
+    for walk, (branch, rule) in enumerate(of_branches.items(), 1):
+        _mark_counted(graph, branch, rule, 2 * len(_COUNTS) * walk, counted)
+    flags = np.any([kept.kept_by >= 0 for kept in walks], axis=0) | (counted >= 0)
+    flags[list(graph.heads.values())] = True
+    return Active(graph, rules, now, flags, tuple(walks), names, counted)
+
+
+def _walk(graph: Graph, retentions: Mapping[str, timedelta], dangling: timedelta | None, now: datetime) -> Walks:
+    """Walks from heads, and from loose ends along main parents; where these have no rule, along all parents."""
     longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
-    names: list[str | None] = [None, *graph.heads]
-    longest[graph.leaves], walks[graph.leaves] = _seconds(rules.default), 0
+    if dangling is not None:
+        longest[graph.leaves], walks[graph.leaves] = dangling // _SECOND, 0
     for walk, (branch, head) in enumerate(graph.heads.items(), 1):
-        retention = _seconds(rules.branches[branch])
+        retention = retentions[branch] // _SECOND if branch in retentions else -1
         if retention > longest[head]:
             longest[head], walks[head] = retention, walk
-    kept_by = _walked(graph, longest, walks, now)
-    flags = kept_by >= 0
-    flags[list(graph.heads.values())] = True
-    return Active(graph, rules, now, flags, kept_by, walks, tuple(names))
+    return Walks(_walked(graph, longest, walks, now, dangling is None), walks)
 
 
-def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime) -> Integers:
+def _walked(graph: Graph, longest: Integers, walks: Integers, now: datetime, every_parent: bool = False) -> Integers:
     """Walks from everywhere at once; gives for each commit that is kept the young one it is kept by, else -1.
 
     `longest` and `walks` hold the walks that begin at each commit, and in the end the longest that goes through it.
     """
-    if spread_longest(graph.main_parents, longest, walks) != len(graph.commits):
-        raise _circle("main parents")
-    young = _after(graph.commits, now, longest) & (longest >= 0)
-    kept_by = np.full(len(graph.commits), -1, np.int64)
-    replaced = np.flatnonzero(young & (graph.main_parents >= 0))
-    kept_by[graph.main_parents[replaced]] = replaced
-    loose = graph.leaves[young[graph.leaves]]
-    kept_by[loose] = loose
+    commits, parents, offsets = graph.commits, graph.main_parents, np.arange(len(graph.commits) + 1)
+    if every_parent:
+        parents, offsets = commits.positions(commits.parents), commits.parent_offsets
+    if spread_longest(parents, offsets, longest, walks) != len(commits):
+        raise _circle("parents" if every_parent else "main parents")
+    young = _after(commits, now, longest) & (longest >= 0)
+    children = np.repeat(np.arange(len(commits)), np.diff(offsets))
+    kept_by = np.full(len(commits), -1, np.int64)
+    replaced = young[children] & (parents >= 0)
+    kept_by[parents[replaced]] = children[replaced]
+    if not every_parent:
+        loose = graph.leaves[young[graph.leaves]]
+        kept_by[loose] = loose
     return kept_by
+
+
+_COUNTS = (LAST, *PERIODS)
+_FAR = 2**40
+"""Seconds from 1970 to dates that no calendar needs to tell apart."""
+
+
+def _mark_counted(graph: Graph, branch: str, rule: Rule, mark: int, marks: Integers) -> None:
+    """Marks what a rule that counts keeps on the line of a branch: see `mark_counted`."""
+    for name, limit in rule.keeps:
+        walk = (graph.heads[branch], limit, mark + 2 * _COUNTS.index(name))
+        mark_counted(graph.main_parents, *graph.periods.named(name), walk, marks)
+
+
+class Periods:
+    """The earliest and latest days, weeks, months and years of commits, each computed when a rule first counts them."""
+
+    def __init__(self, earliest: Integers, latest: Integers) -> None:
+        self._seconds = earliest, latest
+        self._known: dict[str, tuple[Integers, Integers]] = {LAST: (np.empty(0, np.int64), np.empty(0, np.int64))}
+
+    def named(self, name: str) -> tuple[Integers, Integers]:
+        """Numbers of the earliest and latest periods of each commit; nothing for LAST, which counts commits."""
+        if name not in self._known:
+            earliest, latest = self._seconds
+            self._known[name] = _periods(earliest, name), _periods(latest, name)
+        return self._known[name]
+
+
+def _periods(seconds: Integers, name: str) -> Integers:
+    """Numbers of the days, ISO weeks, months or years (UTC) that seconds since 1970 lie in."""
+    near = np.clip(seconds, -_FAR, _FAR)
+    if name == "daily":
+        return near // 86_400
+    if name == "weekly":
+        return (near // 86_400 + 3) // 7  # 1970 began on a Thursday.
+    unit = "datetime64[M]" if name == "monthly" else "datetime64[Y]"
+    numbers: Integers = near.astype("datetime64[s]").astype(unit).astype(np.int64)
+    return numbers
 
 
 def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:
     """The number of commits that walks of dangling commits would keep without any branch."""
-    longest, walks = np.full(len(graph.commits), -1, np.int64), np.full(len(graph.commits), -1, np.int64)
-    longest[graph.leaves] = _seconds(rules.default)
-    return int((_walked(graph, longest, walks, now) >= 0).sum())
+    return int((_walk(graph, {}, rules.default.retention, now).kept_by >= 0).sum())
 
 
 def kept_by_branch(graph: Graph, rules: EffectiveRules, now: datetime) -> dict[str, int]:
-    """The number of commits that the walk of each branch would keep without the others."""
+    """The number of commits that the rule of each branch would keep without the others."""
     marked = np.zeros(len(graph.commits), np.bool_)
     return {branch: mark_kept_by(graph, branch, rules.branches[branch], now, marked) for branch in graph.heads}
 
 
 def mark_kept_by(graph: Graph, branch: str, rule: Rule | None, now: datetime, marked: Flags) -> int:
-    """Marks the commits that the walk of a branch keeps, were there no other; returns how many they are.
+    """Marks the commits that the rule of a branch keeps, were there no other; returns how many they are.
 
     Args:
         rule: None where nothing expires: the whole main ancestry stays.
         marked: for each commit a flag; those that are set stay so.
     """
     second, nano = _moment(now)
-    commits = graph.commits
-    begin = _BEFORE_ALL if rule is None else second - _seconds(rule)
+    commits, head = graph.commits, graph.heads[branch]
+    begin = _BEFORE_ALL if rule is None else second - rule.retention // _SECOND
     moment = (begin, nano)
-    return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, graph.heads[branch], moment, marked))
+    if rule is None or not (rule.keeps or rule.merged):
+        return int(mark_kept(graph.main_parents, commits.seconds, commits.nanos, head, moment, marked))
+    own = np.zeros(len(commits), np.bool_)
+    mark_kept(graph.main_parents, commits.seconds, commits.nanos, head, moment, own)
+    counted = np.full(len(commits), -1, np.int64)
+    _mark_counted(graph, branch, rule, 0, counted)
+    own |= counted >= 0
+    if rule.merged:
+        own |= _walk(graph, {branch: rule.merged}, None, now).kept_by >= 0
+    marked |= own
+    return int(own.sum())
+
+
+def earliest_seconds(commits: CommitColumns, written: Integers) -> Integers:
+    """The first second in which each commit may have been made: by its claim, or when its metarange's file was written.
+
+    A file that other commits have as well, or that was copied, may be older or newer than a commit. Of a commit
+    without a file, or whose file is missing, nothing is known.
+
+    Args:
+        written: as for `dated_by_files`.
+    """
+    has_file = pc.not_equal(commits.metarange_ids, "").to_numpy(zero_copy_only=False)
+    earliest: Integers = np.where(has_file, np.minimum(commits.seconds, written // 1_000_000), _BEFORE_ALL)
+    return earliest
 
 
 def dated_by_files(commits: CommitColumns, written: Integers, now: datetime) -> CommitColumns:
@@ -393,10 +559,6 @@ def _is_after(seconds: Integers, nanos: Integers, from_second: Integers | int, f
     return later  # type: ignore[no-any-return]
 
 
-def _seconds(rule: Rule) -> int:
-    return rule.retention // _SECOND
-
-
 def _moment(now: datetime) -> tuple[int, int]:
     since = now - _EPOCH
     second = since // _SECOND
@@ -437,7 +599,7 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
     codes = newest_first.column("metarange_id").combine_chunks().dictionary_encode().indices
     _, first = np.unique(codes.to_numpy(), return_index=True)
     chosen = newest_first.column("at").to_numpy()[np.sort(first)]
-    walks = pa.array(active.walks[chosen])
+    walks = pa.array(reduce(lambda own, more: np.where(own < 0, more, own), [w.longest[chosen] for w in active.walks]))
     rules = [_rule_of(branch, active.rules.branches, active.rules.default) for branch in active.walk_names]
     return pa.table(
         [

@@ -29,13 +29,14 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     active_commits,
     date,
     dated_by_files,
+    earliest_seconds,
     in_words,
     kept_by_branch,
     kept_dangling,
     last_holders,
 )
 from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
-from lakefs_gc_assets.collector.retention.rules import Policy, in_units
+from lakefs_gc_assets.collector.retention.rules import Policy, Rule, in_units
 from lakefs_gc_assets.errors import (
     AccessDenied,
     CorruptFile,
@@ -86,6 +87,7 @@ class Retention:
         flags: for each commit of the dump whether it stays.
         by_files: for each commit of the dump whether it stays for nothing but the date of a file, or of a parent, that
             is later than a claimed one.
+        in_doubt: for each commit of the dump whether it stays only because a rule counts and its date is in doubt.
     """
 
     graph: Graph
@@ -96,6 +98,7 @@ class Retention:
     late: dict[str, str]
     flags: Flags
     by_files: Flags
+    in_doubt: Flags
 
     def why(self, at: int) -> tuple[str, ...]:
         """Every reason for a commit to stay; none for an expired one."""
@@ -253,13 +256,14 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     claimed = Graph.from_commits(dump.commits, dump.branches)
     graph = claimed
     if readings.written is not None:
-        graph = replace(claimed, commits=dated_by_files(dump.commits, readings.written, now))
+        dated = dated_by_files(dump.commits, readings.written, now)
+        graph = claimed.dated(dated, earliest_seconds(dump.commits, readings.written))
     rules = retention_rules.effective(readings.rules, policy, dump.branches)
     if rules is None:
         every = np.ones(len(graph.commits), np.bool_)
-        return Retention(graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every)
+        return Retention(graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every, ~every)
     active = active_commits(graph, rules, now)
-    tags = _by_commit(dump.commits, dump.tags) if policy.keep_tags else {}
+    tags = _by_commit(dump.commits, {tag: at for tag, at in dump.tags.items() if policy.keeps_tag(tag)})
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
     pinned = frozenset(pins[pins >= 0].tolist())
     listed, late = _listed(repository, dump.commits, readings.listed)
@@ -268,18 +272,19 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     others = np.zeros(len(graph.commits), np.bool_)
     others[[*tags, *pinned]] = True
     others[listed] = True
-    by_files = active.flags & ~others
+    by_files = active.flags & (active.counted < 0) & ~others
     by_files &= False if graph is claimed else ~active_commits(claimed, rules, now).flags
-    return Retention(graph, active, tags, pinned, listed, late, active.flags | others, by_files)
+    in_doubt = active.in_doubt & ~others
+    return Retention(graph, active, tags, pinned, listed, late, active.flags | others, by_files, in_doubt)
 
 
 def _with_shown(api: LakeFSApi, retained: Retention, shown: Collection[str]) -> Retention:
     at = retained.graph.commits.positions(pa.array(shown, pa.string()))
-    flags, by_files = retained.flags.copy(), retained.by_files.copy()
-    flags[at[at >= 0]], by_files[at[at >= 0]] = True, False
+    flags, by_files, in_doubt = retained.flags.copy(), retained.by_files.copy(), retained.in_doubt.copy()
+    flags[at[at >= 0]], by_files[at[at >= 0]], in_doubt[at[at >= 0]] = True, False, False
     unknown = [commit_id for commit_id, place in zip(shown, at.tolist(), strict=True) if place < 0]
     late = {commit_id: api.commit(commit_id).metarange_id for commit_id in unknown}
-    return replace(retained, flags=flags, by_files=by_files, late={**retained.late, **late})
+    return replace(retained, flags=flags, by_files=by_files, in_doubt=in_doubt, late={**retained.late, **late})
 
 
 def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:
@@ -338,6 +343,7 @@ def define(readings: Readings, retained: Retention, settings: CollectionSettings
             "commits_pinned": len(retained.pins),
             "commits_expired": int((~retained.flags).sum()),
             "commits_by_files_alone": int(retained.by_files.sum()),
+            "commits_by_doubt_alone": int(retained.in_doubt.sum()),
             "commits_by_definition_alone": sum(each.kept_by == "definition" for each in differences),
             "commits_by_server_alone": sum(each.kept_by == "server" for each in differences),
         },
@@ -365,7 +371,7 @@ def _differences(readings: Readings, retained: Retention, now: datetime) -> tupl
     graph = retained.graph
     rules = retention_rules.effective(readings.rules, Policy(), readings.dump.branches)
     assert rules is not None
-    ours = active_commits(replace(graph, commits=readings.dump.commits), rules, now)
+    ours = active_commits(graph.dated(readings.dump.commits, readings.dump.commits.seconds), rules, now)
     listed = np.zeros(len(graph.commits), np.bool_)
     at = graph.commits.positions(readings.listed.ids)
     listed[at[at >= 0]] = True
@@ -391,6 +397,12 @@ def _warnings(readings: Readings, retained: Retention) -> list[str]:
             f"{count:,} commits stay only because files were written later than the dates that commits claim: "
             "backdated commits, or a copied or restored storage namespace. They stay for one retention period after "
             "their files were written; collection.commit_dates: claimed believes the dates"
+        )
+    if count := int(retained.in_doubt.sum()):
+        lines.append(
+            f"{count:,} commits stay only because it is in doubt in which days, weeks, months or years they were made: "
+            "what they claim and when files were written do not agree. They stay until newer commits fill as many "
+            "periods as their rule counts"
         )
     unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
     return lines + [f"{name}: there is no such branch" for name in unknown]
@@ -442,8 +454,7 @@ class RuleLine:
     """
 
     branch: str | None
-    retention: timedelta
-    source: str
+    rule: Rule
     kept: int
     head_made_at: datetime | None
 
@@ -460,10 +471,10 @@ def rule_lines(retained: Retention, now: datetime) -> tuple[RuleLine, ...]:
     graph, rules = retained.graph, retained.active.rules
     kept = kept_by_branch(graph, rules, now)
     lines = [
-        RuleLine(branch, rule.retention, rule.source, kept[branch], date(graph.commits, graph.heads[branch]))
+        RuleLine(branch, rule, kept[branch], date(graph.commits, graph.heads[branch]))
         for branch, rule in sorted(rules.branches.items())
     ]
-    dangling = RuleLine(None, rules.default.retention, rules.default.source, kept_dangling(graph, rules, now), None)
+    dangling = RuleLine(None, rules.default, kept_dangling(graph, rules, now), None)
     return (*lines, dangling)
 
 
@@ -476,8 +487,10 @@ def encode_rules(
         "rules": [
             {
                 "branch": line.branch,
-                "retention_seconds": line.retention // timedelta(seconds=1),
-                "source": line.source,
+                "retention_seconds": line.rule.retention // timedelta(seconds=1),
+                "keeps": dict(line.rule.keeps),
+                "merged_seconds": None if line.rule.merged is None else line.rule.merged // timedelta(seconds=1),
+                "source": line.rule.source,
                 "commits_kept": line.kept,
                 "head_made_at": line.head_made_at,
             }
@@ -490,6 +503,7 @@ def encode_rules(
             "tagged": definition.counts["commits_tagged"],
             "pinned": definition.counts["commits_pinned"],
             "kept_by_files_alone": definition.counts["commits_by_files_alone"],
+            "kept_by_doubt_alone": definition.counts["commits_by_doubt_alone"],
         },
         "keep_tags": readings.policy.keep_tags,
         "differences": [asdict(each) for each in definition.differences],
@@ -509,8 +523,11 @@ def describe_rules(readings: Readings, retained: Retention, definition: LiveDefi
         lines.append(f"{'branch':<{width}}  {'retention':>9}  {'commits':>9}  {'head':>15}  rule")
     for line in rules:
         age = "" if line.head_made_at is None else in_words(now - line.head_made_at)
-        lines.append(f"{line.name:<{width}}  {in_units(line.retention):>9}  {line.kept:>9,}  {age:>15}  {line.source}")
-    counts = definition.counts
+        rule = line.rule
+        lines.append(
+            f"{line.name:<{width}}  {in_units(rule.retention):>9}  {line.kept:>9,}  {age:>15}  {rule.source}{rule.more}"
+        )
+    counts, tags = definition.counts, readings.policy.keep_tags
     lines.append(
         f"of {counts['commits_known']:,} commits {definition.live.commits:,} stay, "
         f"{counts['commits_expired']:,} are expired"
@@ -518,7 +535,7 @@ def describe_rules(readings: Readings, retained: Retention, definition: LiveDefi
     if retained.active is not None:
         lines.append(
             f"tags keep {counts['commits_tagged']:,} commits, the policy pins {counts['commits_pinned']:,}"
-            + ("" if readings.policy.keep_tags else " (keep_tags: false)")
+            + ("" if tags is True else f" (keep_tags: {', '.join(tags) if tags else 'false'})")
         )
     if definition.differences:
         lines.append(

@@ -9,9 +9,14 @@ branches:
   main: 8w
   user-*: 36h           # an exact name wins over patterns, of patterns the longest
   "{dev,test}-[0-9]": 5d
+  "release-*":
+    retention: 30d
+    keep_last: 5        # these stay whatever their age: the newest commits,
+    keep: {daily: 7, weekly: 4, monthly: 12, yearly: 3}  # and the newest one of each of the last days, weeks, …
+    follow: all-parents # first-parents by default: what merges brought in stays for 30d, too
 pinned:                 # these commits stay
   - 5f5d7ef81b54ea39c0628742c3572eaa93194b363fce135ff345dc5281e91168
-keep_tags: true         # tagged commits stay; so they do by default
+keep_tags: true         # tagged commits stay; so they do by default. false: none, ["v*"]: those of some tags
 stale_after: 90d        # reports branches whose head is older
 replace: false          # true: the server's rules do not count
 
@@ -23,7 +28,7 @@ replace: false          # true: the server's rules do not count
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import translate
@@ -42,9 +47,19 @@ LONGEST_RETENTION = timedelta(days=36_500)
 """A hundred years: a longer one is taken for a mistake."""
 
 
+LAST = "keep_last"
+PERIODS = ("daily", "weekly", "monthly", "yearly")
+Keeps = tuple[tuple[str, int], ...]
+"""How many of the newest commits stay (LAST), and for how many PERIODS the newest commit of each."""
+
+
 @dataclass(frozen=True, slots=True)
 class BranchRule:
     """The retention of branches whose name fits.
+
+    Attributes:
+        keeps: which commits of the branch stay besides, whatever their age.
+        all_parents: whether the retention counts for what merges brought in, too.
 
     In a pattern `*` stands for anything, `?` for one character, `[a-c]` for one of these and `[!a-c]` for one other.
     Braces are expanded before: each alternative has a rule of its own.
@@ -53,6 +68,8 @@ class BranchRule:
     pattern: str
     retention: timedelta
     line: int
+    keeps: Keeps = ()
+    all_parents: bool = False
 
     @property
     def exact(self) -> bool:
@@ -61,7 +78,7 @@ class BranchRule:
 
     def fits(self, branch: str) -> bool:
         """True if it applies to a branch."""
-        return self.pattern == branch if self.exact else _expression(self.pattern).fullmatch(branch) is not None
+        return self.pattern == branch if self.exact else _fits(self.pattern, branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +88,7 @@ class Policy:
     Attributes:
         default: retention of branches that no rule fits, and of dangling commits; None for the server's alone.
         pinned: ids of commits that stay whatever their age.
-        keep_tags: whether tagged commits stay.
+        keep_tags: whether tagged commits stay; patterns of the tags whose commits do.
         stale_after: branches whose head is older are reported, and nothing else.
         replace: whether the server's rules do not count.
     """
@@ -79,7 +96,7 @@ class Policy:
     default: timedelta | None = None
     rules: tuple[BranchRule, ...] = ()
     pinned: tuple[str, ...] = ()
-    keep_tags: bool = True
+    keep_tags: bool | tuple[str, ...] = True
     stale_after: timedelta | None = None
     replace: bool = False
 
@@ -87,7 +104,17 @@ class Policy:
         """The rule that fits: an exact name wins over patterns, of patterns the longest, of equally long ones the one
         that keeps longer."""
         fitting = [rule for rule in self.rules if rule.fits(branch)]
-        return max(fitting, key=lambda rule: (rule.exact, _length(rule.pattern), rule.retention), default=None)
+        return max(
+            fitting,
+            key=lambda rule: (rule.exact, _length(rule.pattern), rule.retention, rule.all_parents, rule.keeps),
+            default=None,
+        )
+
+    def keeps_tag(self, tag: str) -> bool:
+        """True if the commit of a tag stays."""
+        if isinstance(self.keep_tags, bool):
+            return self.keep_tags
+        return any(_fits(pattern, tag) for pattern in self.keep_tags)
 
     def exact_names(self) -> Iterator[tuple[str, int]]:
         """The branches it names, with their lines."""
@@ -97,11 +124,21 @@ class Policy:
         """Everything that decides what is kept, as JSON can hold it."""
         return [
             None if self.default is None else self.default.total_seconds(),
-            sorted((rule.pattern, rule.retention.total_seconds()) for rule in self.rules),
+            sorted((rule.pattern, rule.retention.total_seconds(), *_counted(rule)) for rule in self.rules),
             sorted(self.pinned),
             self.keep_tags,
             self.replace,
         ]
+
+
+def _counted(rule: BranchRule) -> Iterator[object]:
+    """What a rule states beside a duration; nothing of one that states no more, whose digest stays as it was."""
+    if rule.keeps or rule.all_parents:
+        yield rule.keeps, rule.all_parents
+
+
+def _fits(pattern: str, name: str) -> bool:
+    return _expression(pattern).fullmatch(name) is not None
 
 
 @cache
@@ -150,9 +187,14 @@ _PLAIN_NAME = re.compile(r"\w[\w./*?-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{64}")
 # A launch may bring a policy, so its cost is bounded: each rule meets each branch, and YAML nests by recursion.
 _LONGEST_FILE, _LONGEST_PATTERN, _MOST_RULES = 1_000_000, 1_000, 10_000
+_MOST_KEPT = 100_000
+_COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
+_PARENTS = {"first-parents": False, "all-parents": True}
 _FLAGS = {"true": True, "false": False}
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
 _KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "replace")
+_PARTS = ("retention", LAST, "keep", "follow")
+"""Keys of a rule that states more than a duration."""
 
 
 def load_policy(file: Path) -> Policy:
@@ -222,18 +264,22 @@ def edit_policy(text: str, file: str, branch: str | None, retention: str | None)
     after = parse_policy(edited := _edited(text, file, branch, retention), file)
     # However the text is written, the policy may differ in this rule alone.
     changed: set[str | None] = {None} if branch is None else {*islice(expand_braces(branch), _MOST_RULES)}
-    expected = {pattern: kept for pattern, kept in _retentions(before).items() if pattern not in changed}
+    expected = {pattern: rule for pattern, rule in _rules(before).items() if pattern not in changed}
     if duration is not None:
-        expected |= dict.fromkeys(changed, duration)
-    if _retentions(after) != expected or after != replace(before, default=after.default, rules=after.rules):
+        expected |= {name: replace(_rules(before).get(name, _rule_like(name)), retention=duration) for name in changed}
+    if _rules(after) != expected or after != replace(before, default=after.default, rules=after.rules):
         raise ConfigurationError(f"{file}: this rule cannot be changed in the way the file is written. Edit the file")
     return edited
 
 
-def _retentions(policy: Policy) -> dict[str | None, timedelta]:
-    """The retention of each name and pattern; the default's by None, where there is one."""
-    retentions: dict[str | None, timedelta] = {rule.pattern: rule.retention for rule in policy.rules}
-    return retentions if policy.default is None else {**retentions, None: policy.default}
+def _rule_like(pattern: str | None) -> BranchRule:
+    return BranchRule(pattern or "", timedelta(), 0)
+
+
+def _rules(policy: Policy) -> dict[str | None, BranchRule]:
+    """The rule of each name and pattern, wherever it stands; the default by None, where there is one."""
+    rules: dict[str | None, BranchRule] = {rule.pattern: replace(rule, line=0) for rule in policy.rules}
+    return rules if policy.default is None else {**rules, None: replace(_rule_like(None), retention=policy.default)}
 
 
 def _edited(text: str, file: str, branch: str | None, retention: str | None) -> str:
@@ -250,7 +296,8 @@ def _edited(text: str, file: str, branch: str | None, retention: str | None) -> 
         return text[:start] + (" " if start == end else "") + by + text[end:]
 
     if name in rules and retention is not None:
-        return replaced(rules[name][1], retention)
+        node = rules[name][1]
+        return replaced(_entries(node).get("retention", (None, node))[1], retention)
     if name not in rules and retention is None:
         raise ConfigurationError(f"{file}: there is no rule of {name}")
     if branches is None:
@@ -260,11 +307,18 @@ def _edited(text: str, file: str, branch: str | None, retention: str | None) -> 
         return replaced(branches, "{" + ", ".join(kept if retention is None else [*kept, entry]) + "}")
     lines = text.splitlines(keepends=True)
     if retention is None:
-        del lines[rules[name][0].start_mark.line : rules[name][1].end_mark.line + 1]
+        del lines[rules[name][0].start_mark.line : _last_line(rules[name][1]) + 1]
     else:
         key, value = [*rules.values()][-1]
-        lines.insert(value.end_mark.line + 1, " " * key.start_mark.column + entry + "\n")
+        lines.insert(_last_line(value) + 1, " " * key.start_mark.column + entry + "\n")
     return "".join(lines)
+
+
+def _last_line(node: yaml.Node) -> int:
+    """The line that a value ends in. YAML has the end of a mapping of several lines where the next key begins."""
+    while isinstance(node, yaml.MappingNode) and not node.flow_style:
+        node = node.value[-1][1]
+    return int(node.end_mark.line)
 
 
 def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
@@ -279,20 +333,10 @@ class _Reader:
         self._file = file
 
     def policy(self, root: yaml.Node) -> Policy:
-        nodes: dict[str, yaml.Node] = {}
-        for key, value in self._items(root, "a policy"):
-            if key.value in _SERVER_FIELDS:
-                self._wrong(
-                    key,
-                    f"{key.value} is for the server's rules; a policy says `default: 21d`, `branches: {{main: 28d}}`",
-                )
-            if key.value not in _KEYS:
-                self._wrong(key, f"{key.value!r} is none of {', '.join(_KEYS)}")
-            nodes[key.value] = value
+        nodes = self._nodes(root, "a policy", _KEYS)
 
         def value_of(key: str, read: Callable[[yaml.Node], Value], otherwise: Value) -> Value:
-            node = nodes.get(key)
-            return otherwise if node is None or _is_null(node) else read(node)
+            return read(nodes[key]) if key in nodes else otherwise
 
         replace = value_of("replace", self._flag, False)
         default: timedelta | None = value_of("default", self._duration, None)
@@ -302,7 +346,7 @@ class _Reader:
             default=default,
             rules=value_of("branches", self._rules, ()),
             pinned=value_of("pinned", self._commits, ()),
-            keep_tags=value_of("keep_tags", self._flag, True),
+            keep_tags=self._tags(nodes["keep_tags"]) if "keep_tags" in nodes else True,
             stale_after=value_of("stale_after", self._duration, None),
             replace=replace,
         )
@@ -310,22 +354,61 @@ class _Reader:
     def _rules(self, node: yaml.Node) -> tuple[BranchRule, ...]:
         rules: dict[str, BranchRule] = {}
         for key, value in self._items(node, "branches"):
-            if len(key.value) > _LONGEST_PATTERN:
-                self._wrong(key, f"a name or pattern of branches has at most {_LONGEST_PATTERN:,} characters")
-            retention = self._duration(value)
-            for pattern in expand_braces(key.value):
+            rule = self._rule(value)
+            for pattern in self._patterns(key, "branches"):
                 if len(rules) == _MOST_RULES:
                     self._wrong(key, f"a policy has rules for at most {_MOST_RULES:,} branches and patterns")
-                if not _is_pattern(pattern):
-                    self._wrong(
-                        key,
-                        f"{key.value!r} is no name or pattern of branches: letters, digits, - _ . / and, for patterns, "
-                        "* ? [abc] [a-z] [!abc] {a,b}",
-                    )
                 if pattern in rules:
                     self._wrong(key, f"{pattern} is said twice")
-                rules[pattern] = BranchRule(pattern, retention, _line(key))
+                rules[pattern] = replace(rule, pattern=pattern, line=_line(key))
         return tuple(rules.values())
+
+    def _patterns(self, node: yaml.ScalarNode, what: str) -> Iterator[str]:
+        """What a name or pattern stands for without its braces, one at a time."""
+        if len(node.value) > _LONGEST_PATTERN:
+            self._wrong(node, f"a name or pattern of {what} has at most {_LONGEST_PATTERN:,} characters")
+        for pattern in expand_braces(node.value):
+            if not _is_pattern(pattern):
+                self._wrong(
+                    node,
+                    f"{node.value!r} is no name or pattern of {what}: letters, digits, - _ . / and, for patterns, "
+                    "* ? [abc] [a-z] [!abc] {a,b}",
+                )
+            yield pattern
+
+    def _rule(self, node: yaml.Node) -> BranchRule:
+        """A rule, without the name or pattern that it is for."""
+        if not isinstance(node, yaml.MappingNode):
+            return replace(_rule_like(None), retention=self._duration(node))
+        parts = self._nodes(node, "a rule", _PARTS)
+        if "retention" not in parts:
+            self._wrong(node, "a rule that keeps by number needs a `retention`, too; 0d keeps nothing by its age")
+        keeps = [(LAST, self._count(parts[LAST]))] if LAST in parts else []
+        if "keep" in parts:
+            counts = self._nodes(parts["keep"], "keep", PERIODS)
+            keeps += [(period, self._count(counts[period])) for period in PERIODS if period in counts]
+        follow = self._scalar(parts["follow"], "first-parents or all-parents") if "follow" in parts else "first-parents"
+        if follow not in _PARENTS:
+            self._wrong(parts["follow"], f"{follow!r} is neither first-parents nor all-parents")
+        return BranchRule("", self._duration(parts["retention"]), 0, tuple(keeps), _PARENTS[follow])
+
+    def _count(self, node: yaml.Node) -> int:
+        text = self._scalar(node, "a number")
+        if not _COUNT.fullmatch(text) or int(text) > _MOST_KEPT:
+            self._wrong(node, f"{text!r} is no whole number from 1 to {_MOST_KEPT:,}")
+        return int(text)
+
+    def _tags(self, node: yaml.Node) -> bool | tuple[str, ...]:
+        if not isinstance(node, yaml.SequenceNode):
+            return self._flag(node)
+        patterns: list[str] = []
+        for item in node.value:
+            if not isinstance(item, yaml.ScalarNode):
+                self._wrong(item, "here must be a name or pattern of tags")
+            patterns += islice(self._patterns(item, "tags"), _MOST_RULES)
+            if len(patterns) >= _MOST_RULES:
+                self._wrong(item, f"a policy has less than {_MOST_RULES:,} names and patterns of tags")
+        return tuple(patterns)
 
     def _commits(self, node: yaml.Node) -> tuple[str, ...]:
         if not isinstance(node, yaml.SequenceNode):
@@ -352,6 +435,21 @@ class _Reader:
         if not isinstance(node, yaml.ScalarNode):
             self._wrong(node, f"here must be {what}")
         return str(node.value)
+
+    def _nodes(self, node: yaml.Node, what: str, keys: Sequence[str]) -> dict[str, yaml.Node]:
+        """Values by their keys, which may be no others; those that say nothing are left out."""
+        nodes: dict[str, yaml.Node] = {}
+        for key, value in self._items(node, what):
+            if key.value in _SERVER_FIELDS:
+                self._wrong(
+                    key,
+                    f"{key.value} is for the server's rules; a policy says `default: 21d`, `branches: {{main: 28d}}`",
+                )
+            if key.value not in keys:
+                self._wrong(key, f"{key.value!r} is none of {', '.join(keys)}")
+            if not _is_null(value):
+                nodes[key.value] = value
+        return nodes
 
     def _items(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
@@ -383,13 +481,26 @@ _CORRECT = "Correct the rules (`lakefs-gc policy set`, or `lakectl gc set-config
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """For how long a replaced head stays; `source` says who asks for it."""
+    """For how long a replaced head stays; `source` says who asks for it.
+
+    Attributes:
+        keeps: which commits stay besides; of the first parents, whatever their age.
+        merged: for how long what merges brought in stays; None where it goes by other rules alone.
+    """
 
     retention: timedelta
     source: str
+    keeps: Keeps = ()
+    merged: timedelta | None = None
 
     def __str__(self) -> str:
-        return f"{in_units(self.retention)} by {self.source}"
+        return f"{in_units(self.retention)} by {self.source}{self.more}"
+
+    @property
+    def more(self) -> str:
+        """What it says beside a duration; empty for nothing."""
+        counts = "".join(f", {name} {count}" for name, count in self.keeps)
+        return counts if self.merged is None else f"{counts}, all parents {in_units(self.merged)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +565,7 @@ def unknown_branches(server: RetentionRules | None, policy: Policy, branches: It
 
 def headless(rules: EffectiveRules) -> Iterator[str]:
     """Warnings about rules of zero days, which keep nothing but branch heads."""
-    branches = [branch for branch, rule in rules.branches.items() if not rule.retention]
+    branches = [branch for branch, rule in rules.branches.items() if not (rule.retention or rule.keeps or rule.merged)]
     if branches:
         named = ", ".join(sorted(branches)[:10]) + (" …" if len(branches) > 10 else "")
         yield (
@@ -474,12 +585,17 @@ def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDa
 def _of_policy(policy: Policy, branch: str) -> Rule | None:
     policy_rule = policy.rule_of(branch)
     if policy_rule is not None:
-        return Rule(policy_rule.retention, f"the policy's rule {policy_rule.pattern}, line {policy_rule.line}")
+        source = f"the policy's rule {policy_rule.pattern}, line {policy_rule.line}"
+        merged = policy_rule.retention if policy_rule.all_parents else None
+        return Rule(policy_rule.retention, source, policy_rule.keeps, merged)
     return None if policy.default is None else Rule(policy.default, "the policy's default")
 
 
 def _longer(first: Rule, second: Rule | None) -> Rule:
-    return second if second is not None and second.retention > first.retention else first
+    """The longer one of a rule of the server and one of the policy, with what the policy keeps besides."""
+    if second is None or second.retention > first.retention:
+        return second or first
+    return replace(first, keeps=second.keeps, merged=second.merged)
 
 
 _SERVER_KEYS = {"default_retention_days", "branches"}

@@ -3,7 +3,8 @@
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,15 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.retention.active_commits import (
+    Active,
     Graph,
     active_commits,
     date,
+    dated_by_files,
+    earliest_seconds,
     in_words,
     kept_by_branch,
     kept_dangling,
     last_holders,
     mark_kept_by,
 )
+from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.rules import EffectiveRules, Policy, Rule, effective
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
@@ -390,6 +395,173 @@ def test_longer_rules_and_earlier_clocks_keep_more(
     longer = RetentionRules(rules.default_days + more, {branch: days + more for branch, days in rules.branches.items()})
     assert kept <= active_ids(active(commits, heads, longer, NOW))
     assert kept <= active_ids(active(commits, heads, rules, NOW - timedelta(days=more)))
+
+
+Made = tuple[Commit, datetime]
+"""A commit, and the time when it was truly made."""
+COUNTS = ("keep_last", "daily", "weekly", "monthly", "yearly")
+CALENDAR: dict[str, Callable[[datetime], object]] = {
+    "daily": datetime.date,
+    "weekly": lambda made: made.isocalendar()[:2],
+    "monthly": lambda made: (made.year, made.month),
+    "yearly": lambda made: made.year,
+}
+
+
+def counted(line: Sequence[Made], keeps: Mapping[str, int]) -> set[str]:
+    """What restic's table says of a line, its newest commit first."""
+    kept = {commit.id for commit, _ in line[: keeps.get("keep_last", 0)]}
+    for name, period in CALENDAR.items():
+        newest: dict[object, str] = {}
+        for commit, made in line:
+            newest.setdefault(period(made), commit.id)
+        kept.update([*newest.values()][: keeps.get(name, 0)])
+    return kept
+
+
+def by_counting(commits: Sequence[Made], heads: Mapping[str, str], rules: EffectiveRules) -> set[str]:
+    """Heads, what counts keep on each branch's line, and by age what merges brought in, by true times."""
+    by_id, kept = {commit.id: (commit, made) for commit, made in commits}, set(heads.values())
+    for branch, head in heads.items():
+        rule, line, at = rules.branches[branch], list[Made](), head
+        while at:
+            line.append(by_id[at])
+            at = main_parent(by_id[at][0]) or ""
+        kept |= counted(line, dict(rule.keeps))
+        reached = [head] if rule.merged is not None else []
+        for each in reached:
+            commit, made = by_id[each]
+            reached += [parent for parent in commit.parents if parent not in reached]
+            if rule.merged is not None and made > NOW - rule.merged:
+                kept.update(commit.parents)
+    return kept
+
+
+@st.composite
+def lines(draw: st.DrawFn) -> tuple[list[Made], dict[str, str], EffectiveRules]:
+    """Histories in which each commit was made after its parents, on days around ends of weeks, months and years."""
+    made = datetime(2024, 12, 20, 12, tzinfo=UTC)
+    commits: list[Made] = []
+    for number in range(draw(st.integers(1, 20))):
+        made += timedelta(hours=draw(st.sampled_from([1, 6, 12, 24, 24, 48, 168, 720])), seconds=7)
+        parents = (number - 1, draw(st.integers(0, number - 1))) if number else ()
+        named = tuple(f"{parent:02d}" for parent in dict.fromkeys(parents[: draw(st.sampled_from([1, 1, 2]))]))
+        commits.append((Commit(f"{number:02d}", f"m{number}", named, int(made.timestamp())), made))
+    ids = [commit.id for commit, _ in commits]
+    heads = {"main": ids[-1]} | draw(st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(ids)))
+    keeps = st.dictionaries(st.sampled_from(COUNTS), st.integers(1, 4)).map(lambda each: tuple(sorted(each.items())))
+    merged = st.sampled_from([None, None, timedelta(), timedelta(days=400), timedelta(days=430)])
+    rules = {branch: Rule(timedelta(), "", draw(keeps), draw(merged)) for branch in heads}
+    return draw(st.permutations(commits)), heads, EffectiveRules(Rule(timedelta(), ""), rules)
+
+
+@given(lines())
+def test_counts_keep_what_the_table_says(case: tuple[list[Made], dict[str, str], EffectiveRules]) -> None:
+    commits, heads, rules = case
+    graph = Graph.from_commits(exactly([commit for commit, _ in commits]), heads)
+    found = active_commits(graph, rules, NOW)
+    assert active_ids(found) == by_counting(commits, heads, rules)
+    for branch, rule in rules.branches.items():
+        marked = np.zeros(len(commits), np.bool_)
+        alone = by_counting(commits, {branch: heads[branch]}, rules)
+        assert mark_kept_by(graph, branch, rule, NOW, marked) == len(alone)
+        assert {graph.commits.ids[at].as_py() for at in np.flatnonzero(marked).tolist()} == alone
+    assert not found.in_doubt.any()
+    for at in np.flatnonzero(found.flags).tolist():
+        assert found.why(at)
+
+
+@given(lines(), st.data())
+def test_what_is_said_falsely_of_dates_lets_nothing_go(
+    case: tuple[list[Made], dict[str, str], EffectiveRules], data: st.DataObject
+) -> None:
+    """Of each commit at most one thing is false: its claim, or the time of its file."""
+    commits, heads, rules = case
+    now = datetime(2028, 1, 1, tzinfo=UTC)
+    columns = exactly([commit for commit, _ in commits])
+    written = columns.seconds * 1_000_000
+    for at in range(len(commits)):
+        days = data.draw(st.sampled_from([0, 0, 0, 0, -400, -30, -7, -1, 1, 7, 30, 5_000]))
+        if data.draw(st.booleans()):
+            columns.seconds[at] += days * DAY
+        else:
+            written[at] += min(days * DAY, int(now.timestamp()) - columns.seconds[at]) * 1_000_000
+    if data.draw(st.booleans()):
+        written[data.draw(st.integers(0, len(commits) - 1))] = NOT_LISTED
+    graph = Graph.from_commits(columns, heads)
+    dated = graph.dated(dated_by_files(columns, written, now), earliest_seconds(columns, written))
+    rules = replace(rules, branches={name: replace(rule, merged=None) for name, rule in rules.branches.items()})
+    found = active_commits(dated, rules, now)
+    assert by_counting(commits, heads, rules) <= active_ids(found)
+
+
+class TestCounts:
+    """main: a commit on each day of ten, the last one today; rules count, and nothing stays by its age."""
+
+    IDS: ClassVar = [f"{number:02d}" for number in range(10)]
+
+    def kept(
+        self, *keeps: tuple[str, int], claimed: Mapping[str, int] | None = None, file: Mapping[str, int] | None = None
+    ) -> Active:
+        """Args: days by which the claims and the files of some commits are off."""
+        now, parents = int(NOW.timestamp()), [(), *((each,) for each in self.IDS)]
+        columns = exactly(
+            [Commit(each, f"m{each}", parents[at], now - (9 - at) * DAY) for at, each in enumerate(self.IDS)]
+        )
+        written = columns.seconds * 1_000_000
+        for each, days in (claimed or {}).items():
+            columns.seconds[self.IDS.index(each)] += days * DAY
+        for each, days in (file or {}).items():
+            written[self.IDS.index(each)] += days * DAY * 1_000_000
+        graph = Graph.from_commits(columns, {"main": "09"})
+        rules = EffectiveRules(Rule(timedelta(), ""), {"main": Rule(timedelta(), "the policy", keeps)})
+        graph = graph.dated(dated_by_files(columns, written, NOW), earliest_seconds(columns, written))
+        return active_commits(graph, rules, NOW)
+
+    def test_last_counts_commits_and_the_head_is_the_first(self) -> None:
+        assert active_ids(self.kept(("keep_last", 3))) == {"09", "08", "07"}
+        assert active_ids(self.kept(("keep_last", 100))) == {*self.IDS}
+
+    def test_weeks_begin_on_mondays(self) -> None:
+        """Today is Wednesday, so 07 is of Monday."""
+        assert active_ids(self.kept(("weekly", 2))) == {"09", "06"}
+
+    def test_months_and_years(self) -> None:
+        assert active_ids(self.kept(("monthly", 2))) == {"09", "05"}
+        assert active_ids(self.kept(("yearly", 2))) == {"09"}
+
+    def test_why(self) -> None:
+        found = self.kept(("keep_last", 2), ("weekly", 2))
+        assert [found.why(at) for at in (9, 8, 6)] == [
+            "head of main",
+            "kept by keep_last on main: 0d by the policy, keep_last 2, weekly 2",
+            "kept by weekly on main: 0d by the policy, keep_last 2, weekly 2",
+        ]
+
+    def test_a_commit_in_doubt_stays_and_fills_no_period(self) -> None:
+        for found in (self.kept(("daily", 3), claimed={"08": -1}), self.kept(("daily", 3), file={"08": -3})):
+            assert active_ids(found) == {"09", "08", "07", "06"}
+            assert np.flatnonzero(found.in_doubt).tolist() == [8]
+            assert found.why(8) == "kept by daily on main, as its date is in doubt: 0d by the policy, daily 3"
+            assert found.why(7) == "kept by daily on main: 0d by the policy, daily 3"
+
+    def test_of_claims_that_contradict_each_other_the_older_commits_is_in_doubt(self) -> None:
+        now = int(NOW.timestamp())
+        ids = ["d", "c", "b", "a"]
+        commits = [
+            Commit(each, f"m{each}", tuple(ids[at + 1 : at + 2]), now - days * DAY)
+            for at, (each, days) in enumerate(zip(ids, (0, 3, 1, 3), strict=True))
+        ]
+        rules = EffectiveRules(Rule(timedelta(), ""), {"main": Rule(timedelta(), "", (("daily", 3),))})
+        found = active_commits(Graph.from_commits(exactly(commits), {"main": "d"}), rules, NOW)
+        assert active_ids(found) == {"d", "c", "b"}
+        assert np.flatnonzero(found.in_doubt).tolist() == [2]
+
+    def test_a_copied_namespace_keeps_until_newer_commits_fill_the_periods(self) -> None:
+        copied = {each: 7 - at for at, each in enumerate(self.IDS[:7])}
+        assert active_ids(self.kept(("daily", 5), file=copied)) == {*self.IDS}
+        # 07 is of the day of the copy.
+        assert active_ids(self.kept(("daily", 3), file=copied)) == {"09", "08", "07"}
 
 
 def recorded_rule_sets() -> Iterator[tuple[str, dict[str, Any], float, set[str]]]:

@@ -145,6 +145,7 @@ class TestLive:
             "commits_pinned": 0,
             "commits_expired": 2,
             "commits_by_files_alone": 0,
+            "commits_by_doubt_alone": 0,
             "commits_by_definition_alone": 0,
             "commits_by_server_alone": 0,
         }
@@ -496,6 +497,22 @@ class TestCommitsThatLieAboutTheirDates:
             f"was replaced on branch main by {digest('b')}, made 2.0 days ago: 7d by the server's rule of main, "
             "by when files were written; commits claim older dates",
         )
+
+    def test_rules_that_count_come_on_top_of_the_servers(self, server: Server) -> None:
+        """By the server's rules main keeps d, c and b; each of them was made on a day of its own."""
+        text = "branches: {{main: {{retention: 0d, {}}}}}\nkeep_tags: ['w*']"
+        found = server.define(**server.policy(text.format("keep_last: 4")))
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("older")
+        assert (found.counts["commits_tagged"], found.counts["commits_by_doubt_alone"]) == (0, 0)
+        found = server.define(**server.policy(text.format("keep: {daily: 3}")))
+        assert tuple(sorted(found.expired_metaranges)) == metaranges("a", "older")
+
+    def test_commits_that_stay_because_their_dates_are_in_doubt_are_counted(self, server: Server) -> None:
+        self.written_days_ago(server, a=70)
+        found = server.define(**server.policy("branches: {main: {retention: 0d, keep: {monthly: 4}}}"))
+        assert tuple(sorted(found.expired_metaranges)) == ()
+        assert (found.counts["commits_by_doubt_alone"], found.counts["commits_by_files_alone"]) == (1, 0)
+        assert found.warnings[0].startswith("1 commits stay only because it is in doubt in which days, weeks, months")
 
     def test_parents_in_a_circle_end_it(self, server: Server) -> None:
         merge = commit("x", 3, "d", "y")

@@ -137,6 +137,26 @@ def test_rules_that_keep_heads_only_are_said_aloud() -> None:
     assert ten[0].endswith("b08, b09)")
 
 
+def test_what_a_policy_counts_comes_on_top_of_the_longer_rule() -> None:
+    keeps = (("keep_last", 5), ("daily", 7))
+    policy = Policy(rules=(BranchRule("main", 2 * DAY, 3, keeps, True),))
+    found = effective(SERVER, policy, BRANCHES)
+    assert found is not None
+    server = RetentionRules(21, {"main": 1})
+    longer = effective(server, policy, BRANCHES)
+    assert longer is not None
+    assert longer.branches["main"] == Rule(2 * DAY, "the policy's rule main, line 3", keeps, 2 * DAY)
+    assert str(longer.branches["main"]) == (
+        "2d by the policy's rule main, line 3, keep_last 5, daily 7, all parents 2d"
+    )
+    assert found.branches["main"] == Rule(28 * DAY, "the server's rule of main", keeps, 2 * DAY)
+    assert found.branches["dev"].more == ""
+    zero = BranchRule("main", timedelta(), 1, keeps)
+    alone = effective(None, Policy(default=DAY, rules=(zero,), replace=True), ["main"])
+    assert alone is not None
+    assert list(headless(alone)) == []
+
+
 def test_a_digest_names_what_is_kept() -> None:
     policy = Policy(default=DAY, rules=(BranchRule("a", DAY, 1), BranchRule("b", DAY, 2)), pinned=("x", "y"))
     same = Policy(default=DAY, rules=(BranchRule("b", DAY, 5), BranchRule("a", DAY, 6)), pinned=("y", "x"))
@@ -152,6 +172,13 @@ def test_a_digest_names_what_is_kept() -> None:
         (SERVER, Policy(keep_tags=False)),
         (SERVER, Policy(default=DAY, replace=True)),
         (SERVER, Policy(stale_after=DAY, pinned=("x",))),
+        (SERVER, Policy(keep_tags=("v*",))),
+        (SERVER, Policy(rules=(BranchRule("a", DAY, 1),))),
+        (SERVER, Policy(rules=(BranchRule("a", DAY, 1, (("keep_last", 3),)),))),
+        (SERVER, Policy(rules=(BranchRule("a", DAY, 1, (("keep_last", 4),)),))),
+        (SERVER, Policy(rules=(BranchRule("a", DAY, 1, (("daily", 3),)),))),
+        (SERVER, Policy(rules=(BranchRule("a", DAY, 1, (("daily", 3),), True),))),
+        (SERVER, Policy(rules=(BranchRule("a", DAY, 1, (), True),))),
     ]
     digests = {digest(server, each, "written") for server, each in [(SERVER, policy), *others]}
     assert len(digests | {digest(SERVER, policy, "claimed")}) == len(others) + 2

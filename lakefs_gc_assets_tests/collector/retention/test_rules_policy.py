@@ -59,9 +59,54 @@ class TestFiles:
         assert found.rule_of("user-x") == BranchRule("user-*", timedelta(hours=36), 5)
         assert (len(found.pinned), found.keep_tags, found.replace) == (1, True, False)
 
+    def test_rules_that_count(self) -> None:
+        text = "branches:\n  main: {retention: 8w, keep: {monthly: 12, daily: 7}, follow: all-parents, keep_last: 5}\n"
+        counting = BranchRule("main", 56 * DAY, 2, (("keep_last", 5), ("daily", 7), ("monthly", 12)), True)
+        assert read(text) == Policy(rules=(counting,))
+        nothing = "branches:\n  main: {retention: 8w, keep: , follow: first-parents, keep_last: ~}\n"
+        assert read(nothing) == Policy(rules=(BranchRule("main", 56 * DAY, 2),))
+        others = read("branches: {'{a,b*}': {retention: 0d, keep: {weekly: 4, yearly: 100000}}}").rules
+        assert [(rule.pattern, rule.keeps) for rule in others] == [
+            (name, (("weekly", 4), ("yearly", 100_000))) for name in ("a", "b*")
+        ]
+
+    @pytest.mark.parametrize(
+        ("keep_tags", "kept"),
+        [("true", "v1 v2 x/y"), ("false", ""), ("[]", ""), ("['v*']", "v1 v2"), ("['{v2,x}', '*/y']", "v2 x/y")],
+    )
+    def test_tags_by_pattern(self, keep_tags: str, kept: str) -> None:
+        policy = read(f"keep_tags: {keep_tags}")
+        assert [tag for tag in ("v1", "v2", "x/y") if policy.keeps_tag(tag)] == kept.split()
+
     @pytest.mark.parametrize(
         ("text", "line", "words"),
         [
+            ("branches:\n  main: {keep_last: 3}", 2, "a rule that keeps by number needs a `retention`, too; 0d keeps"),
+            ("branches:\n  main: {retention: ~}", 2, "needs a `retention`, too"),
+            ("branches:\n  main: {retention: 3}", 2, "3 has no unit"),
+            (
+                "branches:\n  main: {retention: 3d, daily: 3}",
+                2,
+                "'daily' is none of retention, keep_last, keep, follow",
+            ),
+            ("branches:\n  main: {retention: 3d, keep: {hourly: 3}}", 2, "is none of daily, weekly, monthly, yearly"),
+            ("branches:\n  main: {retention: 3d, keep: 3}", 2, "keep must be written as `key: value`"),
+            ("branches:\n  main: {retention: 3d, keep_last: 0}", 2, "'0' is no whole number from 1 to 100,000"),
+            ("branches:\n  main: {retention: 3d, keep_last: -1}", 2, "'-1' is no whole number"),
+            ("branches:\n  main: {retention: 3d, keep_last: 1.5}", 2, "'1.5' is no whole number"),
+            ("branches:\n  main: {retention: 3d, keep_last: 3d}", 2, "'3d' is no whole number"),
+            ("branches:\n  main: {retention: 3d, keep_last: [3]}", 2, "here must be a number"),
+            ("branches:\n  main:\n    retention: 3d\n    keep: {daily: 100001}", 4, "from 1 to 100,000"),
+            ("branches:\n  main: {retention: 3d, keep: {daily: 1000000000}}", 2, "from 1 to 100,000"),
+            (
+                "branches:\n  main: {retention: 3d, follow: parents}",
+                2,
+                "'parents' is neither first-parents nor all-par",
+            ),
+            ("branches:\n  main: {retention: 3d, retention: 4d}", 2, "retention is said twice"),
+            ("keep_tags: [[v1]]", 1, "here must be a name or pattern of tags"),
+            ("keep_tags:\n- 'a b'", 2, "'a b' is no name or pattern of tags"),
+            ("keep_tags:\n- v1: 3d", 2, "here must be a name or pattern of tags"),
             ("default: 3", 1, "3 has no unit: write 3d for days, 3h for hours or 3w for weeks"),
             ("branches:\n  main: 21d\n  dev: 7\n", 3, "7 has no unit"),
             ("default: 2.5", 1, "2.5 has no unit"),
@@ -126,6 +171,9 @@ class TestFiles:
             ("branches:\n  " + "a" * 1_001 + ": 3d", "at most 1,000 characters"),
             ("branches:\n" + "".join(f"  b{number}: 3d\n" for number in range(10_001)), "at most 10,000 branches"),
             ("branches:\n  '" + "{a,b}" * 199 + "': 3d", "at most 10,000 branches"),
+            ("keep_tags: ['" + "{a,b}" * 199 + "']", "less than 10,000 names and patterns of tags"),
+            ("keep_tags: ['" + "{a,b}" * 13 + "', '" + "{a,b}" * 11 + "']", "less than 10,000 names and patterns"),
+            ("keep_tags: [" + "a" * 1_001 + "]", "of tags has at most 1,000 characters"),
             ("branches: {'" + "{a,b}" * 13 + "': 3d, '" + "{c,d}" * 11 + "': 3d}", "at most 10,000 branches"),
         ],
     )
@@ -162,6 +210,9 @@ pinned: [{COMMIT}]
 """
 
 
+COUNTING = "  a:\n    keep: {daily: 3}\n    retention: 30d  # promised\n    keep_last: 3\n"
+
+
 class TestEdits:
     @pytest.mark.parametrize(
         ("branch", "retention", "before", "after"),
@@ -193,6 +244,15 @@ class TestEdits:
             ("branches: {a: 1d, 'b': 2d} # x\n", "a", None, "branches: {'b': 2d} # x\n"),
             ("branches: {a: 1d, 'b': 2d} # x\n", "b", "3d", "branches: {a: 1d, 3d} # x\n".replace("3d", "'b': 3d")),
             ("branches:\n  main: 4d", "main", None, "branches:\n"),
+            (
+                "branches: {a: {retention: 1d, keep_last: 3}}",
+                "a",
+                "4d",
+                "branches: {a: {retention: 4d, keep_last: 3}}\n",
+            ),
+            (f"branches:\n{COUNTING}  b: 1d\n", "a", None, "branches:\n  b: 1d\n"),
+            (f"branches:\n{COUNTING}pinned:\n", "b", "4d", f"branches:\n{COUNTING}  b: 4d\npinned:\n"),
+            (f"branches:\n{COUNTING}", "a", "4d", f"branches:\n{COUNTING}".replace("30d", "4d")),
             ("branches:\n  '{a,b}': 4d\n", "{a,b}", "5d", "branches:\n  '{a,b}': 5d\n"),
         ],
     )
@@ -226,7 +286,10 @@ class TestEdits:
 
     @given(
         st.lists(
-            st.sampled_from(["default:", "branches:", " ", "\n", "  a: 3d", "{a: 3d", ", 'b*': 4d}", "# x", "&x", "*x"])
+            st.sampled_from(
+                ["default:", "branches:", " ", "\n", "  a: 3d", "{a: 3d", ", 'b*': 4d}", "# x", "&x", "*x", "  b*: "]
+            )
+            | st.sampled_from(["  b*:\n    retention: 3d\n", "    keep_last: 3\n", "{retention: 3d, keep_last: 3}"])
         ).map("".join),
         st.sampled_from([None, "a", "b*", "{a,c}"]),
         st.sampled_from([None, "5d"]),
@@ -243,6 +306,8 @@ class TestEdits:
             of_name = [rule.retention for rule in after.rules if rule.pattern == name]
             kept = [rule.retention for rule in before.rules if rule.pattern == name]
             assert of_name == (([] if retention is None else [5 * DAY]) if name in changed else kept)
+            counts = [rule.keeps for rule in before.rules if rule.pattern == name]
+            assert not of_name or not counts or counts == [rule.keeps for rule in after.rules if rule.pattern == name]
         assert after.default == (before.default if branch else 5 * DAY)
 
 
@@ -298,6 +363,11 @@ class TestRulesOfBranches:
             found = Policy(rules=order).rule_of("ab")
             assert found is not None
             assert found.pattern == "*b"
+
+    def test_of_those_that_keep_as_long_the_one_that_counts_more(self) -> None:
+        rules = (BranchRule("a*", DAY, 1), BranchRule("*b", DAY, 2, (("keep_last", 3),)))
+        for order in (rules, rules[::-1]):
+            assert Policy(rules=order).rule_of("ab") == rules[1]
 
     def test_braces_are_a_rule_for_each_alternative(self) -> None:
         policy = read("branches: {'{main,v[0-9]*}-x': 3d, 'v?*-x': 2d, 'v1*-x': 1d}")
