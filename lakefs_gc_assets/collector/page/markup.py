@@ -7,14 +7,13 @@ embedded SVG in each row, so its figures can be read, copied and heard.
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
 from xml.etree.ElementTree import Element, tostring
 
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.settings import ReportSettings
 
 Child = Element | str
-Length = float | tuple[float, ...]
+Length = float | tuple[float, float]
 
 
 def cost(prices: ReportSettings, total: int, by_class: Mapping[str, int], share: float = 1) -> str:
@@ -78,6 +77,8 @@ main{max-width:none;padding:0}.decision{border:1px solid var(--line)}h2{break-af
 figure,tr,.box,.decision{break-inside:avoid}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
 
+_PARTS = ("bar", "kept")
+"""CSS classes of the parts of a bar."""
 _SHORT = 16
 """Maximum characters of a cell without line breaks."""
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -140,7 +141,6 @@ def bars(
     heads: Sequence[str],
     rows: Sequence[Sequence[Child]],
     lengths: Sequence[Length],
-    classes: Sequence[str] = ("bar", "kept"),
     whole: float | None = None,
     words: int = 0,
 ) -> Element:
@@ -148,8 +148,7 @@ def bars(
 
     Args:
         heads: of the columns: name, figures, and words.
-        lengths: of each row's bar in any unit, or of its parts one behind the other.
-        classes: CSS class of each part; the last one repeats.
+        lengths: of each row's bar in any unit, or of its two parts, one behind the other.
         whole: length that fills the column, and from which on a bar is drawn as exceeded; by default that of the
             longest bar.
         words: number of last columns that have words and no figures.
@@ -159,15 +158,15 @@ def bars(
     figures = len(heads) - 1 - words
     if not full or (len(rows) == 1 and whole is None):
         return table(caption, heads, rows, figures, words)
-    drawn = [_bar([part / full for part in row], classes) for row in parts]
+    drawn = [_bar([part / full for part in row]) for row in parts]
     with_bars = [(name, bar, *values) for (name, *values), bar in zip(rows, drawn, strict=True)]
     return table(caption, (heads[0], "", *heads[1:]), with_bars, figures, words)
 
 
-def _bar(shares: Sequence[float], classes: Sequence[str]) -> Element:
+def _bar(shares: Sequence[float]) -> Element:
     drawing = element("svg", class_="rail", viewBox="0 0 100 10", preserveAspectRatio="none", aria_hidden="true")
     start = 0.0
-    for share, kind in zip(shares, chain(classes, repeat(classes[-1])), strict=False):
+    for share, kind in zip(shares, _PARTS, strict=False):
         # A small value is still drawn.
         width = min(max(100 * share, 1), 100 - start) if share > 0 else 0
         drawn = {"x": f"{start:.1f}", "width": f"{width:.1f}", "height": "10"}
