@@ -41,8 +41,7 @@ _MODULES = {
     "collector/engine": "local",
     "collector/incremental": "checkpoint checkpoint_writer planning",
     "collector/live": (
-        "contents current facts facts_of_ranges hidden known_ranges live_files other_repositories "
-        "references uncommitted"
+        "contents current facts facts_of_ranges hidden live_files other_repositories references uncommitted"
     ),
     "collector/quarantine": "purge restore",
     "collector/records": "across_runs outcomes",

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
 )
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS, METARANGES, NAMED_RANGES, name_ranges
 from lakefs_gc_assets.collector.live.hidden import addresses_at, clear_hidden
@@ -370,7 +370,7 @@ class _Search:
     def _named_ranges(self, repository: OpenRepository, metarange_ids: Sequence[str]) -> Iterator[pa.Table]:
         """Each metarange and its ranges (NAMED_RANGES), in one of several tables, by facts where there are any."""
         step, unread = self.step, IdSet(metarange_ids)
-        fact_files = known_ranges.find_files(step, METARANGES) if repository is step.repository and unread else []
+        fact_files = references.find_fact_files(step, METARANGES) if repository is step.repository and unread else []
         for file in fact_files if len(fact_files) < len(unread) else ():
             try:
                 rows = facts_of_ranges.select_wanted(facts_of_ranges.read_metaranges(repository.store, file), unread)
@@ -417,7 +417,7 @@ class _Search:
     def _find_lacking(self, records: RangeRecords) -> Set[str]:
         """Ranges that do not hold the address by all that is recorded of them; none where reading them costs less."""
         step = self.step
-        fact_files = known_ranges.find_files(step, HASHES) if records else []
+        fact_files = references.find_fact_files(step, HASHES) if records else []
         sizes = [file.length for file in fact_files], records.rows.column("estimated_size").to_pylist()
         of_facts, of_ranges = (sum(each) + _REQUEST_BYTES * len(each) for each in sizes)
         if of_facts >= of_ranges:
@@ -425,7 +425,7 @@ class _Search:
         look_up = partial(
             facts_of_ranges.look_up_address, step.repository.store, step.repository.namespace.uri, self.key
         )
-        rows = known_ranges.look_up_files(step, HASHES, fact_files, look_up, HOLDS_ADDRESS)
+        rows = references.look_up_facts(step, HASHES, fact_files, look_up, HOLDS_ADDRESS)
         entries = {record.id: record.count for record in records}
         lacking: dict[str, bool] = {}
         for row in rows.to_pylist():

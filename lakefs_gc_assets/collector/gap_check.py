@@ -31,8 +31,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import open_base_checkpoint
-from lakefs_gc_assets.collector.live.known_ranges import find_ranges
-from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention import active_commits, commits

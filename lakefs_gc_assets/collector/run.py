@@ -43,7 +43,7 @@ from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
-from lakefs_gc_assets.collector.live import known_ranges, other_repositories
+from lakefs_gc_assets.collector.live import other_repositories, references
 from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
@@ -192,7 +192,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         inputs += [step.stored(STORE_DF), store_expired(step, before, committed)]
         known_live = find_known_live(step, committed, inputs, before.sealed)
     unread = committed.without(known_live.range_ids)
-    sizes_into, hashes_into = known_ranges.own_folder(step, SIZES), hashes_folder(step, committed)
+    sizes_into, hashes_into = references.facts_folder(step, SIZES), hashes_folder(step, committed)
     addresses, count = unread.addresses(step, sizes_into, hashes_into), unread.count
     if known_live.addresses is not None:
         addresses.append(known_live.addresses)
@@ -208,7 +208,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         ids = ids_read.write(step.repository.store, run_id, attempt, committed.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if step.plan.sweep:
-        known_ranges.tidy(step)
+        references.tidy_facts(step)
     if committed.definition:
         note_last_holders(step, committed.definition.last_holders)
     branches_before = branch_baseline(step.repository.store, step.plan.run_id, step.plan.repository, step.warn)
@@ -418,7 +418,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     if swept:
         earlier_runs.forget(step.repository.store, step.plan.run_id)
     if swept and not step.plan.sweep:
-        known_ranges.tidy(step)
+        references.tidy_facts(step)
     written = [*sweep_candidates(step, candidates)] if swept else [*passes.decide_dry(step, candidates)]
     outcomes = step.complete(DELETED_REPORT, DeletedFigures(swept), written, (candidates,))
     passes.require_all_decided(outcomes, candidates)

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector import explain as explain_module
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.explain import Decision, Explanation, explain
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.live import known_ranges
+from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records import plan as plans
@@ -68,7 +68,7 @@ def explained(scene: Scene, *addresses: str) -> dict[str, Explanation]:
 def read_in_full(scene: Scene, *addresses: str) -> dict[str, Explanation]:
     """As `explained`, without any fact and without the newest run."""
     with (
-        mock.patch.object(known_ranges, "find_files", lambda step, kind: []),
+        mock.patch.object(references, "find_fact_files", lambda step, kind: []),
         mock.patch.object(explain_module, "_ask_newest_run", lambda repository, key: (None, frozenset[str]())),
         mock.patch.object(explain_module, "_read_decisions", _read_receipts),
     ):

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.live import facts, known_ranges
+from lakefs_gc_assets.collector.live import facts, references
 from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES, SIZES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -43,16 +44,20 @@ class Repository:
             self.read.append(range_id)
             return head_entries(files, range_id, *more)
 
-        class OfHeads(LiveFiles):
-            """Reads heads for candidates."""
+        metarange, ranges_of_heads = LiveFiles.metarange, references.ranges_of_heads
 
-            def metarange(files, metarange_id: str) -> pa.Table:
-                self.heads += 1
-                return LiveFiles.metarange(files, metarange_id)
+        def counted_head(files: LiveFiles, metarange_id: str) -> pa.Table:
+            self.heads += 1
+            return metarange(files, metarange_id)
+
+        def counting(*about: Any, **more: Any) -> Iterator[tuple[str, pa.Table]]:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(LiveFiles, "metarange", counted_head)
+                yield from ranges_of_heads(*about, **more)
 
         monkeypatch.setattr(LiveFiles, "head_entries", counted)
-        monkeypatch.setattr(known_ranges, "LiveFiles", OfHeads)
-        monkeypatch.setattr(known_ranges, "HEADS_WORTH_RECORDING", 1)
+        monkeypatch.setattr(references, "ranges_of_heads", counting)
+        monkeypatch.setattr(references, "HEADS_WORTH_RECORDING", 1)
 
     def upload(self, path: str, size: int, days: float, branch: str = "main") -> None:
         """Stages an object of so many bytes."""

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.gap_check import Gap
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
-from lakefs_gc_assets.collector.live import current, facts, known_live, known_ranges, other_repositories, uncommitted
+from lakefs_gc_assets.collector.live import current, facts, known_live, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
@@ -145,7 +145,7 @@ def _any_version(kind: FactKind, *where: Any) -> list[FactFile]:
 
 def _own_files(step: ArrowStep, kind: FactKind) -> list[FactFile]:
     """Knows what this run has recorded alone."""
-    return _files_of(kind, facts.list_files(step.repository.store, known_ranges.own_folder(step, kind).key))
+    return _files_of(kind, facts.list_files(step.repository.store, references.facts_folder(step, kind).key))
 
 
 def _track_named(step: ArrowStep, found: Committed) -> str | None:
@@ -484,7 +484,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         known_live, "_require_true", find_known_live, _FOLLOWING.test_what_is_recorded_of_ranges_is_compared_with_some
     ),
     "by rules: notes of the run before not taken over": TestedBug(
-        replaced((known_ranges, "find_files", _own_files)), _FOLLOWING.test_facts_are_known_to_every_later_run
+        replaced((references, "find_fact_files", _own_files)), _FOLLOWING.test_facts_are_known_to_every_later_run
     ),
     "by rules: notes of any version believed": TestedBug(
         replaced((facts, "files_of", _any_version)),

@@ -14,7 +14,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, known_ranges
+from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hidden, references
 from lakefs_gc_assets.collector.live.contents import Sample
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
@@ -27,7 +27,7 @@ from lakefs_gc_assets_tests.collector.live.test_known_sizes import test_a_range_
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, TestedBug, replaced
 
 _contents, _Learned, _within, _listed = contents._contents, contents._Learned, hidden._within, hidden._listed
-_select_ranges = known_ranges.select_ranges
+_select_ranges = references.select_ranges_by_size
 
 
 def _in_a_world(
@@ -99,7 +99,7 @@ def _only_recorded(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64A
     """Takes a range whose sizes are not recorded for one without entries."""
     known = {
         range_id
-        for file in known_ranges.find_files(step, SIZES)
+        for file in references.find_fact_files(step, SIZES)
         for range_id in facts_of_ranges.range_ids_of(facts.read(SIZES, step.repository.store, file).schema.metadata)
     }
     return _select_ranges(step, known.intersection(range_ids), sizes)
@@ -137,7 +137,7 @@ HIDDEN_BUGS: dict[str, TestedBug] = {
         _looking(tests.test_a_content_at_many_paths_does_not_keep_all_others),
     ),
     "ranges that nobody noted taken for empty": TestedBug(
-        replaced((known_ranges, "select_ranges", _only_recorded)), test_a_range_without_facts_is_read
+        replaced((references, "select_ranges_by_size", _only_recorded)), test_a_range_without_facts_is_read
     ),
     "paths that a listing lacks taken for gone": TestedBug(
         replaced((hidden, "_listed", _complete)),

@@ -26,8 +26,8 @@ from lakefs_gc_assets.collector.live.current import Committed, ask_committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES, look_up_hashes, record_hashes
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
-from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
+from lakefs_gc_assets.collector.live.references import find_ranges
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.run import find_other_repositories, track
 from lakefs_gc_assets.collector.stored import ids_read

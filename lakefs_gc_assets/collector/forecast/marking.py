@@ -30,9 +30,8 @@ from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_co
 from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
-from lakefs_gc_assets.collector.live.known_ranges import own_folder
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles, RangeRecords
-from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
+from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References, facts_folder
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
@@ -361,7 +360,7 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
     live = [*uncommitted.addresses, *(each.addresses(step) for each in beside)]
     count = promised + uncommitted.count + sum(each.count for each in beside)
     with ExitStack() as stack:
-        sizes_into = own_folder(step, SIZES)
+        sizes_into = facts_folder(step, SIZES)
         read = read_addresses(step, ranges, questions.every_scenario, width, sizes_into, depth)
         cached = stack.enter_context(engine.cached(read, promised))
         objects = engine.map_batches(cached, partial(_settle_first, every), SETTLED) if depth else cached

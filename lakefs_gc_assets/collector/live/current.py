@@ -12,9 +12,8 @@ import pyarrow as pa
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactsFolder
-from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
-from lakefs_gc_assets.collector.live.references import References, find_unnamed
+from lakefs_gc_assets.collector.live.references import References, find_ranges, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
-from lakefs_gc_assets.collector.live import known_ranges
+from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Kept
@@ -275,7 +275,7 @@ def clear_hidden(
         listed: gives address, size and ETag of all objects of the store, where it was listed.
         record_heads: whether the ranges of heads are recorded, for the run that builds on this one.
     """
-    ranges_of = partial(known_ranges.ranges_of_heads, step, record=record_heads)
+    ranges_of = partial(references.ranges_of_heads, step, record=record_heads)
     with ExitStack() as stack:
         of_heads = heads_by_range(heads, ranges_of(step.repository, {*heads.values()}))
         cleared = stack.enter_context(_clear_one(step, step.repository, candidates, of_heads, columns, listed))
@@ -315,7 +315,9 @@ def _clear_one(
     amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
     sizes = pa.array(amounts, pa.int64())
-    read = References.from_step(step, repository).head_entries(known_ranges.select_ranges(step, of_heads, sizes), sizes)
+    read = References.from_step(step, repository).head_entries(
+        references.select_ranges_by_size(step, of_heads, sizes), sizes
+    )
     with engine.cached(read, at_most=sys.maxsize) as entries:
         counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
         if not (questions := _by_size(counted)):

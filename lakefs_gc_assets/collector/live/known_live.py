@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.frame.slices import select_sealed
-from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactsFolder
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HASHES_LOOKED_UP, SUMS
@@ -71,7 +71,7 @@ def hashes_folder(step: Step[R], committed: Committed) -> FactsFolder | None:
         or not step.repository.settings.full_listing_days
     ):
         return None
-    return known_ranges.own_folder(step, HASHES)
+    return references.facts_folder(step, HASHES)
 
 
 def find_known_live(
@@ -98,7 +98,7 @@ def find_known_live(
     if count > most:
         step.log(f"every range is read: {count:,} addresses are asked for, more than {most:,}")
         return KnownLive()
-    files = known_ranges.find_files(step, HASHES)
+    files = references.find_fact_files(step, HASHES)
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
     hashes = distinct(hashed.column("hash").to_numpy().view(np.uint64))
     records = committed.records
@@ -124,7 +124,7 @@ def _look_up_part(
     """
     hashes = HashSet.from_hashes(part)
     look_up = partial(_look_up, step.repository.opener, step.repository.namespace.uri, named, sealed, hashes)
-    looked_up = known_ranges.look_up_files(step, HASHES, files, look_up, HASHES_LOOKED_UP)
+    looked_up = references.look_up_facts(step, HASHES, files, look_up, HASHES_LOOKED_UP)
     return facts_of_ranges.split_sums_and_hits(looked_up, hashes)
 
 

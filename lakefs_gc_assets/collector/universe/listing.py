@@ -33,8 +33,7 @@ from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import Folders, folders
 from lakefs_gc_assets.collector.live.current import define_live
-from lakefs_gc_assets.collector.live.known_ranges import find_ranges
-from lakefs_gc_assets.collector.live.references import References
+from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step

@@ -11,7 +11,7 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import LIVE
-from lakefs_gc_assets.collector.live import facts, known_ranges, other_repositories, uncommitted
+from lakefs_gc_assets.collector.live import facts, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Unread,
@@ -200,7 +200,7 @@ class TestCommits:
         assert (found.definition, found.own.commits) == (None, 1)
         assert (found.unnamed.repository, found.unnamed.source) == (step.repository, CommitSource.REFS_DUMP)
         assert addresses(step, found.addresses(step)) == {"data/x", "data/y", "data/z"}
-        folder = known_ranges.own_folder(step, SIZES)
+        folder = references.facts_folder(step, SIZES)
         assert facts.list_files(repositories.own.store, folder.key) == {}
         assert addresses(step, found.addresses(step, folder)) == {"data/x", "data/y", "data/z"}
         files = facts.files_of(SIZES, facts.list_files(repositories.own.store, folder.key))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.hidden import PLACES, Answers, HeadRange
-from lakefs_gc_assets.collector.live.known_ranges import ranges_of_heads
+from lakefs_gc_assets.collector.live.references import ranges_of_heads
 from lakefs_gc_assets.errors import CorruptFile, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import ObjectStats

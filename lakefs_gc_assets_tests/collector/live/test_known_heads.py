@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.live import facts, hidden, known_ranges
+from lakefs_gc_assets.collector.live import facts, hidden, references
 from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES
 from lakefs_gc_assets.collector.live.hidden import HeadRange
@@ -30,7 +30,7 @@ from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_metar
 
 @pytest.fixture(autouse=True)
 def _worth_recording(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_ranges, "HEADS_WORTH_RECORDING", 1)
+    monkeypatch.setattr(references, "HEADS_WORTH_RECORDING", 1)
 
 
 class Repository:
@@ -56,7 +56,7 @@ class Repository:
         return put_metarange(self.store, [self.parts[name] for name in sorted(names)])
 
     def found(self, step: Step[Any], heads: dict[str, str], *, record: bool = True) -> dict[str, HeadRange]:
-        ranges_of = known_ranges.ranges_of_heads(step, self.repository, {*heads.values()}, record=record)
+        ranges_of = references.ranges_of_heads(step, self.repository, {*heads.values()}, record=record)
         return {
             range_id: replace(head, branches=tuple(sorted(head.branches)))
             for range_id, head in hidden.heads_by_range(heads, ranges_of).items()
@@ -106,7 +106,7 @@ def test_heads_that_are_recorded_are_not_read(repository: Repository) -> None:
 
 def test_many_heads_are_merged_as_they_are_read(repository: Repository) -> None:
     heads = {str(number): repository.head("abcdef"[number % 5 :]) for number in range(20)}
-    with mock.patch.object(known_ranges, "ROWS_MERGED", 2):
+    with mock.patch.object(references, "ROWS_MERGED", 2):
         expected = repository.found(repository.earlier, heads)
     assert repository.found(repository.later, heads) == expected
 
@@ -145,7 +145,7 @@ def test_every_changed_byte_counts_for_nothing(repository: Repository) -> None:
 
 
 def test_little_is_not_recorded(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_ranges, "HEADS_WORTH_RECORDING", 3)
+    monkeypatch.setattr(references, "HEADS_WORTH_RECORDING", 3)
     repository.found(repository.earlier, {"x": repository.head("ab")})
     assert repository.files() == []
     repository.found(repository.earlier, {"x": repository.head("ab"), "y": repository.head("b")})

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, LISTED, NoFigures
-from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_live, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_live, references
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
@@ -64,14 +64,14 @@ class Repository:
 
     def record(self, *records: RangeRecord) -> None:
         """What the earlier run records when it reads ranges."""
-        into = known_ranges.own_folder(self.earlier, HASHES)
+        into = references.facts_folder(self.earlier, HASHES)
         self.earlier.engine.collect(
             References.from_step(self.earlier).committed(RangeRecords.from_records(records), None, into)
         )
 
     def record_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
         """Records of a range what another one holds."""
-        writer = FactWriter(HASHES, self.store, known_ranges.own_folder(self.earlier, HASHES).key)
+        writer = FactWriter(HASHES, self.store, references.facts_folder(self.earlier, HASHES).key)
         rows = pa.table({"address": addresses, "slice": pa.nulls(len(addresses), pa.string())})
         facts_of_ranges.record_hashes(writer, record, rows, self.step.repository.namespace.uri)
         writer.put()
@@ -169,7 +169,7 @@ def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository:
     # Merged, each keeps its own.
     repository.earlier = own
     repository.record(*records)
-    known_ranges.tidy(repository.step)
+    references.tidy_facts(repository.step)
     assert len(repository.files()) == 1
     assert repository.held(records, *EVERY) == ({records[0].id}, {*EVERY[:2]})
 
@@ -329,7 +329,7 @@ def test_beside_another_repository_every_range_is_read(repository: Repository) -
 def test_tasks_of_spark_record_addresses_and_look_them_up(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", -1)
+    monkeypatch.setattr(references, "VALUES_READ_HERE", -1)
     repository = Repository(tmp_path, SparkEngine(spark, 2))
     records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
     repository.record(*records)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import METARANGES
-from lakefs_gc_assets.collector.live.known_ranges import find_ranges
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.references import find_ranges
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CorruptFile
@@ -134,9 +134,9 @@ def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_n
             repository.metaranges[number]
         )
         rows = facts_of_ranges.name_ranges(repository.metaranges[number], 0, rows.slice(1))
-        facts_of_ranges.put_metaranges(repository.store, known_ranges.own_folder(wrong, METARANGES).key, rows)
+        facts_of_ranges.put_metaranges(repository.store, references.facts_folder(wrong, METARANGES).key, rows)
     assert repository.found(step, 2) == repository.named(2)
-    known_ranges.tidy(step)
+    references.tidy_facts(step)
     assert len(repository.files()) == 2
     assert repository.found(step, 0, 1, 2) == repository.named(0, 1, 2)
     assert sorted(repository.read) == sorted(repository.metaranges[:2])
@@ -145,7 +145,7 @@ def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_n
 def test_facts_of_many_runs_become_few_files(repository: Repository) -> None:
     for number in range(4):
         repository.found(repository.later, number)
-    known_ranges.tidy(repository.later)
+    references.tidy_facts(repository.later)
     assert len(repository.files()) == 1
     assert repository.found(repository.later, 0, 1, 2, 3) == repository.named(0, 1, 2, 3)
     assert repository.read == []

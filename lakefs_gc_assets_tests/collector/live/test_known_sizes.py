@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_ranges
+from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
@@ -52,12 +52,12 @@ class Repository:
 
     def read(self, *records: RangeRecord) -> None:
         """Reads ranges as a run does that learns what is committed."""
-        into = known_ranges.own_folder(self.step, SIZES)
+        into = references.facts_folder(self.step, SIZES)
         self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.from_records(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
         """The names of the ranges that are read for candidates of these sizes."""
-        ids = known_ranges.select_ranges(
+        ids = references.select_ranges_by_size(
             self.step, {record.id for record in records.values()}, pa.array(sizes, pa.int64())
         )
         return {name for name, record in records.items() if record.id in ids}
@@ -104,10 +104,10 @@ def test_what_is_not_read_has_no_entry_of_a_size(
             repository.store.put(file.key, b"damaged")
         values = pa.array(sorted(wanted), pa.int64())
         every = sorted(record.id for record in records.values())
-        chosen = known_ranges.select_ranges(repository.step, every, values)
-        references, engine = References.from_step(repository.step), repository.step.engine
-        assert engine.collect(references.head_entries(chosen, values)).sort_by("path") == engine.collect(
-            references.head_entries(every, values)
+        chosen = references.select_ranges_by_size(repository.step, every, values)
+        reader, engine = References.from_step(repository.step), repository.step.engine
+        assert engine.collect(reader.head_entries(chosen, values)).sort_by("path") == engine.collect(
+            reader.head_entries(every, values)
         ).sort_by("path")
         if not damaged and noted >= len(sizes):
             assert len(chosen) == sum(not wanted.isdisjoint(each) for each in sizes)
@@ -149,14 +149,14 @@ def test_ranges_of_damaged_facts_are_read_and_it_is_told(repository: Repository)
 def test_facts_that_contradict_each_other_leave_out_nothing(repository: Repository) -> None:
     records = repository.commit({"a": [1]})
     repository.read(*records.values())
-    writer = FactWriter(SIZES, repository.store, known_ranges.own_folder(repository.step, SIZES).key)
+    writer = FactWriter(SIZES, repository.store, references.facts_folder(repository.step, SIZES).key)
     facts_of_ranges.record_sizes(writer, records["a"].id, pa.array([7, 8], pa.int64()))
     writer.put()
     assert repository.chosen(records, 1) == repository.chosen(records, 7) == {"a"}
 
 
 def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", -1)
+    monkeypatch.setattr(references, "VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3]})
     repository.read(*records.values())
     assert repository.chosen(records, 3) == {"b"}
@@ -166,27 +166,25 @@ def test_many_sizes_are_looked_at_in_tasks(repository: Repository, monkeypatch: 
 def test_tasks_of_spark_record_sizes_and_look_at_them(
     spark: SparkSession, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", -1)
+    monkeypatch.setattr(references, "VALUES_READ_HERE", -1)
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
     step.engine.collect(
         References.from_step(step).committed(
-            RangeRecords.from_records(records.values()), known_ranges.own_folder(step, SIZES)
+            RangeRecords.from_records(records.values()), references.facts_folder(step, SIZES)
         )
     )
     every = [record.id for record in records.values()]
     for size, names in ((2, "ab"), (9, "")):
-        chosen = known_ranges.select_ranges(step, every, pa.array([size], pa.int64()))
+        chosen = references.select_ranges_by_size(step, every, pa.array([size], pa.int64()))
         assert chosen == sorted(records[name].id for name in names)
 
 
 def test_an_address_is_read_as_it_is_without_facts(repository: Repository) -> None:
     records = RangeRecords.from_records(repository.commit({"a": [1, 2], "b": [3]}).values())
-    references, engine = References.from_step(repository.step), repository.step.engine
-    recording = references.committed(records, known_ranges.own_folder(repository.step, SIZES))
-    assert engine.collect(recording).sort_by("address") == engine.collect(references.committed(records)).sort_by(
-        "address"
-    )
+    reader, engine = References.from_step(repository.step), repository.step.engine
+    recording = reader.committed(records, references.facts_folder(repository.step, SIZES))
+    assert engine.collect(recording).sort_by("address") == engine.collect(reader.committed(records)).sort_by("address")
 
 
 class TestRuns:
@@ -210,7 +208,7 @@ class TestRuns:
         repository.read(*records.values())
         repository.follow(base_run=None)
         repository.read(records["b"])
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         repository.follow()
         assert repository.chosen(records, 7) == {"a"}
 
@@ -218,7 +216,7 @@ class TestRuns:
         records = repository.commit({"a": [1]})
         repository.read(*records.values())
         repository.follow(base_run=None, flow=Flow.COMMITTED)
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         repository.follow()
         assert repository.chosen(records, 7) == set()
 
@@ -226,12 +224,12 @@ class TestRuns:
     def test_however_many_runs_follow_each_other_there_are_few_files(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
     ) -> None:
-        monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", here)
+        monkeypatch.setattr(references, "VALUES_READ_HERE", here)
         records = repository.commit({str(number): [number] for number in range(1, 33)})
         for record in records.values():
             repository.follow()
             repository.read(record)
-            known_ranges.tidy(repository.step)
+            references.tidy_facts(repository.step)
         assert len(repository.files()) <= 8
         assert repository.chosen(records, 7, 9) == {"7", "9"}
 
@@ -239,11 +237,11 @@ class TestRuns:
     def test_what_tasks_recorded_becomes_one_file(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
     ) -> None:
-        monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", here)
+        monkeypatch.setattr(references, "VALUES_READ_HERE", here)
         records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4, 5]})
         for record in records.values():
             repository.read(record)
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         (file,) = repository.files()
         sizes = facts.read(SIZES, repository.store, file).column("size").to_pylist()
         assert (file.values, sizes) == (6, [1, 2, 2, 3, 4, 5])
@@ -253,20 +251,20 @@ class TestRuns:
         records = repository.commit({"a": [1]})
         repository.read(records["a"])
         before = repository.files()
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         assert repository.files() == before
 
     @pytest.mark.parametrize("here", [8_000_000, -1])
     def test_a_damaged_file_is_told_and_its_ranges_are_read(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
     ) -> None:
-        monkeypatch.setattr(known_ranges, "VALUES_READ_HERE", here)
+        monkeypatch.setattr(references, "VALUES_READ_HERE", here)
         records = repository.commit({"a": [1], "b": [2]})
         for record in records.values():
             repository.read(record)
         file, _ = repository.files()
         repository.store.put(file.key, b"damaged")
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         assert any("1 files of facts were damaged" in line and file.key in line for line in repository.lines)
         assert len(repository.files()) == 1
         assert len(repository.chosen(records, 7)) == 1
@@ -278,7 +276,7 @@ class TestRuns:
         for record in records.values():
             repository.read(record)
         monkeypatch.setattr(LocalStore, "delete", refuse)
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         assert any("AccessDenied" in line and facts.ROOT in line for line in repository.lines)
         assert not any("lost" in line for line in repository.lines)
         assert repository.chosen(records, 2) == {"b"}
@@ -293,7 +291,7 @@ class TestRuns:
         repository.follow(base_run=None, base_run_attempt=None)
         repository.read(records["a"])
         monkeypatch.setattr(LocalStore, "delete", refuse)
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         assert {*before} < {*repository.files()}
         (line,) = (line for line in repository.lines if "AccessDenied" in line)
         assert line.startswith("facts of earlier runs could not be tidied up") and before[0].key in line
@@ -309,10 +307,10 @@ class TestRuns:
         repository.read(records["a"])
         before = repository.files()
         repository.store.delete([file.key for file in before])
-        monkeypatch.setattr(known_ranges, "find_files", lambda *about: before)
+        monkeypatch.setattr(references, "find_fact_files", lambda *about: before)
         assert repository.chosen(records, 7) == {"a"}
         assert any("missing" in line for line in repository.lines)
 
     def test_where_there_are_no_facts(self, repository: Repository) -> None:
-        known_ranges.tidy(repository.step)
+        references.tidy_facts(repository.step)
         assert (repository.lines, repository.files()) == ([], [])
