@@ -17,7 +17,8 @@ from lakefs_gc_assets.settings import Configuration
 SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
-FORECAST = "retention_forecast"
+BESIDE = ("repository_check", "retention_forecast")
+"""Assets that jobs report, and that are no part of a run."""
 """The assets that have no partitions: one event is about a whole run."""
 
 
@@ -46,7 +47,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "committed_df": ["uncommitted_df"],
         "candidates": ["committed_df", "store_df", "uncommitted_df"],
         "deleted_report": ["candidates"],
-        FORECAST: [],
+        **{name: [] for name in BESIDE},
         **{name: ["deleted_report"] for name in WHOLE_RUNS},
     }
     assert [key.path[-1] for key in graph.toposorted_asset_keys if key.path[-1] in STEPS] == list(STEPS)
@@ -59,6 +60,7 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
         "collection_history.newest_run_succeeded",
         "committed_df.shape",
         "deleted_report.shape",
+        "repository_check.repository_is_whole",
         "store_df.shape",
         "sweeps.swept_in_time",
         "uncommitted_df.shape",
@@ -66,11 +68,12 @@ def test_the_shape_of_the_graph(definitions: dg.Definitions) -> None:
     for key in map(dg.AssetKey, WHOLE_RUNS):
         node = graph.get(key)
         assert (node.partitions_def, node.is_executable, node.group_name) == (None, False, "garbage_collection")
-    forecast = graph.get(dg.AssetKey(FORECAST))
-    # "Materialize all" makes all that is drawn and can be: a run makes no forecast.
-    assert (forecast.partitions_def, forecast.is_executable) == (None, False)
-    # The lineage of a single group opens on its assets.
-    assert forecast.group_name == "garbage_collection"
+    for key in map(dg.AssetKey, BESIDE):
+        node = graph.get(key)
+        # "Materialize all" makes all that is drawn and can be: a run makes no forecast and no check.
+        assert (node.partitions_def, node.is_executable) == (None, False)
+        # The lineage of a single group opens on its assets.
+        assert node.group_name == "garbage_collection"
     for key in map(dg.AssetKey, STEPS):
         node = graph.get(key)
         partitions = node.partitions_def
@@ -89,10 +92,11 @@ def test_no_check_is_partitioned_and_all_block_but_one(definitions: dg.Definitio
     graph = definitions.resolve_asset_graph()
     specs = [graph.get_check_spec(key) for key in graph.asset_check_keys]
 
-    assert len(specs) == 11
+    assert len(specs) == 12
     assert {spec.name for spec in specs if not spec.blocking} == {
         "nothing_deleted_is_live",
         "newest_run_succeeded",
+        "repository_is_whole",
         "swept_in_time",
     }
     assert all((spec.description or "").endswith(".") for spec in specs)
@@ -112,7 +116,7 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge", "forecast"} <= {
+    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge", "forecast", "fsck"} <= {
         job.name for job in repository.get_all_jobs()
     }
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
@@ -156,8 +160,8 @@ def test_several_repositories_share_nothing() -> None:
     graph = both.resolve_asset_graph()
 
     assert {key.path[0] for key in graph.get_all_asset_keys()} == {"one", "my_data"}
-    assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS, FORECAST))
-    assert len(graph.asset_check_keys) == 2 * 11
+    assert len(graph.get_all_asset_keys()) == 2 * len((*STEPS, *WHOLE_RUNS, *BESIDE))
+    assert len(graph.asset_check_keys) == 2 * 12
     for identifier, partitions in (("one", "one"), ("my_data", "my-data")):
         own = [graph.get(key) for key in graph.get_all_asset_keys() if key.path[0] == identifier]
         assert {node.group_name for node in own} == {f"garbage_collection_{identifier}"}
@@ -248,7 +252,7 @@ def test_sweeps_are_overdue_only_where_the_configuration_says_when() -> None:
         content = {"repository": "my-data", "automation": {"sweep_within_days": days}}
         graph = build(loaded_from(content, "gc.yaml"), SystemClock()).resolve_asset_graph()
         policies = {key.path[-1]: graph.get(key).freshness_policy for key in graph.get_all_asset_keys()}
-        assert policies == {**dict.fromkeys((*STEPS, HISTORY, FORECAST)), SWEEPS: expected}
+        assert policies == {**dict.fromkeys((*STEPS, HISTORY, *BESIDE)), SWEEPS: expected}
 
 
 def test_every_asset_says_whose_it_is() -> None:
@@ -257,7 +261,7 @@ def test_every_asset_says_whose_it_is() -> None:
     built = build(Loaded(configuration, {}), SystemClock())
 
     specs = built.resolve_all_asset_specs()
-    assert len(specs) == len((*STEPS, *WHOLE_RUNS, FORECAST))
+    assert len(specs) == len((*STEPS, *WHOLE_RUNS, *BESIDE))
     for spec in specs:
         assert spec.owners == ["team:data", "ops@example.com"]
         assert (spec.tags["tier"], spec.tags["lakefs/repository"]) == ("cold", "my_data")

@@ -46,6 +46,11 @@ COMMANDS = {
         "Shows the bytes that other retention rules would free, and the bytes of each branch and tag.",
         "lakefs_gc_assets.cli.common:start_as_configured",
     ),
+    "fsck": LazyCommand(
+        "lakefs_gc_assets.cli.fsck:fsck",
+        "Checks that a repository is whole: what it needs is stored, and its metadata can be read.",
+        "lakefs_gc_assets.cli.common:start_as_configured",
+    ),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
         "Prints the newest figures of each repository in Prometheus' text format.",

@@ -49,6 +49,7 @@ class Status(IntEnum):
     LOCKED = 5
     INCOMPLETE = 6
     LOST = 7
+    DAMAGED = 8
     INTERRUPTED = 130
 
 
@@ -61,6 +62,7 @@ MEANINGS = {
     Status.LOCKED: "somebody else holds the repository's lock",
     Status.INCOMPLETE: "it finished, but not for every object: the output names the others",
     Status.LOST: "a run succeeded and found lost objects: earlier runs deleted objects that are referenced now",
+    Status.DAMAGED: "fsck found that something is missing or wrong which the repository needs",
     Status.INTERRUPTED: "it was interrupted",
 }
 """The meaning of each exit status, for `--help`."""

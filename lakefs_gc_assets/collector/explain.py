@@ -37,7 +37,7 @@ from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS, METARANGES, NAMED_RANGES, name_ranges
-from lakefs_gc_assets.collector.live.hidden import addresses_at, clear_hidden
+from lakefs_gc_assets.collector.live.hidden import clear_hidden, staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import ROWS_MERGED, References, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
@@ -69,8 +69,6 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, as_batc
 _READERS = 8
 _REQUEST_BYTES = 64 * 1024
 """Bytes that take as long to be read as a request takes to be answered."""
-_PATHS_AT_ONCE = 1_000
-"""Paths of a branch that a thread asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ def explain(repository: OpenRepository, address: str, note: LogLine = lambda mes
     """
     key = find_key(repository, address)
     prepared = uncommitted_data.prepare(repository)
-    step = _begin(repository, key, _note_prepared(repository, prepared, note), note)
+    step = _begin(repository, key, note_prepared(repository, prepared, note), note)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, prepared)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
@@ -228,7 +226,7 @@ def find_key(repository: OpenRepository, address: str) -> str:
     return relative(repository, stats.physical_address)
 
 
-def _note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
+def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
     """Notes what the server wrote for the question; returns the store's clock, or None where it is not known."""
     try:
         return uncommitted_data.note_preparations_without_run(repository.store, prepared.server_run_ids)
@@ -471,14 +469,10 @@ def _is_uncommitted(repository: OpenRepository, key: str, prepared: Prepared) ->
 
 def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> Iterator[StagedAt]:
     """Branches and paths that show the address."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        for branch in repository.api.branches():
-            paths = [change.path for change in repository.api.changes(branch.id) if change.type != "removed"]
-            parts = [paths[start : start + _PATHS_AT_ONCE] for start in range(0, len(paths), _PATHS_AT_ONCE)]
-            for addresses in pool.map(partial(addresses_at, repository.api, branch.id), parts):
-                for path, address in addresses.items():
-                    if key in namespace.live_keys(address, AddressType.FULL):
-                        yield StagedAt(repository.facts.id, branch.id, path)
+    for branch in repository.api.branches():
+        for stats in staged_objects(repository.api, branch.id):
+            if key in namespace.live_keys(stats.physical_address, AddressType.FULL):
+                yield StagedAt(repository.facts.id, branch.id, stats.path)
 
 
 def _decisions(repository: OpenRepository, key: str, note: LogLine) -> Iterator[Decision]:

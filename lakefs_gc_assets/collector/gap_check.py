@@ -8,7 +8,7 @@ cherry-picked. What it holds may have been deleted long before, as the retention
 nothing proves that the run which deleted it knew a commit that held it, and took that commit to be expired.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -47,7 +47,7 @@ Expired = Mapping[str, frozenset[str]]
 """By the attempt of a run that deleted something: the metaranges that only expired commits had then."""
 
 
-def select_expired(step: Step[R], missing_rows: R, count: int) -> R:
+def select_expired(step: Step[R], missing_rows: R, count: int, find_read: Callable[[], Set[str]]) -> R:
     """Selects from addresses that earlier runs deleted those that had expired by the rules of that time (`address`).
 
     Usually a branch was made on an expired commit, so its metarange is live again and is read first. The ranges of all
@@ -56,17 +56,13 @@ def select_expired(step: Step[R], missing_rows: R, count: int) -> R:
     Args:
         missing_rows: addresses (`address`) that earlier runs deleted and nobody restored.
         count: how many there are.
+        find_read: returns the ids of metaranges that this step or an earlier one read.
     """
     engine = step.engine
     rows = engine.hold(engine.among_exactly(deletions(step), missing_rows), count)
     try:
         expired = find_expired_then(step, rows)
-        read = ids_read.read(
-            step.repository.store,
-            step.plan.run_id,
-            step.plan.attempt,
-            step.stored(COMMITTED_DF).figures.read_sha256,
-        )
+        read = find_read()
         again = {
             attempt: frozenset(metarange_id for metarange_id in ids if metarange_id in read)
             for attempt, ids in expired.items()
@@ -270,7 +266,7 @@ def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
         return gap
     place = partial(_place, window_size=step.plan.slice_window)
     step.complete(LOST_DF, NoFigures(), step.write(LOST_DF, lost_rows, place))
-    again = engine.hold(select_expired(step, lost_rows, count), count)
+    again = engine.hold(select_expired(step, lost_rows, count, partial(_find_read, step)), count)
     lost = engine.without_exactly(lost_rows, again)
     return replace(
         gap,
@@ -279,6 +275,12 @@ def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
         named_again=engine.count(again),
         named_again_examples=_examples(engine, again),
     )
+
+
+def _find_read(step: Step[R]) -> Set[str]:
+    """Ids of the metaranges and ranges that this run and those it builds on have read."""
+    digest = step.stored(COMMITTED_DF).figures.read_sha256
+    return ids_read.read(step.repository.store, step.plan.run_id, step.plan.attempt, digest)
 
 
 def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:

@@ -11,7 +11,17 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.defs import assets, automation, checks, forecasting, history, jobs, maintenance, notifying
+from lakefs_gc_assets.defs import (
+    assets,
+    automation,
+    checks,
+    forecasting,
+    history,
+    jobs,
+    maintenance,
+    notifying,
+    repository_check,
+)
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
 from lakefs_gc_assets.defs.resources import collector_resource
@@ -71,6 +81,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         maintenance.restore_job(names),
         purge,
         forecasting.forecast_job(names),
+        repository_check.fsck_job(names),
     ]
     if loaded.configuration.emr_serverless.application_id:
         of_one_op.append(emr.collect_job(names, loaded))
@@ -81,9 +92,14 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
                 *assets.define(names),
                 *history.define(names, sweep_within),
                 forecasting.define(names),
+                repository_check.define(names),
             ],
         ),
-        asset_checks=[*checks.define(names), *history.define_checks(names, sweep_within)],
+        asset_checks=[
+            *checks.define(names),
+            *history.define_checks(names, sweep_within),
+            repository_check.define_check(names),
+        ],
         jobs=[collecting, *of_one_op],
         schedules=automation.define_schedules(names, settings, opening, expire, purge),
         sensors=[

@@ -18,14 +18,16 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 import lakefs_gc_assets
-from lakefs_gc_assets.cli import COMMANDS, main, ui
+from lakefs_gc_assets.cli import COMMANDS, common, main, ui
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
 from lakefs_gc_assets.cli import status as status_command
 from lakefs_gc_assets.cli.common import print_report
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -140,6 +142,12 @@ def test_a_frame_has_every_column(asked: Callable[..., str], command: str, frame
 def test_one_object(asked: Callable[..., str]) -> None:
     address = json.loads(asked("candidates").splitlines()[0])["address"]
     require_documented("explain --json", json.loads(asked("explain", "--quiet", address)))
+
+
+def test_a_check(asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "start_as_configured", lambda arguments: None)
+    monkeypatch.setattr(Collector, "engine", lambda collector, settings: LocalEngine())
+    require_documented("fsck --json", json.loads(asked("fsck", "--quiet")))
 
 
 def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:

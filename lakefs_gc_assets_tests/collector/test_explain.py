@@ -48,15 +48,15 @@ def opened(scene: Scene, options: CollectionSettings = DRY) -> OpenRepository:
     machine = MachineClock(scene.world.time, 0.0)
     api = CollectorsApi(scene.world.servers, lambda call: False, lambda: None, machine, 1)
     # It notes what it made the server prepare, and nothing else.
-    store = BucketView(scene.world.bucket, lambda call: False, _delete, _note, page=1_000, delete_limit=0)
+    store = BucketView(scene.world.bucket, lambda call: False, never_delete, only_note, page=1_000, delete_limit=0)
     return open_repository(api, store, options, CollectorClock(machine, scene.world.pass_time))
 
 
-def _note(key: str, what: object) -> None:
+def only_note(key: str, what: object) -> None:
     assert key.startswith("_lakefs/retention/gc/uncommitted/explained/"), f"{key} is written"
 
 
-def _delete(key: str, what: object) -> None:
+def never_delete(key: str, what: object) -> None:
     raise AssertionError(f"{key} is deleted")
 
 

@@ -28,7 +28,11 @@ CHECKS = {
     "candidates": {"shape", "disjoint", "older_than_cutoff", "live_set", "nothing_deleted_is_live"},
     "deleted_report": {"shape"},
 }
-HISTORY_CHECKS = {"collection_history": {"newest_run_succeeded"}, "sweeps": {"swept_in_time"}}
+HISTORY_CHECKS = {
+    "collection_history": {"newest_run_succeeded"},
+    "sweeps": {"swept_in_time"},
+    "repository_check": {"repository_is_whole"},
+}
 _CHECKS = """query { assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
   name canExecuteIndividually partitionDefinition { name }
   executionForLatestMaterialization { status runId evaluation { success partition } } } } } } }"""

@@ -369,7 +369,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _OPTIMIZED.test_a_run_limited_to_some_windows_looks_whether_what_it_did_not_list_is_lost,
     ),
     "every loss taken for what expired by rule": TestedBug(
-        replaced((gap_check, "select_expired", lambda step, gone, count: gone)),
+        replaced((gap_check, "select_expired", lambda step, gone, count, find_read: gone)),
         _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
     ),
     "what expired by rule taken for a loss": TestedBug(

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.live import contents, facts, facts_of_ranges, hi
 from lakefs_gc_assets.collector.live.contents import Sample
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.errors import ObjectNotFound
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, ObjectStats
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 from lakefs_gc_assets_tests.collector.live import test_contents as tests
 from lakefs_gc_assets_tests.collector.live.test_contents import EncryptingStore, World
@@ -89,10 +89,10 @@ def _nothing_left_out(limit: int, counted: pa.Table) -> tuple[frozenset[hidden.C
     return _within(limit, counted)[0], 0
 
 
-def _complete(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[Mapping[str, str], int]:
+def _complete(api: LakeFSApi, branch: str, paths: Sequence[str]) -> tuple[Mapping[str, ObjectStats], int]:
     """Takes a path that a listing lacks for one that is gone."""
     found, pages = _listed(api, branch, paths)
-    return dict.fromkeys(paths, "") | found, pages
+    return {path: ObjectStats(path, "", None) for path in paths} | found, pages
 
 
 def _only_recorded(step: ArrowStep, range_ids: Collection[str], sizes: pa.Int64Array) -> list[str]:

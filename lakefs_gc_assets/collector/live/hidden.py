@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Generic
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
@@ -28,13 +30,15 @@ from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
-from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi, ObjectStats
 
 PLACES = pa.schema([HEAD_ENTRIES.field("range_id"), HEAD_ENTRIES.field("path")])
 """Paths in ranges of branch heads whose content may equal that of a candidate."""
 
 _CONCURRENT_QUESTIONS = 32
 _QUESTIONS_OF_A_TASK = 100
+_STAGED_AT_ONCE = 8
+"""Pages of staged objects that are asked for at once."""
 _WORTH_LISTING = 10
 """Asking for so many paths one by one costs the server as much as one page of a listing."""
 _LAST_CHARACTER = "\U0010ffff"
@@ -155,56 +159,72 @@ def _questions(places: pa.Table, heads: Mapping[str, HeadRange]) -> Iterator[_Qu
 def _answer(api: LakeFSApi, namespace: Namespace, question: _Question) -> tuple[set[str], int]:
     """The addresses of the paths of a question, in each spelling, and how many requests it took."""
     paths, requests = question.paths.to_pylist(), 0
-    addresses: dict[str, str] = {}
+    stats: dict[str, ObjectStats] = {}
     if question.by_listing:
-        addresses, requests = _listed(api, question.branch, paths)
+        stats, requests = _listed(api, question.branch, paths)
     spellings = partial(namespace.live_keys, address_type=AddressType.FULL)
-    requests += _add_missing(api, question.branch, paths, addresses)
-    return {key for address in set(addresses.values()) for key in spellings(address)}, requests
+    requests += _add_missing(api, question.branch, paths, stats)
+    return {
+        key for address in {each.physical_address for each in stats.values()} for key in spellings(address)
+    }, requests
 
 
-def addresses_at(api: LakeFSApi, branch: str, paths: Sequence[str]) -> dict[str, str]:
-    """The address of each of some paths that a branch has, which are in order: by pages of a listing, where these pay.
+def stats_at(api: LakeFSApi, branch: str, paths: Sequence[str]) -> dict[str, ObjectStats]:
+    """The object at each of some paths that a branch has, which are in order: by pages of a listing, where these pay.
 
     Raises LakeFSError: a question cannot be answered.
     """
-    addresses, _ = _listed(api, branch, paths, least=_WORTH_LISTING)
-    _add_missing(api, branch, paths, addresses)
-    return addresses
+    stats, _ = _listed(api, branch, paths, least=_WORTH_LISTING)
+    _add_missing(api, branch, paths, stats)
+    return stats
 
 
-def _add_missing(api: LakeFSApi, branch: str, paths: Sequence[str], addresses: dict[str, str]) -> int:
-    """Asks for each path by itself that has no address yet; returns how many."""
-    missing = [path for path in paths if path not in addresses]
+def staged_objects(api: LakeFSApi, branch: str, limit: int | None = None) -> Iterator[ObjectStats]:
+    """The objects that a branch shows as staged.
+
+    Args:
+        limit: maximum changes that are looked at; None for all.
+    Raises:
+        LakeFSError: a question cannot be answered.
+    """
+    paths = [change.path for change in islice(api.changes(branch), limit) if change.type != "removed"]
+    parts = [paths[start : start + OBJECTS_ON_PAGE] for start in range(0, len(paths), OBJECTS_ON_PAGE)]
+    for stats in work_ahead(partial(stats_at, api, branch), parts, _STAGED_AT_ONCE):
+        yield from stats.values()
+
+
+def _add_missing(api: LakeFSApi, branch: str, paths: Sequence[str], stats: dict[str, ObjectStats]) -> int:
+    """Asks for each path by itself that is not known yet; returns how many."""
+    missing = [path for path in paths if path not in stats]
     for path in missing:
-        if (stats := api.stat(branch, path)) is not None:
-            addresses[path] = stats.physical_address
+        if (answer := api.stat(branch, path)) is not None:
+            stats[path] = answer
     return len(missing)
 
 
-def _listed(api: LakeFSApi, branch: str, paths: Sequence[str], least: int = 0) -> tuple[dict[str, str], int]:
-    """The addresses of those paths that a listing of the branch has, and how many pages it took.
+def _listed(api: LakeFSApi, branch: str, paths: Sequence[str], least: int = 0) -> tuple[dict[str, ObjectStats], int]:
+    """The objects of those paths that a listing of the branch has, and how many pages it took.
 
     Args:
         least: paths that a page must have for another one to be asked for.
     """
-    address_of_path: dict[str, str] = {}
+    stats: dict[str, ObjectStats] = {}
     place, pages, after, listed_before = 0, 0, "", 0
     while place < len(paths):
         # What lies between two paths is passed over.
         after = max(after, _right_before(paths[place]))
         page = api.list_objects(branch, after)
         pages += 1
-        addresses = {each.path: each.physical_address for each in page.objects}
+        on_page = {each.path: each for each in page.objects}
         after = page.objects[-1].path if page.objects else after
         while place < len(paths) and (not page.more or paths[place] <= after):
-            if paths[place] in addresses:
-                address_of_path[paths[place]] = addresses[paths[place]]
+            if paths[place] in on_page:
+                stats[paths[place]] = on_page[paths[place]]
             place += 1
-        if len(address_of_path) < listed_before + least:
+        if len(stats) < listed_before + least:
             break
-        listed_before = len(address_of_path)
-    return address_of_path, pages
+        listed_before = len(stats)
+    return stats, pages
 
 
 def _right_before(path: str) -> str:

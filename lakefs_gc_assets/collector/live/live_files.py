@@ -222,6 +222,17 @@ class LiveFiles:
             record_sizes(self.size_facts, record.id, entries.sizes)
         return self._live(entries.addresses, entries.address_types)
 
+    def sized(self, record: RangeRecord) -> tuple[pa.Table, int]:
+        """Address, size and checksum (`etag`) of each entry of a range, and the number of entries that are left out.
+
+        An entry is left out if its address may mean several keys, or may lie in another bucket.
+        """
+        entries = self._entries(record, ["etags"])
+        places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
+        assert entries.etags is not None
+        columns = {"address": keys, "size": entries.sizes.take(places), "etag": entries.etags.take(places)}
+        return pa.table(columns), len(entries) - len(keys)
+
     def entries(self, record: RangeRecord) -> pa.Table:
         """References of a range inside the namespace, as objects (LISTED), one row for each entry.
 
@@ -373,10 +384,18 @@ class LiveFiles:
 
     def uncommitted(self, file: str) -> pa.Table:
         """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once."""
+        return self._uncommitted(file)
+
+    def certainly_uncommitted(self, file: str) -> pa.Table:
+        """Those addresses of `uncommitted` that mean one key of this bucket for sure."""
+        return self._uncommitted(file, only_certain=True)
+
+    def _uncommitted(self, file: str, only_certain: bool = False) -> pa.Table:
         column = read_addresses(self.store, file)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
-        return self._live(column, pa.repeat(pa.scalar(AddressType.BY_PREFIX_DEPRECATED.value, pa.uint8()), len(column)))
+        types = pa.repeat(pa.scalar(AddressType.BY_PREFIX_DEPRECATED.value, pa.uint8()), len(column))
+        return self._live(column, types, only_certain)
 
     def head_entries(self, range_id: str, sizes: pa.Int64Array) -> pa.Table:
         """Entries of a branch head's range (HEAD_ENTRIES) that have one of these sizes."""
@@ -397,9 +416,9 @@ class LiveFiles:
             schema=HEAD_ENTRIES,
         )
 
-    def _live(self, addresses: pa.StringArray, types: pa.UInt8Array) -> pa.Table:
+    def _live(self, addresses: pa.StringArray, types: pa.UInt8Array, only_certain: bool = False) -> pa.Table:
         """The canonical keys of references (LIVE), each once."""
-        _, keys = self._keys(addresses, types)
+        _, keys = self._keys(addresses, types, only_certain)
         return live_table(keys.unique(), self.window_size)
 
     def _keys(

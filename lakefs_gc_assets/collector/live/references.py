@@ -147,11 +147,11 @@ class References(Generic[R]):
             sizes_into: where the sizes of entries are recorded; None for nowhere.
             hashes_into: where the hashes of the addresses are recorded; None for nowhere.
         """
-        return self._of_ranges(ranges, LiveFiles.range, LIVE, sizes_into, hashes_into)
+        return self.of_ranges(ranges, LiveFiles.range, LIVE, sizes_into, hashes_into)
 
     def sums(self, ranges: RangeRecords) -> R:
         """How many addresses ranges hold, and what they add up to (SUMS)."""
-        return self._of_ranges(ranges, _sum_up, SUMS)
+        return self.of_ranges(ranges, _sum_up, SUMS)
 
     def entries(self, ranges: RangeRecords, held: RangeRecords | None = None) -> R:
         """Objects of ranges (LISTED), each address once: as young as its youngest entry.
@@ -159,12 +159,12 @@ class References(Generic[R]):
         Args:
             held: ranges whose addresses are left out before anything else is done; None for none.
         """
-        rows = self._of_ranges(ranges, LiveFiles.entries, LISTED)
+        rows = self.of_ranges(ranges, LiveFiles.entries, LISTED)
         if held:
             rows = self.engine.without(rows, self.committed(held), count=ranges.entries + held.entries)
         return self.engine.youngest_of_each(rows)
 
-    def _of_ranges(
+    def of_ranges(
         self,
         ranges: RangeRecords,
         table: Callable[[LiveFiles, RangeRecord], pa.Table],

@@ -231,14 +231,14 @@ def dump_refs(
 ) -> Dump:
     """A refs dump that lacks nothing, as it is now: `complete_dump` is for runs. Raises as that does."""
     started_at = clock.now()
-    problem: LakeFSError | None = None
+    problem: IncompleteDump | None = None
     for _ in range(_DUMP_TRIES):
         try:
             return _dumped(api, store, settings, clock, started_at)
         except IncompleteDump as incomplete:
             note(f"{incomplete}; asking for another one")
             problem = incomplete
-    raise LakeFSError(f"{_DUMP_TRIES} refs dumps in a row were incomplete, the last: {problem}")
+    raise IncompleteDump(f"{_DUMP_TRIES} refs dumps in a row were incomplete, the last: {problem}")
 
 
 def _dumped(

@@ -188,12 +188,13 @@ class TestListing:
     def test_pages_with_few_of_the_paths_are_not_worth_it(self) -> None:
         names = [f"{number:05}" for number in range(10_000)]
         api = self.branch(names)
-        near = hidden.addresses_at(api, "main", names[:1_500])
-        assert near == {name: f"{NAMESPACE.uri}data/of-{name}" for name in names[:1_500]}
+        near = hidden.stats_at(api, "main", names[:1_500])
+        addresses = {path: each.physical_address for path, each in near.items()}
+        assert addresses == {name: f"{NAMESPACE.uri}data/of-{name}" for name in names[:1_500]}
         assert (len(api.listed), api.asked) == (2, [])
         far = names[::1_000]
         api.stats |= {("main", name): stats(name, NAMESPACE.uri + "data/far") for name in far}
-        assert hidden.addresses_at(api, "main", [*far, "no such path"]).keys() == {*far}
+        assert hidden.stats_at(api, "main", [*far, "no such path"]).keys() == {*far}
         assert (len(api.listed), len(api.asked)) == (3, 10)
 
     def test_a_path_that_a_listing_lacks_is_asked_for_by_itself(self) -> None:

@@ -1,0 +1,121 @@
+"""`lakefs-gc fsck`: checks that a repository is whole."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    open_collector,
+    progress_unless,
+)
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
+from lakefs_gc_assets.collector.page.markup import document, element, shown, table
+from lakefs_gc_assets.defs.repository_check import check_now
+
+_ALL = "all"
+_SHOWN = 50
+
+
+def _read_deep(context: click.Context, option: click.Parameter, value: str | None) -> int:
+    """Objects whose content is read. Raises click.BadParameter."""
+    if value is None or value == _ALL:
+        return EVERYTHING if value else 0
+    if not (value.isascii() and value.isdecimal() and 0 < int(value) < EVERYTHING):
+        raise click.BadParameter(f"{value!r} is neither a number of objects nor `{_ALL}`.", context, option)
+    return int(value)
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option(
+    "--deep",
+    metavar="OBJECTS",
+    callback=_read_deep,
+    help="Also read the content of so many objects, chosen at random, or of `all`, and compare length and MD5.",
+)
+@click.option("--every-commit", is_flag=True, help="Also check commits that retention rules let expire.")
+@click.option(
+    "--html", type=click.File("wb", lazy=True, atomic=True), help="File to write a page to; - for standard output."
+)
+@QUIET
+@JSON
+def fsck(
+    file: Path | None,
+    repository: str | None,
+    deep: int,
+    every_commit: bool,
+    html: BinaryIO | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Checks that a repository is whole: what it needs is stored, and its metadata can be read.
+
+    Each object that a live commit, a branch's staging or a tag needs must be in the store with the size that its entry
+    says, and with its MD5 where both are known. Ranges, metaranges and refs that cannot be read are reported, and the
+    rest is checked. Live are the commits that a run by retention rules keeps; without rules all. The command reads as
+    much as a clean run, deletes nothing, needs no lock, and may run beside a collection.
+
+    Exit status 0 if the repository is whole, 8 if anything is missing or wrong, 6 if nothing is but a part could not be
+    checked, and the status of the error if nothing could be.
+    """
+    if html is not None and as_json:
+        raise click.UsageError("--html and --json exclude each other.")
+    collector = open_collector(loaded_configuration(file, repository))
+    checkup = check_now(collector, progress_unless(quiet), every_commit, deep)
+    if html is not None:
+        html.write(render(checkup))
+    elif as_json:
+        answer({**asdict(checkup), "is_damaged": checkup.is_damaged, "verdict": checkup.verdict})
+    else:
+        for line in describe(checkup):
+            click.echo(shown(line))
+    if checkup.is_damaged:
+        sys.exit(Status.DAMAGED)
+    if checkup.unchecked:
+        sys.exit(Status.INCOMPLETE)
+
+
+def describe(checkup: Checkup) -> Iterator[str]:
+    """A check as lines: what is wrong with what, where it is needed and what to do, and the verdict last."""
+    for finding in checkup.findings[:_SHOWN]:
+        yield f"{finding.kind:<16}  {finding.address}: {finding.detail}"
+        yield from (f"    needed by {place}" for place in finding.places)
+        yield f"    {finding.remedy}"
+    if (more := len(checkup.findings) - _SHOWN) > 0:
+        yield f"{more:,} more are shown with --json"
+    yield from (f"not checked: {what}" for what in checkup.unchecked)
+    yield _scope(checkup)
+    yield f"{checkup.repository}: {checkup.verdict}"
+
+
+def _scope(checkup: Checkup) -> str:
+    contents = f", the content of {checkup.contents_read:,} objects" if checkup.contents_read else ""
+    return f"checked {checkup.commits:,} commits, {checkup.ranges:,} ranges with {checkup.entries:,} entries{contents}"
+
+
+def render(checkup: Checkup) -> bytes:
+    """The page of a check: one HTML file that loads nothing."""
+    rows = [
+        (finding.address, str(finding.kind), finding.detail, "; ".join(map(str, finding.places)), finding.remedy)
+        for finding in checkup.findings
+    ]
+    heads = ("object or file", "finding", "what is wrong", "needed by", "what to do")
+    parts = [
+        element("h1", f"{checkup.repository}: {checkup.verdict}"),
+        element("p", f"{checkup.storage_namespace}, {checkup.ended_at:%F %T}Z: {_scope(checkup)}"),
+        *([table("Findings", heads, rows)] if rows else []),
+        *(element("p", f"not checked: {what}") for what in checkup.unchecked),
+    ]
+    return document(f"{checkup.repository}: {checkup.verdict}", "", parts)

@@ -1,0 +1,1 @@
+"""Checks that a repository is whole."""

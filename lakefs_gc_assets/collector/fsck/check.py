@@ -1,0 +1,524 @@
+"""Checks that a repository is whole: what live commits, branches and tags need is stored, and metadata can be read.
+
+A run stops at the first file that it cannot read. The check reads the same files with the same readers, records what is
+wrong with each, and goes on with the others. Entries of ranges, staged addresses and the listing are brought together
+by address once. What seems to be missing or different is asked for again by itself: it may have been written after it
+was listed.
+
+It deletes nothing, needs no lock, and stores no frames. Into the storage namespace it writes one note, of the
+uncommitted data that the server prepared, so that expire_runs removes that data. The server writes what it writes for a
+run: uncommitted data, a refs dump and, if there are retention rules, its list of commits.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from typing import Any, Generic
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.earlier_runs import deleted_before
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import spread, work_ahead
+from lakefs_gc_assets.collector.explain import note_prepared
+from lakefs_gc_assets.collector.fsck.metadata import (
+    DAMAGED,
+    LEFT_OUT,
+    LISTED,
+    NEEDED,
+    PLACES,
+    ROWS,
+    Finding,
+    Kind,
+    Live,
+    Place,
+    Problems,
+    damage_row,
+    find_live,
+    make_rows,
+    number_of,
+    read_entries,
+)
+from lakefs_gc_assets.collector.gap_check import select_expired
+from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.live import other_repositories, uncommitted
+from lakefs_gc_assets.collector.live.hidden import staged_objects
+from lakefs_gc_assets.collector.live.live_files import LiveFiles
+from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.collector.universe.listing import Part, list_part, listing
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, ObjectNotFound, OrderViolation, StorageError
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts, head_if_there
+
+EVERYTHING = 2**62
+"""In place of a number of objects: the content of all of them is read."""
+_REPORTED = 20_000
+"""Rows about objects that are collected: one object gives a row for each range that holds it."""
+_DIGESTS_ASKED = 1_000
+_STAGED_LOOKED_AT = 10_000
+"""Changes of each branch whose sizes are compared."""
+_METARANGES_SEARCHED = 2_000
+_RANGES_SEARCHED = 500
+_AT_ONCE = 16
+_READERS = 4
+_ROWS_OF_A_FILE = 250_000
+_CHUNK = 16 << 20
+"""Bytes of a large object that are read with one request."""
+_MD5 = r"^[0-9a-f]{32}$"
+
+_SOUND, _COUNTED, _UNREAD = "sound", "counted", "unread"
+JUDGED = pa.schema(
+    [
+        pa.field("kind", pa.string()),
+        *islice(ROWS, 1, None),
+        pa.field("stored_etag", pa.string()),
+        pa.field("chance", pa.int64()),
+    ]
+)
+"""Result of the comparison: `kind` is a value of Kind, or says that a row is for `--deep`, or counts objects.
+
+`chance` is a random number to choose among objects by."""
+_RESTORE_OBJECT = (
+    "Put the object back under this address from a version of the bucket or a backup, or write the path anew on its "
+    "branch"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """Result of a check. Times UTC.
+
+    Attributes:
+        entries: entries of all ranges that could be read, by what metaranges count.
+        contents_read: objects whose content was read.
+        unchecked: what could not be checked, and why.
+    """
+
+    repository: str
+    storage_namespace: str
+    started_at: datetime
+    ended_at: datetime
+    commits: int
+    ranges: int
+    entries: int
+    contents_read: int
+    findings: tuple[Finding, ...]
+    unchecked: tuple[str, ...]
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if anything that is needed is missing or wrong."""
+        return any(finding.kind is not Kind.EXPIRED for finding in self.findings)
+
+    @property
+    def verdict(self) -> str:
+        """The result in a line."""
+        counts = Counter(finding.kind for finding in self.findings)
+        words = ", ".join(f"{counts[kind]:,} {kind}" for kind in Kind if counts[kind])
+        if self.is_damaged:
+            return f"damaged: {words}"
+        unchecked = ", but not everything could be checked" if self.unchecked else ""
+        return f"whole{unchecked}{f'; {words}' if words else ''}"
+
+
+def check(
+    repository: OpenRepository, engine: Engine[R], note: LogLine, *, every_commit: bool = False, deep: int = 0
+) -> Checkup:
+    """Checks a repository, and what the repositories of `also_live` need of it.
+
+    Args:
+        note: receives lines about the progress.
+        every_commit: check all commits, also those that retention rules let expire.
+        deep: objects whose content is read, chosen at random; EVERYTHING for all.
+    Raises:
+        CollectionError: the server or the store fails, so that the repository cannot be checked.
+    """
+    problems = Problems(note)
+    step, files = _begin(repository, engine, problems)
+    around = other_repositories.find(repository)
+    for other in around.nested:
+        problems.findings.append(_shared(other, repository))
+    if around.refusal and not repository.settings.allow_unknown_repositories:
+        problems.skip(f"whether another repository is on this storage namespace: {around.refusal}")
+    live = [find_live(step, each, problems, every_commit) for each in (repository, *repository.others)]
+    for each in live:
+        for metarange_id, detail in each.damaged.items():
+            problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.references(metarange_id)])
+    ranges, entries = sum(len(each.records) for each in live), sum(each.records.entries for each in live)
+    live_commits = sum(each.commits for each in live)
+    note(f"{live_commits:,} live commits, {ranges:,} ranges with {entries:,} entries; each is read once")
+    staged, shown = _find_staged(step, problems)
+    read = _Comparison(step, problems, live, shown).run(files, staged, deep)
+    return Checkup(
+        repository.facts.id,
+        repository.namespace.uri,
+        step.started_at,
+        repository.clock.now(),
+        live_commits,
+        ranges,
+        entries,
+        read,
+        tuple(sorted(problems.findings, key=lambda finding: (list(Kind).index(finding.kind), finding.address))),
+        tuple(problems.unchecked),
+    )
+
+
+def _shared(other: str, repository: OpenRepository) -> Finding:
+    return Finding(
+        Kind.SHARED,
+        other,
+        f"repository {other} has the same storage namespace as {repository.facts.id}, or one inside of the other",
+        "Copy one of the two to a storage namespace of its own. Until then this one can be marked, not swept",
+    )
+
+
+def _begin(repository: OpenRepository, engine: Engine[R], problems: Problems) -> tuple[Step[R], tuple[str, ...]]:
+    """A step without a lock, and the files of uncommitted data that the server wrote for it."""
+    now, files = repository.clock.now(), tuple[str, ...]()
+    store_clock = None
+    try:
+        prepared = uncommitted.prepare(repository)
+        files, store_clock = prepared.files, note_prepared(repository, prepared, problems.log)
+    except (LakeFSError, OrderViolation, CorruptFile) as error:
+        problems.skip(f"staged objects that no branch shows, since uncommitted data cannot be had: {error}")
+    # A step of this flow records no facts about what it reads.
+    plan = planning.make_plan(repository, layout.issue_run_id(now), (), "fsck", store_clock or now, Flow.CLEAN)
+    return Step(problems.log, problems.log, repository, engine, plan, None), files
+
+
+def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str, list[Place]]]:
+    """Objects of this namespace that branches show as staged (ROWS), and where."""
+    namespace = step.repository.namespace
+    places: dict[str, list[Place]] = {}
+    sizes: list[tuple[str, int | None]] = []
+    for repository in (step.repository, *step.repository.others):
+        for branch in repository.api.branches():
+            place = Place(repository.facts.id, f"staged on branch {branch.id}")
+            try:
+                for stats in staged_objects(repository.api, branch.id, _STAGED_LOOKED_AT):
+                    keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
+                    if len(keys) == 1 and not namespace.may_lie_elsewhere(stats.physical_address):
+                        places.setdefault(keys[0], []).append(replace(place, path=stats.path))
+                        sizes.append((keys[0], stats.size))
+            except LakeFSError as error:
+                problems.skip(f"sizes of what is {place.reference} of {repository.facts.id}: {error}")
+    addresses = pa.array([address for address, _ in sizes], pa.string())
+    return make_rows(NEEDED, addresses, pa.array([size for _, size in sizes], pa.int64())), places
+
+
+def _read_uncommitted(
+    opener: OpensStore, namespace: Namespace, window_size: WindowSize, file: str
+) -> Iterator[pa.RecordBatch]:
+    files = LiveFiles(opener.open(), namespace, window_size)
+    try:
+        rows = make_rows(NEEDED, files.certainly_uncommitted(file).column("address"))
+    except CorruptFile as corrupt:
+        rows = damage_row(corrupt)
+    yield from rows.to_batches()
+
+
+def _list(opener: OpensStore, window_size: WindowSize, part: Part) -> Iterator[pa.RecordBatch]:
+    for batch in list_part(opener.open(), part, window_size):
+        yield from make_rows(LISTED, *(batch.column(name) for name in ("address", "size", "etag"))).to_batches()
+
+
+def _judge(deep: int, rows: pa.Table) -> pa.Table:
+    """Compares what is needed with what is listed, for some addresses with all of their rows; see JUDGED.
+
+    Args:
+        deep: rows of sound objects to give, chosen at random.
+    """
+    what = rows.column("what")
+    stored, needed = (rows.filter(pc.equal(what, each)) for each in (LISTED, NEEDED))
+    at = pc.index_in(needed.column("address"), value_set=stored.column("address").combine_chunks())
+    size, etag, stored_etag = needed.column("size"), needed.column("etag"), stored.column("etag").take(at)
+    is_other_content = pc.and_(_are_digests(etag, stored_etag), pc.not_equal(etag, stored_etag))
+    is_wrong = {
+        Kind.MISSING: pc.is_null(at),
+        Kind.SIZE: pc.fill_null(pc.not_equal(size, stored.column("size").take(at)), False),
+        Kind.CONTENT: pc.fill_null(is_other_content, False),
+    }
+    conditions = pc.make_struct(*(each.combine_chunks() for each in is_wrong.values()))
+    kinds = pc.case_when(conditions, *(kind.value for kind in is_wrong))
+    judged = _with_kind(kinds, needed, stored_etag)
+    parts = [judged.filter(pc.is_valid(kinds))]
+    if deep:
+        parts.append(_choose(judged.filter(pc.and_(pc.is_null(kinds), pc.is_valid(size))), deep))
+    damaged = rows.filter(pc.equal(what, DAMAGED))
+    parts.append(_with_kind(pa.repeat(pa.scalar(Kind.METADATA.value), damaged.num_rows), damaged))
+    if left_out := pc.sum(rows.column("size").filter(pc.equal(what, LEFT_OUT))).as_py():
+        counted = [{"kind": _COUNTED, "address": "", "size": left_out}]
+        parts.append(pa.Table.from_pylist(counted, schema=JUDGED))
+    return pa.concat_tables(parts)
+
+
+def _are_digests(*columns: pa.ChunkedArray) -> pa.ChunkedArray:
+    """True for rows whose checksums all look like an MD5; null or false for others."""
+    first, second = (pc.match_substring_regex(column, _MD5) for column in columns)
+    return pc.and_(first, second)
+
+
+def _with_kind(kinds: pa.Array, rows: pa.Table, stored_etags: pa.ChunkedArray | None = None) -> pa.Table:
+    etags = pa.nulls(rows.num_rows, pa.string()) if stored_etags is None else stored_etags
+    return pa.table([kinds, *rows.columns[1:], etags, pa.nulls(rows.num_rows, pa.int64())], schema=JUDGED)
+
+
+def _choose(sound: pa.Table, deep: int) -> pa.Table:
+    """Some objects (JUDGED), each once, chosen at random."""
+    groups = ["kind", "address", "size", "etag", "detail", "stored_etag"]
+    each = sound.group_by(groups).aggregate([("range", "min")]).rename_columns([*groups, "range"])
+    chances = np.random.default_rng().integers(2**62, size=each.num_rows)
+    chosen = each.append_column("chance", pa.array(chances)).take(pa.array(np.argsort(chances)[:deep]))
+    position = chosen.schema.get_field_index("kind")
+    return (
+        chosen.set_column(position, "kind", pa.repeat(pa.scalar(_SOUND), len(chosen))).select(JUDGED.names).cast(JUDGED)
+    )
+
+
+def _read_contents(opener: OpensStore, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What is wrong with the content of objects (JUDGED); a row of kind `counted` counts those that were read."""
+    store = opener.open()
+    for batch in batches:
+        rows = [*work_ahead(partial(_read_content, store), batch.to_pylist(), _READERS)]
+        wrong = [row for row in rows if row["detail"] is not None]
+        read = sum(row["kind"] != _UNREAD for row in rows)
+        counted = {"kind": _COUNTED, "address": "", "size": read}
+        yield pa.RecordBatch.from_pylist([*wrong, counted], schema=JUDGED)
+
+
+def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
+    """The row with what is wrong as its kind and detail; a detail of null says that nothing is."""
+    try:
+        length, digest = _digest(store, row["address"], row["size"])
+    except ObjectNotFound:
+        return {**row, "kind": Kind.MISSING.value, "detail": ""}
+    except StorageError as error:
+        return {**row, "kind": _UNREAD, "detail": str(error)}
+    etag = row["etag"] or ""
+    if length != row["size"]:
+        return {**row, "kind": Kind.SIZE.value, "detail": f"{length:,} bytes of it can be read"}
+    # An ETag that the store itself still tells is no sign of damage: encrypted with a key of KMS, it is no MD5.
+    if re.match(_MD5, etag) and digest != etag and row["stored_etag"] != etag:
+        return {**row, "kind": Kind.CONTENT.value, "detail": digest}
+    return row
+
+
+def _digest(store: ObjectStore, key: str, size: int) -> tuple[int, str]:
+    """Length and MD5 of an object; a large one is read in parts where the store can."""
+    if size <= _CHUNK or not isinstance(store, ReadsParts):
+        content = store.get(key)
+        return len(content), hashlib.md5(content, usedforsecurity=False).hexdigest()
+    length, digest = 0, hashlib.md5(usedforsecurity=False)
+    for start in range(0, size, _CHUNK):
+        part = store.get_part(key, start, min(start + _CHUNK, size))
+        length += len(part)
+        digest.update(part)
+    return length, digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Comparison(Generic[R]):
+    """Compares what is needed with what is stored.
+
+    Attributes:
+        staged_at: places where branches show staged objects, by address.
+    """
+
+    step: Step[R]
+    problems: Problems
+    live: Sequence[Live]
+    staged_at: Mapping[str, Sequence[Place]]
+
+    def run(self, files: Sequence[str], staged: pa.Table, deep: int) -> int:
+        """Records what is missing or wrong; returns how many contents were read.
+
+        Args:
+            files: of uncommitted data.
+            staged: objects that branches show as staged (ROWS).
+        """
+        engine, entries = self.step.engine, sum(each.records.entries for each in self.live)
+        count = 2 * entries + staged.num_rows + len(files) * _ROWS_OF_A_FILE
+        judged = engine.map_by_address(self._rows(files, staged), partial(_judge, deep), JUDGED, count)
+        with engine.cached(judged, at_most=count) as rows:
+            suspects = engine.collect(engine.where_among(rows, "kind", (Kind.MISSING, Kind.SIZE)), _REPORTED + 1)
+            digests = engine.collect(engine.where_among(rows, "kind", (Kind.CONTENT,)), _DIGESTS_ASKED)
+            others = engine.collect(engine.where_among(rows, "kind", (Kind.METADATA, _COUNTED))).to_pylist()
+            contents = self._read_contents(rows, deep).to_pylist() if deep else []
+        if suspects.num_rows > _REPORTED:
+            self.problems.skip(f"more missing or wrong objects than the first {_REPORTED:,} rows about them")
+        if left_out := sum(row["size"] for row in others if row["kind"] == _COUNTED):
+            self.problems.log(
+                f"{left_out:,} entries are not compared: their objects lie outside of the storage namespace, or their "
+                "address can mean several objects"
+            )
+        for row in contents:
+            if row["kind"] == _UNREAD:
+                self.problems.skip(f"content of {row['address']}: {row['detail']}")
+        wrong = [row for row in contents if row["kind"] not in (_UNREAD, _COUNTED)]
+        self._record([*self._confirmed([*suspects.to_pylist(), *digests.to_pylist()]), *wrong], others)
+        return sum(row["size"] for row in contents if row["kind"] == _COUNTED)
+
+    def _rows(self, files: Sequence[str], staged: pa.Table) -> R:
+        """The input of the comparison (ROWS)."""
+        step, engine, opener = self.step, self.step.engine, self.step.repository.opener
+        window_size, settings = step.plan.slice_window, step.repository.settings
+        parts = listing(step.repository.store, datetime.max.replace(tzinfo=UTC), window_size=window_size).parts
+        groups = spread(parts, step.tasks(settings.listing_partitions))
+        listed = engine.read(groups, partial(_list, opener, window_size), ROWS)
+        read = partial(_read_uncommitted, opener, step.repository.namespace, window_size)
+        prepared = engine.read(spread(files, step.tasks(settings.range_partitions)), read, ROWS)
+        entries = [
+            References.from_step(step, each.repository).of_ranges(each.records, read_entries, ROWS)
+            for each in self.live
+        ]
+        return engine.union(listed, engine.table(staged), prepared, *entries)
+
+    def _read_contents(self, judged: R, deep: int) -> pa.Table:
+        engine = self.step.engine
+        rows = engine.where_among(judged, "kind", (_SOUND,))
+        if deep < EVERYTHING:
+            chosen = engine.collect(rows)
+            rows = engine.table(chosen.take(pc.sort_indices(chosen.column("chance"))[:deep]))
+        read = partial(_read_contents, self.step.repository.opener)
+        return engine.collect(engine.map_batches(engine.spread(rows), read, JUDGED))
+
+    def _confirmed(self, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The rows about what is still missing or different when it is asked for by itself, with its kind now."""
+        addresses = sorted({row["address"] for row in rows})
+        store = self.step.repository.store
+        facts = dict(zip(addresses, work_ahead(partial(head_if_there, store), addresses, _AT_ONCE), strict=True))
+        incomparable = 0
+        for row in rows:
+            stored, etag = facts[row["address"]], row["etag"] or ""
+            if stored is None:
+                yield {**row, "kind": Kind.MISSING, "detail": ""}
+            elif row["size"] is not None and row["size"] != stored.size:
+                yield {**row, "kind": Kind.SIZE, "detail": f"it has {stored.size:,} bytes"}
+            elif row["kind"] == Kind.CONTENT and stored.md5 is None:
+                incomparable += 1
+            elif stored.md5 is not None and re.match(_MD5, etag) and stored.md5 != etag:
+                yield {**row, "kind": Kind.CONTENT, "detail": stored.md5}
+        if incomparable:
+            self.problems.log("the store does not tell the MD5 of all objects: --deep reads their content")
+
+    def _record(self, wrong: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> None:
+        """Records findings about objects, and about ranges and other files that could not be read, with places."""
+        damaged = {row["address"]: row for row in others if row["kind"] == Kind.METADATA}
+        addresses: dict[int, set[str]] = {}
+        for row in (*wrong, *damaged.values()):
+            if row["range"] is not None:
+                addresses.setdefault(row["range"], set()).add(row["address"])
+        places: dict[str, list[Place]] = {address: [*staged] for address, staged in self.staged_at.items()}
+        for live in self.live:
+            for address, place in self._find_places(live, addresses, damaged.keys()):
+                places.setdefault(address, []).append(place)
+        for address, row in damaged.items():
+            self.problems.unreadable(address, row["detail"], places.get(address, ()))
+        remedies = self._find_remedies(sorted({row["address"] for row in wrong if row["kind"] == Kind.MISSING}))
+        by_object = {(row["kind"], row["address"], row["size"] or 0, row["etag"]): row for row in wrong}
+        missing = dict.fromkeys(address for kind, address, _, _ in by_object if kind == Kind.MISSING)
+        for address in missing:
+            kind, detail, remedy = remedies[address]
+            self._add(kind, address, detail, remedy, places)
+        for (kind, address, size, etag), row in by_object.items():
+            if kind == Kind.SIZE:
+                self._add(Kind.SIZE, address, f"{row['detail']}, its entry says {size:,}", _RESTORE_OBJECT, places)
+            elif kind == Kind.CONTENT:
+                detail = f"the MD5 of its content is {row['detail']}, its entry says {etag}"
+                self._add(Kind.CONTENT, address, detail, _RESTORE_OBJECT, places)
+
+    def _add(self, kind: Kind, address: str, detail: str, remedy: str, places: Mapping[str, Sequence[Place]]) -> None:
+        needed_at = tuple(dict.fromkeys(places.get(address, ())))
+        self.problems.findings.append(Finding(kind, address, detail, remedy, needed_at[:PLACES]))
+
+    def _find_places(
+        self, live: Live, addresses: Mapping[int, Collection[str]], damaged: Collection[str]
+    ) -> Iterator[tuple[str, Place]]:
+        """Paths and commits at which a repository needs addresses, and commits that need damaged ranges.
+
+        Args:
+            addresses: by the number of each range that holds them.
+        """
+        wanted = islice((record for record in live.records if number_of(record.id) in addresses), _RANGES_SEARCHED)
+        records = {record.id: record for record in wanted}
+        if not records:
+            return
+        files = LiveFiles(live.repository.store, self.step.repository.namespace, self.step.plan.slice_window)
+        references: dict[str, list[Place]] = {range_id: [] for range_id in records}
+        searched = live.metarange_ids[:_METARANGES_SEARCHED]
+        for metarange_id, ranges in zip(searched, work_ahead(files.metarange, searched, FILES_AHEAD), strict=True):
+            for range_id in references.keys() & set(ranges.column("id").to_pylist()):
+                if len(references[range_id]) < PLACES:
+                    references[range_id] += live.references(metarange_id)
+        for range_id, record in records.items():
+            key = METADATA_PREFIX + range_id
+            if key in damaged:
+                yield from ((key, place) for place in references[range_id])
+                continue
+            paths = files.folders(record, whole_paths=True)
+            held = pc.is_in(paths.column("address"), pa.array(sorted(addresses[number_of(range_id)])))
+            for row in paths.filter(held).to_pylist():
+                path = row["folder"].decode("utf-8", "replace")
+                yield from ((row["address"], replace(place, path=path)) for place in references[range_id])
+
+    def _find_remedies(self, missing: Sequence[str]) -> dict[str, tuple[Kind, str, str]]:
+        """Kind, detail and remedy of each missing object: where it went, as far as it is known."""
+        gone = "it is not in the object store"
+        answers = dict.fromkeys(missing, (Kind.MISSING, f"{gone}; no run deleted it", _RESTORE_OBJECT))
+        if not missing:
+            return answers
+        store = self.step.repository.store
+        try:
+            answers |= self._find_deleted(missing)
+        except CorruptFile as damage:
+            self.problems.skip(f"whether earlier runs deleted what is missing: {damage}")
+        for folder in store.list_level(passes.ROOT).prefixes:
+            copies = (key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist())
+            for address in answers.keys() & set(copies):
+                run_id = folder.removeprefix(passes.ROOT).rstrip("/")
+                answers[address] = (
+                    Kind.QUARANTINED,
+                    f"run {run_id} moved it to quarantine, and it is referenced",
+                    f"`lakefs-gc restore {run_id} --address {address}` brings it back",
+                )
+        return answers
+
+    def _find_deleted(self, missing: Sequence[str]) -> dict[str, tuple[Kind, str, str]]:
+        """The same for those that earlier runs deleted. Raises CorruptFile."""
+        engine, gone = self.step.engine, "it is not in the object store"
+        rows = engine.table(pa.table({"address": pa.array(missing, pa.string())}))
+        deleted = engine.collect(engine.distinct(engine.among_exactly(deleted_before(self.step), rows)))
+        if not deleted.num_rows:
+            return {}
+        answers = {
+            address: (
+                Kind.MISSING,
+                f"{gone}: an earlier run deleted it",
+                f"`lakefs-gc explain {address}` names the run; `lakefs-gc restore RUN --address {address}` brings it "
+                "back where the bucket keeps versions. Otherwise take it from a backup",
+            )
+            for address in deleted.column("address").to_pylist()
+        }
+        read = partial(IdSet, [metarange_id for each in self.live for metarange_id in each.metarange_ids])
+        expired = engine.collect(select_expired(self.step, engine.table(deleted), deleted.num_rows, read))
+        for address in expired.column("address").to_pylist():
+            answers[address] = (
+                Kind.EXPIRED,
+                f"{gone}: it had expired by the rules when an earlier run deleted it, and is referenced again",
+                "Make branches from commits that have not expired; `lakefs-gc policy show` shows the rules",
+            )
+        return answers

@@ -1,0 +1,301 @@
+"""Reads the metadata of live commits, and records what cannot be read instead of stopping at it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine.port import Item, R
+from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead
+from lakefs_gc_assets.collector.frame.frames import RANGES
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
+from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits, retention
+from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LogLine, NotFound, NotSupported
+from lakefs_gc_assets.lakefs.api.models import Commit
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+
+LISTED, NEEDED, DAMAGED, LEFT_OUT = range(4)
+"""What a row (ROWS) is about: an object of the listing, an address that is needed, a file that cannot be read, or
+entries (`size` says how many) whose address is not certain."""
+ROWS = pa.schema(
+    [
+        pa.field("what", pa.int64()),
+        pa.field("address", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("etag", pa.string()),
+        pa.field("range", pa.int64()),
+        pa.field("detail", pa.string()),
+    ]
+)
+"""Input of the comparison. `range` is the beginning of a range's id as a number; null for what no range names."""
+_NAMED = pa.schema([*(column.with_nullable(True) for column in RANGES), pa.field("detail", pa.string())])
+
+
+class Kind(StrEnum):
+    """What is wrong."""
+
+    MISSING = "missing"
+    QUARANTINED = "in quarantine"
+    SIZE = "wrong size"
+    CONTENT = "other content"
+    METADATA = "unreadable"
+    SHARED = "shared namespace"
+    EXPIRED = "expired before"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is needed.
+
+    Attributes:
+        reference: a branch, a tag or a commit, in words.
+        commit_id: empty for what is staged.
+        path: empty for a whole file of metadata.
+    """
+
+    repository: str
+    reference: str
+    commit_id: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        commit = f", commit {self.commit_id}" if self.commit_id and self.commit_id not in self.reference else ""
+        return f"{self.repository}, {self.reference}{commit}{f', path {self.path}' if self.path else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem.
+
+    Attributes:
+        address: of the object or file, relative to the storage namespace; for a shared namespace the other repository.
+        places: some of the places where it is needed.
+    """
+
+    kind: Kind
+    address: str
+    detail: str
+    remedy: str
+    places: tuple[Place, ...] = ()
+
+
+PLACES = 5
+_RESTORE_FILE = (
+    "Put the file back from a version of the bucket or a backup: its content never changes. Until then runs stop at it "
+    "and delete nothing"
+)
+
+
+@dataclass(frozen=True)
+class Problems:
+    """What was found so far."""
+
+    log: LogLine
+    findings: list[Finding] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+
+    def skip(self, what: str) -> None:
+        """Records that something could not be checked."""
+        self.unchecked.append(what)
+        self.log(f"not checked: {what}")
+
+    def unreadable(self, file: str, detail: str, places: Sequence[Place] = ()) -> None:
+        """Records a file of metadata that cannot be read."""
+        self.findings.append(Finding(Kind.METADATA, file, detail, _RESTORE_FILE, tuple(places[:PLACES])))
+
+
+@dataclass(frozen=True)
+class Live:
+    """Live commits of one repository, and their ranges.
+
+    Attributes:
+        commits: number of live commits.
+        metarange_ids: those that can be read, heads of branches first, then newest first.
+        damaged: metaranges that cannot be read, and why.
+    """
+
+    repository: OpenRepository
+    dump: Dump
+    commits: int
+    metarange_ids: tuple[str, ...]
+    records: RangeRecords
+    damaged: Mapping[str, str]
+
+    def references(self, metarange_id: str) -> Iterator[Place]:
+        """Branches and tags whose commit has a metarange, then other commits."""
+        columns, name = self.dump.commits, self.repository.facts.id
+        if metarange_id in self.dump.compacted:
+            yield Place(name, f"staged on branch {self.dump.compacted[metarange_id]}")
+        at = pc.indices_nonzero(pc.equal(columns.metarange_ids, metarange_id))
+        ids = set(columns.ids.take(at).to_pylist())
+        for kind, references in (("branch", self.dump.branches), ("tag", self.dump.tags)):
+            for reference, commit_id in references.items():
+                if commit_id in ids:
+                    yield Place(name, f"{kind} {reference}", commit_id)
+        for commit_id in sorted(ids.difference(self.dump.branches.values(), self.dump.tags.values())):
+            yield Place(name, f"commit {commit_id}", commit_id)
+
+
+def find_live(step: Step[R], repository: OpenRepository, problems: Problems, every_commit: bool) -> Live:
+    """Finds the live commits of a repository and the ranges of their metaranges, and records what cannot be read."""
+    settings, now = repository.settings, repository.clock.now()
+    late, expired, is_complete = list[str](), list[str](), True
+    try:
+        if every_commit or repository is not step.repository:
+            dump = commits.complete_dump(repository, now, step.log)
+            count = len(dump.commits)
+            live = commits.distinct_metaranges(dump.commits).to_pylist()
+        else:
+            readings = retention.read(repository, now, step.log, retention.policy_of(settings))
+            retained = retention.retention(repository, readings, step.plan.earliest_clock)
+            dump, late = readings.dump, [metarange for metarange in retained.late.values() if metarange]
+            count = int(retained.flags.sum()) + len(retained.late)
+            live = commits.distinct_metaranges(dump.commits, retained.flags).to_pylist()
+            expired = commits.distinct_metaranges(dump.commits, ~retained.flags).to_pylist()
+    except (AccessDenied, NotFound, NotSupported, IncompleteDump) as refusal:
+        problems.skip(f"commits of {repository.facts.id} that no branch or tag names, without a refs dump: {refusal}")
+        is_complete = False
+    except CorruptFile as damage:
+        problems.unreadable(damage.file, f"{damage.check}: {damage.detail}")
+        problems.skip(f"commits of {repository.facts.id} that no branch or tag names, since {damage.file} is damaged")
+        is_complete = False
+    if not is_complete:
+        dump = _ask_for_heads(repository, problems)
+        count = len(dump.commits)
+        live = commits.distinct_metaranges(dump.commits).to_pylist()
+    heads = [*dump.live().heads.values()]
+    ordered = [*dict.fromkeys([*heads, *late, *dump.compacted, *reversed(live)])]
+    references = References.from_step(step, repository)
+    records, damaged = _read_named(references, LiveFiles.metarange, ordered)
+    readable = tuple(each for each in ordered if each not in damaged)
+    found = Live(repository, dump, count, readable, records, damaged)
+    if is_complete and repository is step.repository and settings.keep_unnamed_ranges:
+        _check_unnamed(references, found, sorted({*expired}.difference(ordered)), problems)
+    return found
+
+
+def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
+    """What the server says of branches and tags one by one, in place of a dump of all references."""
+    api, clock = repository.api, repository.clock
+    started_at, named, fetched = clock.now(), list[dict[str, str]](), dict[str, Commit]()
+    for kind, references in (("branch", api.branches()), ("tag", api.tags())):
+        named.append({})
+        for reference in references:
+            try:
+                fetched[reference.commit_id] = fetched.get(reference.commit_id) or api.commit(reference.commit_id)
+                named[-1][reference.id] = reference.commit_id
+            except NotFound as missing:
+                place = Place(repository.facts.id, f"{kind} {reference.id}", reference.commit_id)
+                problems.unreadable(f"commit {reference.commit_id}", f"the server does not know it: {missing}", [place])
+    columns = CommitColumns.from_commits([*fetched.values()])
+    return Dump(started_at, clock.now(), columns, named[0], named[1], 0, {})
+
+
+def _read_named(
+    references: References[R], ranges_of: Callable[[LiveFiles, Item], pa.Table], files: Sequence[Item]
+) -> tuple[RangeRecords, dict[str, str]]:
+    """The distinct ranges that files name, as `References.range_records` has them, and what is wrong with some files.
+
+    Args:
+        ranges_of: reads one file; what it raises is recorded.
+    """
+    if not files:
+        return RangeRecords.from_records([]), {}
+    opener, namespace, window_size = references.opener, references.namespace, references.window_size
+
+    def read(group: Sequence[Item]) -> Iterator[pa.RecordBatch]:
+        ranges_or_damage = partial(_ranges_or_damage, ranges_of, LiveFiles(opener.open(), namespace, window_size))
+        yield from merge(work_ahead(ranges_or_damage, group, FILES_AHEAD), each_once, ROWS_MERGED).to_batches()
+
+    groups = [[group] for group in runs_by_weight(files, references.tasks, lambda file: 1)]
+    engine = references.engine
+    rows = engine.collect(engine.distinct(engine.read(groups, read, _NAMED)))
+    is_damaged = pc.is_valid(rows.column("detail"))
+    damaged = {row["id"]: row["detail"] for row in rows.filter(is_damaged).to_pylist()}
+    return RangeRecords.of_rows(rows.filter(pc.invert(is_damaged))), damaged
+
+
+def _ranges_or_damage(ranges_of: Callable[[LiveFiles, Item], pa.Table], files: LiveFiles, file: Item) -> pa.Table:
+    try:
+        rows = ranges_of(files, file)
+    except CorruptFile as damage:
+        name = damage.file.removeprefix(METADATA_PREFIX)
+        return pa.Table.from_pylist([{"id": name, "detail": f"{damage.check}: {damage.detail}"}], schema=_NAMED)
+    return rows.append_column("detail", pa.nulls(rows.num_rows, pa.string())).cast(_NAMED)
+
+
+def _check_unnamed(references: References[R], live: Live, expired: Sequence[str], problems: Problems) -> None:
+    """Reads what a run reads beside live commits: metaranges of expired ones, and files that no commit names."""
+    records, damaged = _read_named(references, LiveFiles.metarange, expired)
+    known = live.records.ids | records.ids | IdSet([*live.metarange_ids, *live.damaged, *expired, *live.dump.tables])
+    sizes = commits.list_ids(live.repository.store, known)
+    unnamed, strange = _read_named(references, LiveFiles.unnamed, [*sizes.items()])
+    rows = references.of_ranges(unnamed.without(known), _only_damage, ROWS)
+    strange |= {row["address"]: row["detail"] for row in references.engine.collect(rows).to_pylist()}
+    for name, detail in damaged.items():
+        problems.unreadable(METADATA_PREFIX + name, f"{detail}; only expired commits name it")
+    for name, detail in strange.items():
+        problems.unreadable(METADATA_PREFIX + name.removeprefix(METADATA_PREFIX), detail)
+
+
+def make_rows(
+    what: int, addresses: pa.StringArray, sizes: pa.Array | None = None, etags: pa.Array | None = None, range_: int = 0
+) -> pa.Table:
+    """Rows of one kind (ROWS).
+
+    Args:
+        range_: number of the range that names the addresses; 0 for none.
+    """
+    count = len(addresses)
+    columns = [
+        pa.repeat(pa.scalar(what, pa.int64()), count),
+        addresses,
+        pa.nulls(count, pa.int64()) if sizes is None else sizes,
+        pa.nulls(count, pa.string()) if etags is None else etags,
+        pa.repeat(pa.scalar(range_ or None, pa.int64()), count),
+        pa.nulls(count, pa.string()),
+    ]
+    return pa.table(columns, schema=ROWS)
+
+
+def number_of(range_id: str) -> int:
+    """The beginning of a range's id: a number that takes little space beside each of its entries."""
+    return int(range_id[:15], 16)
+
+
+def damage_row(corrupt: CorruptFile, record: RangeRecord | None = None) -> pa.Table:
+    """A row (ROWS) about a file that cannot be read, which may be a range."""
+    detail = f"{corrupt.check}: {corrupt.detail}"
+    if record is not None:
+        first, last = (key.decode("utf-8", "replace") for key in (record.min_key, record.max_key))
+        detail += f". It holds {record.count:,} entries, from {first} to {last}"
+    row = {"what": DAMAGED, "address": corrupt.file, "detail": detail, "range": record and number_of(record.id)}
+    return pa.Table.from_pylist([row], schema=ROWS)
+
+
+def read_entries(files: LiveFiles, record: RangeRecord) -> pa.Table:
+    """Entries of a range (ROWS), or what is wrong with it."""
+    try:
+        entries, left_out = files.sized(record)
+    except CorruptFile as corrupt:
+        return damage_row(corrupt, record)
+    address, size, etag = entries.columns
+    rows = make_rows(NEEDED, address, size, etag, number_of(record.id))
+    if not left_out:
+        return rows
+    return pa.concat_tables([rows, make_rows(LEFT_OUT, pa.array([""]), pa.array([left_out], pa.int64()))])
+
+
+def _only_damage(files: LiveFiles, record: RangeRecord) -> pa.Table:
+    rows = read_entries(files, record)
+    return rows.filter(pc.equal(rows.column("what"), DAMAGED))

@@ -1,0 +1,140 @@
+"""The asset `repository_check`: whether a repository is whole, by the check of `lakefs-gc fsck`.
+
+It has no partitions, so Dagster plots its numbers over time. It is no part of a run: it takes no lock, deletes nothing,
+and no schedule launches it. Its asset check fails while anything is missing or wrong.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from lakefs_gc_assets.collector.fsck import check as fsck
+from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
+from lakefs_gc_assets.collector.fsck.metadata import Finding
+from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.pages import plain
+from lakefs_gc_assets.defs.partitions import Names, one_op_job
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError, LogLine
+from lakefs_gc_assets.spark.faults import from_spark
+
+JOB = "fsck"
+NAME = "repository_check"
+IS_WHOLE = "repository_is_whole"
+_SHOWN = 100
+
+
+class FsckConfig(dg.Config):
+    """What is checked beside existence and sizes."""
+
+    deep: int = Field(
+        default=0, ge=-1, description="Objects whose content is read, chosen at random; -1 for all, 0 for none."
+    )
+    every_commit: bool = Field(default=False, description="Also check commits that retention rules let expire.")
+
+
+def check_now(collector: Collector, note: LogLine, every_commit: bool, deep: int) -> Checkup:
+    """Checks a repository on Spark, without waits, since nothing will be deleted.
+
+    Args:
+        note: called with each line for the log.
+        every_commit, deep: as for `fsck.check`.
+    Raises:
+        CollectionError: as `fsck.check`, also if a worker of Spark raised it.
+    """
+    opened = collector.open_to_read()
+    opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
+    try:
+        return fsck.check(opened, collector.engine(opened.settings), note, every_commit=every_commit, deep=deep)
+    except Exception as error:
+        ours = None if isinstance(error, CollectionError) else from_spark(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def define(names: Names) -> dg.AssetSpec:
+    """The asset of one repository, which the job fsck reports."""
+    return dg.AssetSpec(
+        key=names.asset(NAME),
+        description=f"Whether {names.repository} is whole: each object that live commits, branches and tags need is in "
+        "the store with its size, and metadata can be read. It deletes nothing, takes no lock, and may be made beside "
+        "a run.",
+        group_name=names.qualified("garbage_collection"),
+        kinds={"pyspark", "parquet"},
+    )
+
+
+def define_check(names: Names) -> dg.AssetChecksDefinition:
+    """The check of the asset, which the job fsck evaluates; by itself it repeats what the newest check found."""
+
+    @dg.asset_check(asset=names.asset(NAME), name=IS_WHOLE, description="Nothing that is needed is missing or wrong.")
+    def repository_is_whole(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        event = context.instance.get_latest_materialization_event(names.asset(NAME))
+        materialization = event.asset_materialization if event else None
+        if materialization is None:
+            return dg.AssetCheckResult(passed=True, description="the job fsck has not checked it yet")
+        is_damaged = bool(materialization.metadata["is_damaged"].value)
+        return dg.AssetCheckResult(passed=not is_damaged, description=str(materialization.metadata["verdict"].value))
+
+    return repository_is_whole
+
+
+def fsck_job(names: Names) -> dg.JobDefinition:
+    """The job that checks a repository, and reports it as a materialization of the asset and an evaluation."""
+
+    @dg.op(name=names.qualified(NAME), description="Checks the repository.", required_resource_keys={names.collector})
+    def repository_check(context: dg.OpExecutionContext, config: FsckConfig) -> None:
+        collector: Collector = getattr(context.resources, names.collector)
+        deep = EVERYTHING if config.deep < 0 else config.deep
+        with readable():
+            checkup = check_now(collector, context.log.info, config.every_commit, deep)
+        context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(checkup)))
+        context.instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(
+                asset_key=names.asset(NAME),
+                check_name=IS_WHOLE,
+                passed=not checkup.is_damaged,
+                description=checkup.verdict,
+                metadata={},
+            )
+        )
+
+    description = (
+        f"Checks whether {names.repository} is whole: each object that live commits, branches and tags need is in the "
+        "store with its size, and metadata can be read. Deletes nothing."
+    )
+    return one_op_job(names, JOB, repository_check, description)
+
+
+def described(checkup: Checkup) -> dict[str, Any]:
+    """Metadata of a check for the UI: numbers, which are plotted, and the findings."""
+    counts = Counter(finding.kind for finding in checkup.findings)
+    return {
+        "verdict": checkup.verdict,
+        "is_damaged": checkup.is_damaged,
+        "findings": len(checkup.findings),
+        **{str(kind).replace(" ", "_"): counts[kind] for kind in sorted(counts)},
+        "commits": checkup.commits,
+        "ranges": checkup.ranges,
+        "entries": checkup.entries,
+        "contents_read": checkup.contents_read,
+        **({"what_is_wrong": _list(checkup.findings)} if checkup.findings else {}),
+        **({"not_checked": _bullets(checkup.unchecked)} if checkup.unchecked else {}),
+    }
+
+
+def _list(findings: tuple[Finding, ...]) -> dg.MarkdownMetadataValue:
+    lines = tuple(
+        f"{finding.kind}: {finding.address}: {finding.detail}. {finding.remedy}. " + "; ".join(map(str, finding.places))
+        for finding in findings[:_SHOWN]
+    )
+    more = (f"and {len(findings) - _SHOWN:,} more: lakefs-gc fsck",) if len(findings) > _SHOWN else ()
+    return _bullets(lines + more)
+
+
+def _bullets(lines: tuple[str, ...]) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines))

@@ -1,0 +1,93 @@
+"""In simulated histories a check finds what the world lacks, and nothing else; a whole repository has no findings."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.fsck.check import EVERYTHING, check
+from lakefs_gc_assets.collector.fsck.metadata import Kind
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
+from lakefs_gc_assets_tests.collector.test_explain import never_delete, only_note
+from lakefs_gc_assets_tests.simulation.asked import settings
+from lakefs_gc_assets_tests.simulation.bucket import BucketView
+from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
+from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
+from lakefs_gc_assets_tests.simulation.kinds import KINDS
+from lakefs_gc_assets_tests.simulation.playing import Player, deterministic, uncollected
+from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
+from lakefs_gc_assets_tests.simulation.quiet import Quiet
+from lakefs_gc_assets_tests.simulation.remembering import remembering
+from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.world import World
+
+QUICK = 1
+HISTORIES = 4
+GONE = (Kind.MISSING, Kind.QUARANTINED, Kind.EXPIRED)
+
+
+def _opened(world: World) -> OpenRepository:
+    machine = MachineClock(world.time, 0.0)
+    api = CollectorsApi(world.servers, lambda call: False, lambda: None, machine, 1)
+    store = BucketView(world.bucket, lambda call: False, never_delete, only_note, page=1_000, delete_limit=0)
+    options = settings(False, 24.0, "month", around=world.setup.around.lenient)
+    opened = world.bucket.opened(store)
+    return open_repository(api, opened, options, CollectorClock(machine, world.pass_time))
+
+
+def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
+    """Keys and stated sizes of entries of all commits, or of branch heads, and of staged ones."""
+    repository = world.repository
+    for branch in repository.branches.values():
+        entries = [*repository.head(branch).values(), *(entry for _, entry in repository.changes(branch) if entry)]
+        yield from ((key, entry.size) for entry in entries if (key := world.oracle.key_of(entry)))
+    for record in repository.commits.values() if of_all_commits else ():
+        yield from ((key, entry.size) for entry in record.entries.values() if (key := world.oracle.key_of(entry)))
+
+
+def _check(kind: HistoryKind, seed: int) -> Counter[str]:
+    """Plays a history, checks the repository, and compares the findings with the world."""
+    history = KINDS[kind].generate(seed)
+    with uncollected(), deterministic(history.setup.seed), remembering():
+        player = Player(history.setup)
+        try:
+            for step in history.steps:
+                player.do(step)
+            Quiet(player.world, player.collectors, player.figures).calm(history.kind)
+        finally:
+            player.stop()
+        world = player.world
+        checkup = check(_opened(world), LocalEngine(), lambda line: None, deep=EVERYTHING)
+    stored = {key: len(each.data) for key, each in world.bucket.objects.items()}
+    sizes = set(_needed(world, of_all_commits=True))
+    gone = {finding.address for finding in checkup.findings if finding.kind in GONE}
+    wrong = {finding.address for finding in checkup.findings if finding.kind is Kind.SIZE}
+    why = f"{kind} history {seed}; play it again with {SEED_VARIABLE}={draw_seed()}"
+    assert gone <= {key for key, _ in sizes if key not in stored}, why
+    assert wrong <= {key for key, size in sizes if stored.get(key, size) != size}, why
+    of_heads = {(key, size) for key, size in _needed(world, of_all_commits=False) if key.startswith(DATA_PREFIX)}
+    assert gone >= {key for key, _ in of_heads if key not in stored}, why
+    assert wrong >= {key for key, size in of_heads if stored.get(key, size) != size}, why
+    return Counter(finding.kind.value for finding in checkup.findings) + Counter(entries=checkup.entries)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_found_is_what_is_wrong(kind: HistoryKind) -> None:
+    for seed in fresh(0, QUICK):
+        _check(kind, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
+    for seed in fresh(QUICK, HISTORIES):
+        _check(kind, seed)
+
+
+@pytest.mark.slow
+def test_these_histories_hold_something_and_are_mostly_whole() -> None:
+    found = sum((_check("clean", seed) for seed in range(4)), Counter[str]())
+    assert found["entries"] > 20 and sum(found.values()) - found["entries"] < 3

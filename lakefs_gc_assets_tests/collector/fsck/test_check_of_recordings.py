@@ -1,0 +1,63 @@
+"""Recordings of servers are whole, and a damaged range or metarange of theirs is found."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import cast
+from unittest import mock
+
+import pytest
+
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.fsck.check import Checkup, check
+from lakefs_gc_assets.collector.fsck.metadata import Kind
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.fsck.test_check import Asked
+from lakefs_gc_assets_tests.moving_clock import MovingClock
+from lakefs_gc_assets_tests.recordings import folder_of, recorded_and_made
+from lakefs_gc_assets_tests.replay.server import ReplayServer
+from lakefs_gc_assets_tests.replayed_runs import AGED
+
+
+@pytest.fixture
+def repository(name: str) -> Iterator[OpenRepository]:
+    clock = MovingClock(datetime.now(UTC))
+    with ReplayServer(folder_of(name), now=clock.now, deletes="refuse") as server:
+        clock.moment = server.recorded_at + AGED
+        content = server.configuration().model_dump()
+        content["collection"] |= {"wait_before_dump_seconds": 0}
+        yield ArrowRuns(Loaded(Configuration.model_validate(content), {}), clock).open()
+
+
+def _checked(repository: OpenRepository, key: str = "", damage: Callable[[bytes], bytes] = bytes) -> Checkup:
+    real = repository.store
+
+    def get(wanted: str) -> bytes:
+        return damage(real.get(wanted)) if wanted == key else real.get(wanted)
+
+    store = cast(ObjectStore, Asked(real, get=get))
+    damaged = replace(repository, store=store, opener=mock.Mock(open=lambda: store))
+    return check(damaged, LocalEngine(), lambda line: None)
+
+
+@pytest.mark.parametrize("name", recorded_and_made("small", "merge-dangling"))
+def test_they_are_whole_and_damage_is_found(repository: OpenRepository) -> None:
+    whole = _checked(repository)
+    assert (whole.findings, whole.unchecked) == ((), ()) and whole.entries > 10
+
+    api = repository.api
+    (head,) = (branch.commit_id for branch in api.branches() if branch.id == "main")
+    metarange = METADATA_PREFIX + api.commit(head).metarange_id
+    range_ = METADATA_PREFIX + ranges.read_metarange(repository.store.get(metarange), metarange)[0].id
+    for key in (metarange, range_):
+        for damage in (lambda data: data[:-1], lambda data: data[:30] + b"\0\1\2" + data[33:]):
+            damaged = _checked(repository, key, damage)
+            (finding,) = damaged.findings
+            assert (finding.kind, finding.address) == (Kind.METADATA, key)
+            assert "branch main" in {place.reference for place in finding.places}
