@@ -34,7 +34,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     CandidateFigures,
     CommittedFigures,
     DeletedFigures,
-    Frame,
     NoFigures,
     StoredFigures,
     UncommittedFigures,
@@ -412,7 +411,7 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     only lists them.
     """
     step.require_attempt(candidates)
-    require_inputs(step, candidates)
+    passes.require_inputs(step, candidates)
     warn_of_loosening(step)
     swept = step.plan.sweep or passes.approve(step, candidates)
     if swept:
@@ -431,17 +430,6 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
     earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
     step.log(f"{ended.ending.value}: {ended.did}, {ended.statistics.failed:,} failed")
     return outcomes, ended
-
-
-def require_inputs(step: Step[R], candidates: Candidates) -> None:
-    """Raises OrderViolation where an input of the candidates was stored again after they were made from it."""
-    inputs: tuple[Frame[Any], ...] = (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF)
-    for frame in inputs:
-        if step.stored(frame).manifest.digest != candidates.manifest.inputs[frame.name]:
-            raise OrderViolation(
-                f"{frame.name} was made again after {candidates.name} was made from it. Materialize {candidates.name} "
-                "again"
-            )
 
 
 def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFile]:
@@ -473,7 +461,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         )
         yield from deleted_before
     while undecided:
-        outcomes = passes.sweep_once(step, remaining, undecided)
+        outcomes = passes.sweep_once(step, candidates, remaining, undecided)
         yield from outcomes.manifest.files
         before, undecided = undecided, undecided - outcomes.count
         if undecided:

@@ -202,9 +202,11 @@ def test_a_long_sweep_rechecks_until_nothing_is_left(runs: PlainRuns, monkeypatc
         left.append(len(garbage) - len(runs.server.deleted))
         return find_live_again(step, samples)
 
-    def four_at_a_time(step: Step[ArrowRows], remaining: ArrowRows, count: int) -> StoredFrame[DeletedFigures]:
+    def four_at_a_time(
+        step: Step[ArrowRows], candidates: StoredFrame[CandidateFigures], remaining: ArrowRows, count: int
+    ) -> StoredFrame[DeletedFigures]:
         four = step.engine.collect(remaining).sort_by("address").slice(0, 4)
-        return sweep_once(step, step.engine.table(four), count)
+        return sweep_once(step, candidates, step.engine.table(four), count)
 
     monkeypatch.setattr(passes, "find_live_again", counted)
     monkeypatch.setattr(passes, "sweep_once", four_at_a_time)
@@ -404,9 +406,11 @@ class TestWhatRunsTell:
     def test_a_sweep_that_takes_several_passes(self) -> None:
         left, sweep_once = list[int](), passes.sweep_once
 
-        def three_at_a_time(step: Step[ArrowRows], remaining: ArrowRows, count: int) -> StoredFrame[DeletedFigures]:
+        def three_at_a_time(
+            step: Step[ArrowRows], candidates: StoredFrame[CandidateFigures], remaining: ArrowRows, count: int
+        ) -> StoredFrame[DeletedFigures]:
             left.append(count)
-            return sweep_once(step, step.engine.table(step.engine.collect(remaining, 3)), count)
+            return sweep_once(step, candidates, step.engine.table(step.engine.collect(remaining, 3)), count)
 
         with told_by("clean") as (scene, told), mock.patch.object(passes, "sweep_once", three_at_a_time):
             assert scene.start(SWEEP, Faults()) is Ended.WELL

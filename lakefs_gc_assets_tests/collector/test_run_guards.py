@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 from unittest import mock
 
@@ -298,7 +298,23 @@ class TestOrder:
             died(scene, SWEEP, DELETES)
             assert only(scene, SWEEP, COMMITTED) is Ended.WELL
             told = Faults()
-            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "was made again after", told)
+            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "was made again after", told, "prepare_uncommitted")
+
+    def test_nothing_is_swept_whose_commits_were_read_again_while_it_waited(self) -> None:
+        """By another process of the run, which lost the lock and does not know it: the recheck skips what that read."""
+        wait = passes.wait_for_recheck
+
+        def read_again(step: Step[ArrowRows], prepared_at: datetime) -> None:
+            wait(step, prepared_at)
+            commit_elsewhere(scene, garbage)
+            run.read_committed(step, step.stored(UNCOMMITTED_DF))
+
+        with world_of("clean") as scene:
+            died(scene, SWEEP, DELETES)
+            garbage, told = marked(scene)[0], Faults()
+            with mock.patch.object(passes, "wait_for_recheck", read_again):
+                refused(scene, only(scene, SWEEP, SWEPT, faults=told), "was made again after", told)
+            assert garbage in scene.world.bucket.objects
 
     def test_an_approval_is_of_these_very_candidates(self) -> None:
         with world_of("clean") as scene:

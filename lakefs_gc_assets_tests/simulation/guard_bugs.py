@@ -335,7 +335,13 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _ORDER.test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits,
     ),
     "sweep: inputs made again": _guarding(
-        run, "require_inputs", run.sweep, _ORDER.test_nothing_is_swept_whose_commits_were_read_again
+        passes, "require_inputs", run.sweep, _ORDER.test_nothing_is_swept_whose_commits_were_read_again
+    ),
+    "recheck: inputs made again": _guarding(
+        passes,
+        "require_inputs",
+        passes.sweep_once,
+        _ORDER.test_nothing_is_swept_whose_commits_were_read_again_while_it_waited,
     ),
     "approval of any candidates": TestedBug(
         replaced((passes, "approve", _approve_any)), _ORDER.test_an_approval_is_of_these_very_candidates

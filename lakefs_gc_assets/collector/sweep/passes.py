@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,10 +33,14 @@ from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
+    COMMITTED_DF,
     DELETED_REPORT,
     RECEIPTS,
+    STORE_DF,
+    UNCOMMITTED_DF,
     CandidateFigures,
     DeletedFigures,
+    Frame,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live.current import sample_staged
@@ -297,6 +302,21 @@ def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tupl
     return step.write(DELETED_REPORT, _decide(step, candidates.rows(step.engine), Outcome.DRY_RUN))
 
 
+def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> None:
+    """Raises OrderViolation where an input of the candidates was stored again after they were made from it.
+
+    A recheck skips what `committed_df` names as read. A process that lost the lock may still store that frame anew, and
+    what it names beyond the one that the candidates were made from would be missed.
+    """
+    inputs: tuple[Frame[Any], ...] = (STORE_DF, UNCOMMITTED_DF, COMMITTED_DF)
+    for frame in inputs:
+        if step.stored(frame).manifest.digest != candidates.manifest.inputs[frame.name]:
+            raise OrderViolation(
+                f"{frame.name} was made again after {candidates.name} was made from it. Materialize {candidates.name} "
+                "again"
+            )
+
+
 def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: StoredFrame[CandidateFigures]) -> None:
     """Raises CollectionError where the report lacks candidates."""
     lost = candidates.count - outcomes.count
@@ -375,13 +395,16 @@ def _first_of_each(receipt_rows: pa.Table) -> pa.Table:
     return receipt_rows.take(first.combine_chunks().sort())
 
 
-def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFigures]:
+def sweep_once(
+    step: Step[R], candidates: StoredFrame[CandidateFigures], remaining: R, left: int
+) -> StoredFrame[DeletedFigures]:
     """Rechecks what is live, deletes for as long as that is valid, and stores what became of each object (RECEIPTS).
 
     Args:
         left: how many candidates remain.
     Raises:
         CollectionError: nothing could be deleted in the time for which a recheck is valid.
+        OrderViolation: what the candidates were made from was stored again.
     """
     engine, repository = step.engine, step.repository
     samples = sample_staged(step)
@@ -389,6 +412,8 @@ def sweep_once(step: Step[R], remaining: R, left: int) -> StoredFrame[DeletedFig
     span = timedelta(minutes=repository.settings.recheck_valid_minutes)
     valid = Validity.begin(repository.store, step.plan.run_id, span)
     again = engine.among_exactly(find_live_again(step, samples), remaining)
+    # After the recheck has read them: whoever stores them later changes nothing any more.
+    require_inputs(step, candidates)
     with engine.cached(engine.distinct(engine.select(again, "address")), left) as live:
         kept = _decide(step, engine.among_exactly(remaining, live, 2 * left), Outcome.KEPT_LIVE)
         garbage = engine.select(engine.without_exactly(remaining, live, 2 * left), *_NAMED)

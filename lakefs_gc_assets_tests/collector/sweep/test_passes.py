@@ -385,8 +385,12 @@ class Sweeping:
             assert step is self.step
             return found
 
-        with mock.patch.object(passes, "find_live_again", again):
-            stored = passes.sweep_once(self.step, self.rows(*left), len(left))
+        with (
+            mock.patch.object(passes, "find_live_again", again),
+            mock.patch.object(passes, "require_inputs") as required,
+        ):
+            stored = passes.sweep_once(self.step, self.candidates, self.rows(*left), len(left))
+        required.assert_called_once_with(self.step, self.candidates)
         assert stored.figures == DeletedFigures(swept=True)
         told = stored.table().to_pylist()
         assert {(row["attempt"], row["decided_at"]) for row in told} == {(self.plan.attempt, NOW)}
@@ -574,9 +578,13 @@ class TestSweepOnce:
             order.append("asked")
             return run.rows()
 
-        with mock.patch.object(Validity, "begin", began), mock.patch.object(passes, "find_live_again", asked):
-            passes.sweep_once(run.step, run.rows(*KEYS), 4)
-        assert order == ["valid from now", "asked"]
+        with (
+            mock.patch.object(Validity, "begin", began),
+            mock.patch.object(passes, "find_live_again", asked),
+            mock.patch.object(passes, "require_inputs", lambda step, candidates: order.append("compared")),
+        ):
+            passes.sweep_once(run.step, run.candidates, run.rows(*KEYS), 4)
+        assert order == ["valid from now", "asked", "compared"]
 
     def test_each_task_counts_from_when_it_begins(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
