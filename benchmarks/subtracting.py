@@ -228,8 +228,8 @@ def _in_blocks(hash_addresses: Hash, among: Among, engine: SparkEngine, stored: 
     def cut_hashes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in work.gather(batches, _ROWS_AT_ONCE):
             hashes = hash_addresses(rows.column("address"))
-            order, spans = blocks._by_part(hashes, parts)
-            yield blocks._of_spans(1, spans, blocks._bytes(hashes[order], spans))
+            cuts = blocks.Cuts.by_part(hashes, parts)
+            yield cuts.blocks(1, cuts.binary(hashes))
 
     def unmatched(part: pa.Table) -> pa.Table:
         universe, others = blocks._divided(part)

@@ -113,6 +113,25 @@ def test_hashes_are_those_of_spark(spark: SparkSession, addresses: list[str]) ->
     assert ours.tolist() == [row["hash"] for row in theirs]
 
 
+@pytest.mark.parametrize("parts", [1, 7, 5000])
+def test_each_row_is_in_the_block_of_its_part_as_a_stream_of_arrow(parts: int) -> None:
+    rows = pa.concat_batches(listing([f"data/{number}" for number in range(300)]).to_batches())
+    cut = pa.Table.from_batches([blocks._cut_rows(parts, 3, False, rows)])
+    by_arrow = [tasks.of_stream(stream.as_buffer()) for stream in cut["rows"]]
+    assert blocks._rows(cut).equals(pa.concat_tables(by_arrow))
+    assert blocks._rows(cut).sort_by("address").to_pylist() == pa.table(rows).sort_by("address").to_pylist()
+    for part, hashed, of_part in zip(cut["part"].to_pylist(), cut["hashes"].to_pylist(), by_arrow, strict=True):
+        hashes = hashing.hashes(of_part["address"].combine_chunks())
+        assert hashed == hashes.tobytes() and set(hashing.parts(hashes, parts).tolist()) == {part}
+
+
+def test_rows_of_blocks_that_lack_other_columns_are_not_mixed_up() -> None:
+    few = pa.record_batch({"address": ["data/1"]})
+    whole = blocks._cut_rows(1, 0, False, pa.concat_batches(listing(["data/2"]).to_batches()))
+    with pytest.raises(pa.ArrowInvalid):
+        blocks._rows(pa.Table.from_batches([whole, blocks._cut_rows(1, 0, False, few)]))
+
+
 def witness(part: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"part": part, "frame": blocks._WITNESS, "hashes": b""}], blocks.BLOCKS)
 
@@ -125,7 +144,7 @@ def in_order(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 @pytest.mark.parametrize("witnesses", [[0], [0, 1, 1], []])
 def test_a_part_without_its_witness_is_an_error(witnesses: list[int]) -> None:
-    cut = list(blocks._blocks(partial(blocks._cut_first, 2), living(["a", "b", "c", "d"]).to_batches()))
+    cut = list(blocks._blocks(2, partial(blocks._cut_first, 2), living(["a", "b", "c", "d"]).to_batches()))
 
     with pytest.raises(EngineFault, match="to several tasks"):
         list(blocks._each_part(in_order([*cut, *map(witness, witnesses)]).to_batches()))
@@ -137,9 +156,9 @@ def test_a_task_that_is_ended_takes_no_part_for_a_whole_one(
 ) -> None:
     """Spark may stop handing over after any batch: what is made by then is right, and of the rest nothing is made."""
     cut = [
-        *blocks._blocks(partial(blocks._cut_rows, parts, 0, False), listing(universe).to_batches()),
-        *blocks._blocks(partial(blocks._cut_hashes, parts, 1, False), living(one).to_batches()),
-        *blocks._blocks(partial(blocks._cut_hashes, parts, 1, False), living(other).to_batches()),
+        *blocks._blocks(parts, partial(blocks._cut_rows, parts, 0, False), listing(universe).to_batches()),
+        *blocks._blocks(parts, partial(blocks._cut_hashes, parts, 1, False), living(one).to_batches()),
+        *blocks._blocks(parts, partial(blocks._cut_hashes, parts, 1, False), living(other).to_batches()),
     ]
     batches = in_order([*cut, *map(witness, range(parts))]).to_batches(max_chunksize=rows_of_a_batch)
 
@@ -181,8 +200,9 @@ def test_of_a_part_that_spark_gives_to_two_tasks_nothing_is_made(
 
 def test_a_part_may_come_in_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_AT_ONCE", 3)
+    monkeypatch.setattr(blocks, "_OF_A_PART", 0)
     rows = living([f"data/{number % 30}" for number in range(100)])
-    cut = list(blocks._blocks(partial(blocks._cut_first, 4), rows.to_batches(max_chunksize=2)))
+    cut = list(blocks._blocks(4, partial(blocks._cut_first, 4), rows.to_batches(max_chunksize=2)))
     together = in_order([*cut, *map(witness, range(4))])
 
     def batches() -> Iterator[pa.RecordBatch]:
