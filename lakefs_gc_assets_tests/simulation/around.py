@@ -24,6 +24,7 @@ class Around:
         gaps_allowed: the listing may lack what branches hold: somebody looked, and it is lost.
         only_young_count: ranges that nothing names count only while they are young: the server compacts staging, and
             nobody else is on the namespace.
+        policy: the name of the policy that rules come with, see `counting`.
     """
 
     other: Other = "none"
@@ -34,6 +35,7 @@ class Around:
     objects_lost: bool = False
     gaps_allowed: bool = False
     only_young_count: bool = False
+    policy: str = ""
 
     @property
     def also_live(self) -> tuple[str, ...]:

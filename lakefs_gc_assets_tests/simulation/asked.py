@@ -7,6 +7,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.settings import CollectionSettings, SweepMode
 from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.counting import policy_file
 
 LOCK_EXPIRY = 1 * HOUR
 MARK_VALID = 30 * HOUR
@@ -45,6 +46,7 @@ def settings(
             "also_live": [*around.also_live],
             "allow_unknown_repositories": around.unknown_allowed,
             "keep_old_unnamed_ranges": not around.only_young_count,
+            "retention_policy": policy_file(around.policy),
             # A collector that stands still for days goes on all the same.
             "prepare_timeout_seconds": 1e9,
             "prepare_commits_timeout_seconds": 1e9,

@@ -4,6 +4,7 @@ A history is played, collectors and writers come to their end, and time passes. 
 has a copy of the world, so that none of them sees what another one left.
 """
 
+import json
 import pickle
 import random
 from collections import Counter
@@ -90,7 +91,7 @@ def compare(seed: int, folder: Path) -> Compared:
             server.clock.skew = slowest
         limit = chance.choice((0, 1, 2, 10_000, 10_000))
         options = settings(False, 24.0, "month", around=world.setup.around.lenient).model_copy(
-            update={"hidden_suspect_limit": limit}
+            update={"hidden_suspect_limit": limit, "retention_policy": ""}
         )
         policies = {f"{name}.yaml": _draw_policy(world, chance, folder / f"{name}.yaml") for name in ("one", "two")}
         before = pickle.dumps(world)
@@ -195,7 +196,10 @@ def _draw_policy(world: World, chance: random.Random, file: Path) -> Policy:
     """A policy that means something in a world; it is written to a file as well."""
     lines = [f"replace: {str(chance.random() < 0.7).lower()}", f"default: {chance.choice((0, 1, 2, 4))}d"]
     lines += ["branches:", *(f"  {name}: {chance.choice((0, 12, 36, 60))}h" for name in chance.sample(BRANCHES, 2))]
-    lines += [f"keep_tags: {str(chance.random() < 0.5).lower()}"]
+    pattern = {"retention": "12h", "keep_last": 2, "keep": {"daily": 2, "weekly": 2}, "follow": "all-parents"}
+    kept = chance.sample([*pattern], chance.randint(0, len(pattern)))
+    lines += [f"  '*': {json.dumps({'retention': '12h'} | {key: pattern[key] for key in kept})}"]
+    lines += [f"keep_tags: {chance.choice(('true', 'false', '[v1, v3]'))}"]
     if chance.random() < 0.5:
         commits = sorted(world.repository.commits)
         lines += ["pinned:", *(f"- {commit_id}" for commit_id in chance.sample(commits, min(2, len(commits))))]

@@ -223,6 +223,7 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
 
 
 _after, _walked, _spread = active_commits._after, active_commits._walked, active_commits.spread_longest
+_periods, _dated = active_commits._periods, Graph.dated
 _main_parents, _graph_of, _retention = active_commits._main_parents, Graph.from_commits, retention.retention
 
 
@@ -235,6 +236,24 @@ def _not_after(commits: CommitColumns, now: datetime, longest: Integers) -> acti
         commits.seconds >= active_commits._moment(now)[0] - longest
     )
     return found
+
+
+def _oldest_of_periods(main_parents: Any, first: Any, last: Any, walk: tuple[int, int, int], marks: Any) -> None:
+    """Keeps the commit that a period began with, as other tools may."""
+    commit, limit, mark = walk
+    oldest: dict[int, int] = {}
+    while commit >= 0 and len(oldest) <= limit:
+        oldest[int(last[commit]) if len(last) else -len(oldest)] = commit
+        commit = int(main_parents[commit])
+    marks[[*oldest.values()][:limit]] = mark
+
+
+def _from_noon(seconds: Integers, name: str) -> Integers:
+    return _periods(seconds + 43_200, name)
+
+
+def _never_in_doubt(self: Graph, commits: CommitColumns, earliest: Integers) -> Graph:
+    return _dated(self, commits, commits.seconds)
 
 
 def _without_leaves(cls: type[Graph], commits: CommitColumns, branches: Mapping[str, str]) -> Graph:
@@ -297,6 +316,9 @@ RETENTION_BUGS: dict[str, Bug] = {
     "dangling commits ignored": replaced((Graph, "from_commits", classmethod(_without_leaves))),
     "dangling commits taken for heads": replaced((active_commits, "_walked", _leaves_as_heads)),
     "a walk's own rule instead of the longest": replaced((active_commits, "spread_longest", _own_walk_first)),
+    "the oldest commit of each period kept": replaced((active_commits, "mark_counted", _oldest_of_periods)),
+    "days that begin at noon": replaced((active_commits, "_periods", _from_noon)),
+    "dates in doubt believed": replaced((Graph, "dated", _never_in_doubt)),
     "the server's list alone": replaced((retention, "retention", _listed_alone)),
     "tags forgotten by retention rules": replaced((retention, "policy_of", _no_tags)),
     "uncommitted data ignored": replaced(

@@ -6,12 +6,14 @@ latest that the run was told: by commits, by the files of their metaranges, by t
 other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted.
 """
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
+from lakefs_gc_assets_tests.simulation.counting import Span, keeps_tag, kept_as_told
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of
 from lakefs_gc_assets_tests.simulation.told import Told
@@ -63,7 +65,8 @@ class RetentionExactness:
 
     def _stays(self, plan: Plan, told: Told) -> set[str]:
         """The commits that stay."""
-        return self._defined(plan, told) | set(told.tags.values()) | (told.listed or frozenset())
+        tagged = {commit for tag, commit in told.tags.items() if keeps_tag(self.oracle.policy, tag)}
+        return self._defined(plan, told) | tagged | (told.listed or frozenset())
 
     def _defined(self, plan: Plan, told: Told, *, claimed: bool = False) -> set[str]:
         """Those that were heads within the windows.
@@ -79,8 +82,20 @@ class RetentionExactness:
             raise Violation(f"run {plan.run_id} counts ages from a moment that is to come by some clock")
         if told.rules is None:
             return set(told.commits)
-        dates = told.claims() if claimed else told.dates(now)
-        until = oracle.log.stays_until(told.branches, told.commits.keys(), window_of(told.rules), dates.__getitem__)
+        claims, dates = told.claims(), told.dates(now)
+        if claimed:
+            heads, commits = told.branches, told.commits.keys()
+            until = oracle.log.stays_until(heads, commits, window_of(told.rules), claims.__getitem__)
+        else:
+
+            def counted(branch: str, line: Sequence[str]) -> set[str]:
+                return kept_as_told(oracle.policy, branch, line, span)
+
+            def span(commit: str) -> Span:
+                written = told.written.get(told.commits[commit].metarange_id, -math.inf)
+                return min(claims[commit], written), dates[commit]
+
+            until = oracle.stays_until(told.rules, told.branches, told.commits, dates.__getitem__, counted)
         return {commit_id for commit_id, moment in until.items() if moment > now}
 
     def _metaranges(self, commits: Collection[str]) -> frozenset[str]:

@@ -16,12 +16,13 @@ second from the earliest of the clocks it asked is checked elsewhere (`retention
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lakefs_gc_assets.lakefs.api.models import RetentionRules
+from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.counting import Span, followed, keeps_tag, kept_as_told, kept_by_true_times
 from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation, Watched
@@ -35,14 +36,18 @@ _SETTLED = 2 * HOUR
 _NEVER = -math.inf
 
 
-def window_of(rules: RetentionRules | None) -> Window:
-    """The rules, as the log asks for them; without rules everything stays."""
+Counted = Callable[[str, Sequence[str]], Collection[str]]
+"""What a policy keeps by number, of a branch and its line, the newest commit first."""
+
+
+def window_of(rules: RetentionRules | None, policy: str = "") -> Window:
+    """The rules, as the log asks for them, with what a policy says of ages; without rules everything stays."""
 
     def window(branch: str | None) -> float:
         if rules is None:
             return math.inf
         days = rules.default_days if branch is None else rules.branches.get(branch, rules.default_days)
-        return days * DAY
+        return max(days * DAY, (followed(policy, branch) or 0) if branch else 0)
 
     return window
 
@@ -52,6 +57,7 @@ class RetentionOracle(Oracle):
     """The account for runs by retention rules; for all others every commit counts, as in `Oracle`.
 
     Attributes:
+        policy: the name of the policy that counts on top of the rules.
         by_retention: ids of the runs that apply rules.
         firm_until: until when objects are referenced, if nothing changes.
         again: the same for those that lakeFS does not promise, with since when.
@@ -63,6 +69,7 @@ class RetentionOracle(Oracle):
     """
 
     log: HeadsLog = field(default_factory=HeadsLog)
+    policy: str = ""
     by_retention: set[str] = field(default_factory=set)
     firm_until: dict[str, float] = field(default_factory=dict)
     again: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -82,7 +89,13 @@ class RetentionOracle(Oracle):
         staged, soft, _ = self.staged()
         firm = dict.fromkeys(staged, math.inf)
         again = {key: (since, math.inf) for key, since in soft.items()}
-        for commit_id, until in self._stays_until(lambda commit_id: self.repository.commits[commit_id].made_at).items():
+        commits, said = self.repository.commits, self._said()
+        made = {id_: record.made_at for id_, record in commits.items()}
+
+        def firmly(branch: str, line: Sequence[str]) -> set[str]:
+            return kept_by_true_times(self.policy, branch, line, made.__getitem__, said.__getitem__)
+
+        for commit_id, until in self._stays_until(made.__getitem__, firmly).items():
             if until + _SETTLED <= now:
                 continue
             for key, entry in self._held_by(commit_id):
@@ -99,11 +112,45 @@ class RetentionOracle(Oracle):
         self.revived = {key: at for key, at in self.revived.items() if key in there and key in before}
         self.revived.update(dict.fromkeys((there - before) & self.in_commits.keys(), now))
 
-    def _stays_until(self, date: Callable[[str], float]) -> dict[str, float]:
-        commits = self.repository.commits
-        until = self.log.stays_until(self.log.shown, commits.keys(), window_of(self.repository.rules), date)
-        until.update(dict.fromkeys(self.repository.tags.values(), math.inf))
+    def _stays_until(self, date: Callable[[str], float], counted: Counted) -> dict[str, float]:
+        commits = {id_: record.facts for id_, record in self.repository.commits.items()}
+        until = self.stays_until(self.repository.rules, self.log.shown, commits, date, counted)
+        tags = self.repository.tags.items()
+        until.update({commit: math.inf for tag, commit in tags if keeps_tag(self.policy, tag)})
         return until
+
+    def stays_until(
+        self,
+        rules: RetentionRules | None,
+        heads: Mapping[str, str],
+        commits: Mapping[str, Commit],
+        date: Callable[[str], float],
+        counted: Counted,
+    ) -> dict[str, float]:
+        """Until when each commit stays by rules and policy, if nothing changes; without tags."""
+        until = self.log.stays_until(heads, commits.keys(), window_of(rules, self.policy), date)
+        for branch, head in heads.items():
+            line = [each.commit for each in reversed(self.log.lines[head])]
+            until.update(dict.fromkeys(counted(branch, line), math.inf))
+            seconds, reached = followed(self.policy, branch), [head]
+            for commit in reached if seconds is not None else ():
+                parents = commits[commit].parents
+                reached += [parent for parent in parents if parent not in reached]
+                until.update({each: max(until.get(each, _NEVER), date(commit) + (seconds or 0)) for each in parents})
+        return until
+
+    def _said(self) -> dict[str, Span]:
+        """What each commit and its file say of when it was made."""
+        if not self.policy:
+            return {}
+        files, commits = self.bucket.objects, self.repository.commits
+        return {
+            id_: (
+                float(record.facts.creation_date),
+                files[METADATA_PREFIX + record.facts.metarange_id].last_modified if record.facts.metarange_id else 0.0,
+            )
+            for id_, record in commits.items()
+        }
 
     def _held_by(self, commit_id: str) -> tuple[tuple[str, Entry], ...]:
         if commit_id not in self._held:
@@ -157,7 +204,12 @@ class RetentionOracle(Oracle):
         }
         facts = {id_: record.facts for id_, record in commits.items()}
         dates = effective_dates(facts, said, written, self.time.now)
-        return self._stays_until(dates.__getitem__)
+        told = self._said()
+
+        def counted(branch: str, line: Sequence[str]) -> set[str]:
+            return kept_as_told(self.policy, branch, line, lambda id_: (min(told[id_]), dates[id_]))
+
+        return self._stays_until(dates.__getitem__, counted)
 
     def most_bytes(self, watched: Watched) -> int:
         named = watched.accepted if watched.run_id in self.by_retention else ()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,13 +30,18 @@ from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_liv
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import find_ranges
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import active_commits
+from lakefs_gc_assets.collector.retention.active_commits import Graph
+from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, track
 from lakefs_gc_assets.collector.stored import ids_read
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.formats.refs import Integers
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
+_mark_counted = active_commits._mark_counted
 _join_runs, _look_up_part = facts_of_ranges.join_runs, known_live._look_up_part
 _UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", None)
 
@@ -136,7 +142,24 @@ def _note_of_any(step: ArrowStep, repository: OpenRepository, metarange_ids: Seq
     return find_ranges(replace(step, repository=repository), repository, metarange_ids)
 
 
+def _counted_once() -> Sequence[Replacement]:
+    """Takes what an earlier run counted on a branch for what counts now."""
+    before: dict[str, pa.StringArray] = {}
+
+    def mark(graph: Graph, branch: str, rule: Rule, number: int, marks: Integers) -> None:
+        if not rule.keeps:
+            return
+        own = np.full(len(marks), -1, np.int64)
+        _mark_counted(graph, branch, rule, number, own)
+        counted = before.setdefault(branch, graph.commits.ids.take(pa.array(np.flatnonzero(own >= 0))))
+        at = graph.commits.positions(counted)
+        marks[at[at >= 0]] = number
+
+    return ((active_commits, "_mark_counted", mark),)
+
+
 RULES_CHAIN_BUGS: dict[str, Bug] = {
+    "what earlier runs counted believed": Bug(_counted_once),
     "ranges that were live before taken for read": without_unnamed(
         replaced((BaseCheckpoint, "read_ids", property(_read_once)))
     ),

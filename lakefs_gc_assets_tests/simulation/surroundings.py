@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.around import Around, Repositories
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE
+from lakefs_gc_assets_tests.simulation.counting import POLICIES
 from lakefs_gc_assets_tests.simulation.histories import Maker
 from lakefs_gc_assets_tests.simulation.playing import DELETE, DRY_RUN, FLOWS, MOVE, History, Step
 
@@ -481,6 +482,8 @@ class Surroundings:
         self.maker.finish(name)
 
 
+_COUNTING = {"retention": (3, 6), "unified": (1, 2, 7)}
+"""Of nine histories in a row of a kind these have a policy that counts."""
 COMPACTING = 16
 """Of so many histories in a row the last is of a server that compacts staging."""
 
@@ -491,8 +494,18 @@ def surrounded(history: History, maker_of: Callable[[random.Random], Maker]) -> 
     Args:
         maker_of: makes histories of its kind.
     """
-    found = told_falsely(_surrounded(history, maker_of))
+    found = counting(told_falsely(_surrounded(history, maker_of)))
     return compacting(found) if history.setup.seed % COMPACTING == COMPACTING - 1 else found
+
+
+def counting(history: History) -> History:
+    """The history with a policy that counts; most have none."""
+    number = _COUNTING.get(history.kind, ()).count(history.setup.seed % 9)
+    if not number:
+        return history
+    chance = random.Random(f"counting {history.kind} {history.setup.seed}")
+    around = replace(history.setup.around, policy=chance.choice([name for name in POLICIES if name]))
+    return replace(history, setup=replace(history.setup, around=around))
 
 
 def told_falsely(history: History) -> History:

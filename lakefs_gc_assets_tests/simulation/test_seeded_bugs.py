@@ -91,6 +91,9 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "dangling commits ignored": 2,
         "dangling commits taken for heads": 4,
         "a walk's own rule instead of the longest": 14,
+        "the oldest commit of each period kept": 3,
+        "days that begin at noon": 96,
+        "dates in doubt believed": 3,
         "the server's list alone": 5,
         "tags forgotten by retention rules": 5,
         "uncommitted data ignored": 22,
@@ -106,6 +109,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "heads shown before the recheck forgotten": 136,
     },
     "unified": {
+        "what earlier runs counted believed": 1,
         "metaranges looked for where runs begin alone": 17,
         "notes that lack a range believed": 17,
         "ranges that were live before taken for read": 0,

@@ -116,6 +116,8 @@ class World:
         servers.misbehaviour.refuse_dumps = not setup.dumps
         kind = RetentionOracle if setup.retention else Oracle
         oracle = kind(time, repository, bucket, min(setup.server_skews))
+        if isinstance(oracle, RetentionOracle):
+            oracle.policy = setup.around.policy
         world = cls(setup, time, bucket, repository, servers, oracle)
         if setup.around.other != "none":
             world.other = oracle.other = OtherRepository.from_scene(setup.around, time, repository, servers)
