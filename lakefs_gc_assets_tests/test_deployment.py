@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.outcomes import RunStatistics, meanings
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.settings import EMRServerlessSettings
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
 from lakefs_gc_assets_tests.postgres_server import DATABASE, PASSWORD, PROGRAMS, USER, needs_postgres, postgres
@@ -89,6 +90,34 @@ def test_the_manifests_configuration_is_one(monkeypatch: pytest.MonkeyPatch) -> 
     }
     text = (FOLDER / "kubernetes.yaml").read_text()
     assert all(f"--from-literal={variable}=" in text for variable in loaded.secret_variables.values())
+
+
+def test_compose_starts_what_the_manifest_runs_on_a_sample() -> None:
+    compose = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())
+    services, postgres_user = compose["services"], manifest()["ConfigMap", "lakefs-gc-environment"]["data"]
+    assert {service["image"] for service in services.values()} == {"lakefs-gc-dagster", "postgres:17"}
+    assert services["code"]["network_mode"] == "service:lakefs", "the embedded server listens on 127.0.0.1 alone"
+    assert [port for service in services.values() for port in service.get("ports", [])] == ["127.0.0.1:3000:3000"]
+    environment = services["code"]["environment"]
+    folder = Path(services["lakefs"]["command"][-1])
+    assert environment["LAKEFS_GC_CONFIG"] == str(folder / "lakefs-gc.yaml")
+    assert environment["LAKEFS_GC_PLAYGROUND_SECRET"] == demo._SECRET
+    home, _, place = services["code"]["volumes"][0].partition(":")
+    assert home in compose["volumes"] and folder.is_relative_to(place)
+    theirs = yaml.safe_load(manifest()["ConfigMap", "lakefs-gc"]["data"]["dagster.yaml"])
+    ours = yaml.safe_load(compose["configs"]["dagster"]["content"])
+    database, of_service = ours["storage"]["postgres"]["postgres_db"], services["postgres"]["environment"]
+    assert (database["username"], database["db_name"]) == (of_service["POSTGRES_USER"], of_service["POSTGRES_DB"])
+    assert database["username"] == postgres_user["DAGSTER_POSTGRES_USER"]
+    assert environment["DAGSTER_POSTGRES_PASSWORD"] == of_service["POSTGRES_PASSWORD"]
+    assert {**ours, "storage": None} == {**theirs, "storage": None}
+
+
+def test_the_image_is_built_from_what_is_not_ignored() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    copied = {name for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for name in line.split()}
+    ignored = (FOLDER.parent / ".dockerignore").read_text().splitlines()
+    assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == copied
 
 
 def test_the_manifest_names_what_it_has() -> None:
