@@ -56,7 +56,7 @@ class SampleRuns:
         secret = {CONFIGURATION_VARIABLE: str(file), _SECRET: self.server.secret_access_key}
         command = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run"]
         with subprocess.Popen(
-            [*command, "--sweep", "--flow", flow],
+            [*command, "--sweep", "--flow", flow, "--verbose"],
             env={**_environment(), **(environment or {}), **secret},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.page.garbage import SIZES
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import objects_of, size
 from lakefs_gc_assets.collector.repository import OpenRepository
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -142,7 +142,7 @@ def write_frame(
     chosen = iter([order.table_of(tables)]) if order and manifest.files else tables
     schema = GROUPED if isinstance(order, Groups) else nullable(stored.frame.schema)
     _WRITERS[form](chosen, schema, columns, out)
-    return f"run {manifest.span.run_id}: {manifest.rows:,} objects, {size(manifest.object_bytes)}"
+    return f"run {manifest.span.run_id}: {objects_of(manifest.rows)}, {size(manifest.object_bytes)}"
 
 
 def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredFrame[Any]:

@@ -56,7 +56,7 @@ REPOSITORY = click.option(
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, as described in docs/command-line.md.")
 QUIET = click.option("--quiet", is_flag=True, help="Print only warnings and errors on standard error.")
-VERBOSE = click.option("--verbose", is_flag=True, help="Also print Dagster's messages about each step.")
+VERBOSE = click.option("--verbose", is_flag=True, help="Also print what each step does, and Dagster's messages.")
 RULES = click.option(
     "--rules",
     type=click.Choice(["oss", "seed"]),
@@ -131,7 +131,12 @@ def answer(content: object, indent: int | None = 1) -> None:
     Args:
         indent: None for one line.
     """
-    click.echo(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
+    print_result(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
+
+
+def print_result(line: str) -> None:
+    """Prints a line on standard output, above a bar that is shown: left to itself, click writes past the bar."""
+    click.echo(line, file=sys.stdout)
 
 
 def _keep(context: click.Context, option: click.Parameter, value: object) -> None:

@@ -1,12 +1,13 @@
 """`lakefs-gc embedded`: an embedded lakeFS server with a sample repository."""
 
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
 
@@ -21,10 +22,12 @@ from lakefs_gc_assets.embedded.demo import playground
 def embedded(folder: Path, rules: RuleSet, objects: int, store_url: str, port: int, as_json: bool) -> None:
     """Serves an embedded lakeFS with a sample repository until interrupted. It is no production server."""
     say = show_progress if as_json else click.echo
-    with (
-        playground(folder, rules=rules, objects=objects, port=port, store_url=store_url, say=say) as environment,
-        suppress(KeyboardInterrupt),
-    ):
+    with ExitStack() as stack:
+        with shown_bar("making the sample repository"):
+            environment = stack.enter_context(
+                playground(folder, rules=rules, objects=objects, port=port, store_url=store_url, say=say)
+            )
         if as_json:
             answer({"environment": environment}, indent=None)
-        threading.Event().wait()
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()

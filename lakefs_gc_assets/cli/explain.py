@@ -14,8 +14,8 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_to_look,
-    progress_unless,
 )
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.frame.receipts import GONE
@@ -53,7 +53,8 @@ def explain(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     the addresses of, and that lack this one.
     """
     opened = open_to_look(loaded_configuration(file, repository))
-    explanation = collector_explain.explain(opened, address, progress_unless(quiet))
+    with shown_bar("looking for the object", quiet, "ranges") as (say, count):
+        explanation = collector_explain.explain(opened, address, say, count)
     if as_json:
         answer({"verdict": verdict(explanation), **asdict(explanation)})
         return

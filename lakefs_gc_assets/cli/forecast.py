@@ -14,8 +14,8 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_collector,
-    progress_unless,
 )
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.forecast.forecast import FolderHolding, Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
 from lakefs_gc_assets.collector.page import forecast as page
@@ -93,7 +93,8 @@ def forecast(
         raise click.UsageError("--html and --json exclude each other.")
     parsed = {str(policy): rules.load_policy(policy) for policy in policies}
     collector = open_collector(loaded_configuration(file, repository))
-    _, result = forecast_now(collector, progress_unless(quiet), ages, parsed, depth or 0)
+    with shown_bar("forecasting", quiet) as (say, _):
+        _, result = forecast_now(collector, say, ages, parsed, depth or 0)
     if html is not None:
         html.write(page.render(result))
         return

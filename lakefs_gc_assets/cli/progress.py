@@ -1,20 +1,27 @@
-"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
+"""Progress of commands: a bar on a terminal; elsewhere a line for each long step of a run."""
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from lakefs_gc_assets.cli.common import show_progress
+from lakefs_gc_assets.cli.common import progress_unless, show_progress
 from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import LogLine
-from lakefs_gc_assets.spark import session as spark_session
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.spark import session as spark_session
+else:
+    spark_session = deferred("lakefs_gc_assets.spark.session")
 
 PHASES = dict(
     zip(
@@ -29,36 +36,82 @@ _POLLS = 4
 """Times per second that Spark is asked for its tasks, and the bar is drawn."""
 _NARROWEST = 60
 """Minimum columns for a bar."""
+_LONG = 60
+"""Seconds from which a step leaves a line."""
+Counted = Callable[[int, int], None]
+"""Is called with how many are done, and of how many."""
 
 
 @contextmanager
-def shown_progress(level: int) -> Iterator[tuple[LogLine, "RunBar | None"]]:
-    """Shows the progress of a run: as a bar on a terminal, else line by line.
+def shown_progress(level: int) -> Iterator[tuple[LogLine, "StepLines | None"]]:
+    """Shows the progress of a run: by a bar on a terminal, else by a line for each step that took long.
 
     Yields the function that prints a line, and the watcher of steps. The bar disappears at the exit, in any case.
 
     Args:
-        level: minimum level of lines, as in `logging`; only INFO has a bar.
+        level: minimum level of lines, as in `logging`; only INFO has a watcher, instead of the steps' messages.
     """
-    console = Console(stderr=True, highlight=False)
-    if level != logging.INFO or not console.is_terminal or console.is_dumb_terminal or console.width < _NARROWEST:
+    if level != logging.INFO:
         yield show_progress, None
+    elif (console := _console_with_bar()) is None:
+        yield show_progress, StepLines(show_progress)
+    else:
+        bar = RunBar(console)
+        with bar.shown():
+            yield bar.say, bar
+
+
+@contextmanager
+def shown_bar(phase: str, quiet: bool = False, unit: str = "tasks") -> Iterator[tuple[LogLine, Counted | None]]:
+    """Shows on a terminal how far a command is, by a bar of Spark's tasks, or of what the command counts.
+
+    Yields the function that prints a line, and one that is called with how many are done, and of how many; None where
+    there is no bar. The bar disappears at the exit.
+
+    Args:
+        quiet: True for neither bar nor lines.
+        unit: what the command counts.
+    """
+    console = None if quiet else _console_with_bar()
+    if console is None:
+        yield progress_unless(quiet), None
         return
-    bar = RunBar(console)
+    bar = RunBar(console, phase)
     with bar.shown():
-        yield bar.say, bar
+        yield bar.say, partial(bar.count, unit)
 
 
-@dataclass
-class RunBar:
-    """A bar for the current step; each step prints a line when it ends."""
+def _console_with_bar() -> Console | None:
+    """The terminal of standard error; None if that is none, or too narrow."""
+    console = Console(stderr=True, highlight=False)
+    fits = console.is_terminal and not console.is_dumb_terminal and console.width >= _NARROWEST
+    return console if fits else None
 
-    console: Console
-    _bar: Progress = field(init=False)
-    _task: TaskID = field(init=False)
-    _last_note: str = field(default="", init=False)
 
-    def __post_init__(self) -> None:
+class StepLines:
+    """Prints a line for each step that took long, when it ends."""
+
+    def __init__(self, say: LogLine) -> None:
+        self._say = say
+        self._since = time.monotonic()
+
+    def begins(self, step: str) -> None:
+        """See Watch.begins."""
+        self._since = time.monotonic()
+
+    def ends(self, step: str) -> None:
+        """See Watch.ends."""
+        took = time.monotonic() - self._since
+        if step in PHASES and took >= _LONG:
+            self._say(f"  {_phase(step)} took {_clock(took)}")
+
+
+class RunBar(StepLines):
+    """A bar for the current step."""
+
+    def __init__(self, console: Console, phase: str = "starting") -> None:
+        super().__init__(self.say)
+        self._counts = False
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -66,14 +119,14 @@ class RunBar:
             TextColumn("{task.fields[done]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
-            console=self.console,
+            console=console,
             transient=True,
             refresh_per_second=_POLLS,
-            # Nothing else prints meanwhile, and results go to standard output untouched.
-            redirect_stdout=False,
+            # Results go above the bar on the same terminal, and to a file or pipe untouched.
+            redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=False,
         )
-        self._task = self._begun("starting")
+        self._task = self._begun(phase)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -94,22 +147,13 @@ class RunBar:
 
     def begins(self, step: str) -> None:
         """See Watch.begins."""
-        self._last_note = ""
+        super().begins(step)
         if step in PHASES:
             self._bar.remove_task(self._task)
-            self._task = self._begun(f"{STEPS.index(step) + 1}/{len(STEPS)} {PHASES[step]}")
+            self._task = self._begun(_phase(step))
 
     def _begun(self, phase: str) -> TaskID:
         return self._bar.add_task(phase, total=None, done="", left="")
-
-    def notes(self, step: str, message: str) -> None:
-        """See Watch.notes: a step's line at its end shows its last note."""
-        self._last_note = message
-
-    def ends(self, step: str) -> None:
-        """See Watch.ends."""
-        if step in PHASES and self._last_note:
-            self.say(f"  {step}: {self._last_note}")
 
     def show_tasks(self, done: int, total: int, seconds: float) -> None:
         """Shows the finished tasks of Spark's current stages, and the estimated time for the others.
@@ -121,10 +165,21 @@ class RunBar:
         progress = f"{done}/{total} tasks"
         self._bar.update(self._task, completed=done, total=total or None, done=progress, left=remaining, refresh=True)
 
+    def count(self, unit: str, done: int, total: int) -> None:
+        """Shows how many of the command's own are done, in place of Spark's tasks."""
+        if not self._counts:
+            self._counts, self._since = True, time.monotonic()
+        rate = done / max(time.monotonic() - self._since, 1 / _POLLS)
+        left = f"{_clock((total - done) / rate)} left" if 0 < done < total else ""
+        progress = f"{done:,}/{total:,} {unit}, {rate:,.0f} a second"
+        self._bar.update(self._task, completed=done, total=total or None, done=progress, left=left)
+
     def _follow(self, ended: threading.Event) -> None:
         before: frozenset[int] = frozenset()
         since = time.monotonic()
-        while not ended.wait(1 / _POLLS):
+        while not ended.wait(1 / _POLLS) and not self._counts:
+            if "pyspark" not in sys.modules:
+                continue
             with suppress(Exception):
                 stages = spark_session.tasks_of_stages()
                 if not stages:
@@ -134,6 +189,10 @@ class RunBar:
                 before = frozenset(stages)
                 done, total = (sum(counts) for counts in zip(*stages.values(), strict=True))
                 self.show_tasks(done, total, time.monotonic() - since)
+
+
+def _phase(step: str) -> str:
+    return f"{STEPS.index(step) + 1}/{len(STEPS)} {PHASES[step]}"
 
 
 def _clock(seconds: float) -> str:

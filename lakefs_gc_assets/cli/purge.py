@@ -20,14 +20,16 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     names_run,
     open_collector,
-    progress_unless,
+    print_result,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, Totals, plan_purge
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.cli.progress import Counted, shown_bar
+from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgePlan, Totals, plan_purge
+from lakefs_gc_assets.collector.records.outcomes import objects_of, size
 from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import CollectionError, LogLine
 
 _SHOWN = 5
 
@@ -73,18 +75,35 @@ def purge(
             click.echo(line)
         return
     totals = Totals()
-    owner = f"purge-{uuid.uuid4().hex}"
-    for purged in totals.counted(maintenance.purge(collector, run_id, owner, progress_unless(quiet), show_progress)):
-        if as_json:
-            answer({"address": purged.address, "fate": purged.fate, "why": purged.why}, indent=None)
-        else:
-            click.echo(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
+    with shown_bar("checking what is live", quiet, "objects") as (say, count):
+        warn = show_progress if quiet else say
+        for purged in totals.counted(_purge(collector, run_id, (say, warn), count)):
+            if as_json:
+                answer({"address": purged.address, "fate": purged.fate, "why": purged.why}, indent=None)
+            else:
+                print_result(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
     if as_json:
         answer({"counts": totals.counts, "bytes_freed": totals.freed}, indent=None)
     else:
         click.echo(str(totals))
     if not totals.well:
         sys.exit(Status.INCOMPLETE)
+
+
+def _purge(
+    collector: Collector, run_id: str | None, lines: tuple[LogLine, LogLine], count: Counted | None
+) -> Iterator[Purged]:
+    """Purges, and counts what is decided, of all that is due.
+
+    Args:
+        lines: called with each line of progress, and with each warning.
+    """
+    total = sum(moved.copies.num_rows for moved in plan_purge(collector.open(), run_id).due) if count else 0
+    purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", *lines)
+    for number, purged in enumerate(purging, 1):
+        yield purged
+        if count:
+            count(number, total)
 
 
 def _ask(planned: PurgePlan) -> None:
@@ -96,14 +115,14 @@ def _ask(planned: PurgePlan) -> None:
 
 def _due(planned: PurgePlan) -> str:
     count, total = sum(moved.copies.num_rows for moved in planned.due), sum(moved.size for moved in planned.due)
-    return f"{count:,} objects, {size(total)}"
+    return f"{objects_of(count)}, {size(total)}"
 
 
 def _describe(planned: PurgePlan) -> Iterator[str]:
     """Lines about the objects in quarantine, run by run."""
     for moved in (*planned.due, *planned.waiting):
         due_at = f"due at {planned.due_at(moved):%F %T}Z"
-        yield f"run {moved.run_id}: {moved.copies.num_rows:,} objects, {size(moved.size)}, {due_at}"
+        yield f"run {moved.run_id}: {objects_of(moved.copies.num_rows)}, {size(moved.size)}, {due_at}"
         yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
     yield f"{_due(planned)}, would be checked and deleted unless they are live; this was a dry run"

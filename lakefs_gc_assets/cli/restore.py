@@ -21,12 +21,14 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     names_run,
     open_repository,
+    print_result,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import objects_of, size
 from lakefs_gc_assets.errors import CollectionError
 
 _SHOWN = 20
@@ -83,12 +85,16 @@ def restore(
         return
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
-    for restored in restore_run.restore(opened, run_id, addresses, owner, show_progress):
-        counts[restored.fate] += 1
-        if as_json:
-            answer({"address": restored.address, "fate": restored.fate, "why": restored.why}, indent=None)
-        else:
-            click.echo(f"{restored.address}: {restored.fate.value}{f': {restored.why}' if restored.why else ''}")
+    with shown_bar("bringing back", unit="objects") as (say, count):
+        total = restore_run.plan_restore(opened, run_id, addresses, say).num_rows if count else 0
+        for restored in restore_run.restore(opened, run_id, addresses, owner, say):
+            counts[restored.fate] += 1
+            if as_json:
+                answer({"address": restored.address, "fate": restored.fate, "why": restored.why}, indent=None)
+            else:
+                print_result(f"{restored.address}: {restored.fate.value}{f': {restored.why}' if restored.why else ''}")
+            if count:
+                count(counts.total(), total)
     if as_json:
         answer({"counts": counts}, indent=None)
     else:
@@ -102,4 +108,4 @@ def _describe(planned: pa.Table) -> Iterator[str]:
     for row in islice(planned.to_pylist(), _SHOWN):
         yield f"{row['address']}: {size(row['size'])}"
     total = size(sum(planned.column("size").to_pylist()))
-    yield f"{planned.num_rows:,} objects, {total}, would be brought back; this was a dry run"
+    yield f"{objects_of(planned.num_rows)}, {total}, would be brought back; this was a dry run"

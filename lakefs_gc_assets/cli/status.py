@@ -11,7 +11,7 @@ from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import objects_of, size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
@@ -41,7 +41,7 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     yield f"lock: {holder}" if holder else "lock: free"
     quarantine = plan_purge(repository, None)
     for moved in (*quarantine.due, *quarantine.waiting):
-        objects = f"{moved.copies.num_rows:,} objects, {size(moved.size)}"
+        objects = f"{objects_of(moved.copies.num_rows)}, {size(moved.size)}"
         yield f"quarantine: {objects} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
     yield from quarantine.describe_unreadable()
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))

@@ -151,11 +151,17 @@ class Explanation:
         return tuple(holder for holder in self.holders if holder.why)
 
 
-def explain(repository: OpenRepository, address: str, note: LogLine = lambda message: None) -> Explanation:
+def explain(
+    repository: OpenRepository,
+    address: str,
+    note: LogLine = lambda message: None,
+    count: Callable[[int, int], None] | None = None,
+) -> Explanation:
     """Looks for an address everywhere.
 
     Args:
         address: relative to the storage namespace, in full, or of an object in lakeFS, see `find_key`.
+        count: called with how many ranges are read, and of how many.
     Raises:
         ConfigurationError: it lies outside the storage namespace, or lakeFS has no such object.
         GuardTripped: the clocks disagree.
@@ -170,7 +176,7 @@ def explain(repository: OpenRepository, address: str, note: LogLine = lambda mes
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
     repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
-    search = _Search(step, key, ranges_read_before)
+    search = _Search(step, key, ranges_read_before, count)
     readings = retention.read(repository, repository.clock.now(), note, retention.policy_of(repository.settings))
     retained = retention.retention(repository, readings, step.plan.earliest_clock)
     holders, compacted = search.commits(repository, readings.dump, retained.why, retained.late)
@@ -316,6 +322,7 @@ class _Search:
     step: Step[ArrowRows]
     key: str
     known: Set[str]
+    count: Callable[[int, int], None] | None
     read: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def commits(
@@ -404,12 +411,13 @@ class _Search:
         lacking, live_files = self._find_lacking(records), self._files(repository)
         wanted = [record for record in records if record.id not in lacking]
         self.step.log(f"reading {len(wanted):,} ranges; facts tell of {len(records) - len(wanted):,} that they lack it")
+        paths: dict[str, tuple[str, ...]] = {}
         with ThreadPoolExecutor(_READERS) as pool:
             results = pool.map(lambda record: live_files.paths(record, self.key), wanted)
-            paths = {
-                record.id: tuple(path.decode("utf-8", "replace") for path in each)
-                for record, each in zip(wanted, results, strict=True)
-            }
+            for record, found in zip(wanted, results, strict=True):
+                paths[record.id] = tuple(path.decode("utf-8", "replace") for path in found)
+                if self.count is not None:
+                    self.count(len(paths), len(wanted))
         return {**dict.fromkeys(lacking, ()), **paths}
 
     def _find_lacking(self, records: RangeRecords) -> Set[str]:

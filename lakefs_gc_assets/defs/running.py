@@ -35,10 +35,6 @@ class Watch(Protocol):
         """A step begins."""
         ...
 
-    def notes(self, step: str, message: str) -> None:
-        """A step reports progress, which is then not logged as a line."""
-        ...
-
     def ends(self, step: str) -> None:
         """A step succeeded."""
         ...
@@ -64,7 +60,7 @@ class Detail:
 
     Attributes:
         level: minimum level of these lines, as in `logging`; DEBUG includes Dagster's messages about each step.
-        watch: watcher of steps; their messages are then not logged as lines, except warnings.
+        watch: watcher of steps, which stands in for their messages; only warnings are then logged as lines.
     """
 
     level: int = logging.INFO
@@ -202,11 +198,9 @@ def line_logger(progress: LogLine, detail: Detail = _NORMAL) -> dg.LoggerDefinit
             if level > logging.DEBUG and (event or message.startswith(_NOT_REACHED)):
                 return
             if step:
-                message = message.removeprefix(f"{asset_of(step)}: ")
                 if watch is not None and record.levelno < logging.WARNING:
-                    watch.notes(asset_of(step), message)
                     return
-                message = f"{step}: {message}"
+                message = f"{step}: {message.removeprefix(f'{asset_of(step)}: ')}"
             progress(f"  {message}")
 
     @dg.logger

@@ -126,7 +126,7 @@ def test_a_dry_run_a_sweep_and_the_status(runs: PlainRuns, invoke: Invoke) -> No
     opened = re.match(r"run (\w{20}): clean, windows legacy to 2026-11$", dry.stderr.splitlines()[0])
     assert opened and f"what it found is deleted by: lakefs-gc approve {opened[1]}\n" in shown
     assert not re.search("warning|traceback|exception|rows? in 0\\.0 s \\(inf", dry.stderr, re.IGNORECASE)
-    assert "STEP_START" not in dry.stderr and 'Started execution of step "store_df"' not in dry.stderr
+    assert len(dry.output.splitlines()) <= 10, "a newcomer reads all of it"
 
     swept = invoke("run", "--sweep")
     assert swept.exit_code == 0, swept.stderr
@@ -174,7 +174,7 @@ def test_a_step_that_fails(runs: PlainRuns, invoke: Invoke) -> None:
     assert (result.exit_code, result.stdout) == (Status.FAILED, "")
     *before, last = result.stderr.splitlines()
     assert re.match(r"lakefs-gc: run \w{20} failed: uncommitted_df: AccessDenied: .*not allowed", last)
-    assert [line for line in before[1:] if not line.startswith(("  store_df: ", "  uncommitted_df: "))] == []
+    assert len(before) == 1
     assert result.stderr.count("not allowed") == 1
     assert "Traceback" not in result.output
     assert runs.lock_holder() is None
@@ -200,9 +200,11 @@ def test_a_check_that_fails(runs: PlainRuns, invoke: Invoke, monkeypatch: pytest
 def test_a_guard_that_refuses(runs: PlainRuns, invoke: Invoke) -> None:
     write(content_of(runs.server, {"max_candidates": 0, "max_candidate_share": 1}))
 
-    result = invoke("run", "--sweep", "--quiet")
+    result = invoke("run", "--sweep")
 
-    assert_one_line(result, "deleted_report: GuardTripped: guard number of candidates", status=Status.REFUSED)
+    assert result.exit_code == Status.REFUSED
+    _, refusal = result.output.splitlines()
+    assert "deleted_report: GuardTripped: guard number of candidates" in refusal and refusal.count("guard") == 1
     assert runs.server.deleted == set()
 
 
@@ -234,7 +236,7 @@ def test_a_run_that_is_interrupted_releases_its_lock(runs: PlainRuns, invoke: In
     assert (result.exit_code, result.stdout) == (Status.INTERRUPTED, "")
     *before, last = result.stderr.splitlines()
     assert re.match(r"lakefs-gc: run \w{20} was interrupted in uncommitted_df: make a new one$", last)
-    assert [line for line in before[1:] if not line.startswith(("  store_df: ", "  uncommitted_df: "))] == []
+    assert len(before) == 1
     assert runs.lock_holder() is None
     assert "clean, dry run: failed: interrupted" in invoke("status").stdout
 

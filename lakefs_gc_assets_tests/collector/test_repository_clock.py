@@ -1,14 +1,22 @@
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector import guards, lock
 from lakefs_gc_assets.collector.repository import Clocks
-from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.embedded import demo
+from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import GuardTripped, OrderViolation
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.scripted import NOW
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -117,3 +125,50 @@ class TestClocksApart:
             guards.require_clocks_agree(
                 Clocks(NOW, NOW - timedelta(minutes=20), NOW, NOW + timedelta(minutes=20)), HOUR
             )
+
+
+@dataclass
+class SetClock:
+    """A machine's clock that somebody sets."""
+
+    ahead: timedelta = timedelta()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        """Waits take no time."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after", "ahead", "refused"),
+    [
+        ("store_df", DAY, ""),
+        ("candidates", DAY, ""),
+        ("store_df", -DAY, "uncommitted_df began at"),
+        ("uncommitted_df", -HOUR, "committed_df began at"),
+        ("candidates", -DAY, ""),
+    ],
+)
+def test_a_clock_that_is_set_between_two_steps(after: str, ahead: timedelta, refused: str, tmp_path: Path) -> None:
+    """Set ahead, the cutoff stays that of the beginning; set back, a step would seem to begin before its inputs."""
+    with EmbeddedServer(tmp_path) as server:
+        sample = make_sample_repository(server, objects=60)
+        content = demo.configuration(server, sample.repository).model_dump()
+        content["collection"] |= {"sweep": True, "max_candidate_share": 1}
+        clock = SetClock()
+
+        def set_clock(step: str) -> None:
+            if step == after:
+                clock.ahead = ahead
+
+        runs = ArrowRuns(Loaded(Configuration.model_validate(content), {}), clock=clock, between=set_clock)
+        if refused:
+            with pytest.raises(OrderViolation, match=refused):
+                runs.collect()
+        else:
+            runs.collect()
+        assert unreadable(server, sample) == []
+        assert bool(demo.still_stored(server, sample)) is bool(refused)
+        assert lock.holder(runs.open().store) is None

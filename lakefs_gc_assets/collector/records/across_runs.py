@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from lakefs_gc_assets.collector.records.outcomes import objects_of
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
@@ -183,10 +184,9 @@ class Verdict:
                 f"; {self.failed:,} deletions failed in all, and {UNDELETABLE_KEY} names at most "
                 f"{UNDELETABLE_LIMIT:,} objects"
             )
-        objects = "1 object" if len(self.failing) == 1 else f"{len(self.failing):,} objects"
         return (
-            f"{objects} cannot be deleted, such as {oldest.address} since {oldest.since:%F} ({oldest.error}): lift its "
-            f"lock or grant the permission; each sweep tries again{more}"
+            f"{objects_of(len(self.failing))} cannot be deleted, such as {oldest.address} since {oldest.since:%F} "
+            f"({oldest.error}): lift its lock or grant the permission; each sweep tries again{more}"
         )
 
 

@@ -322,7 +322,10 @@ def describe(report: Report) -> list[str]:
         f"  candidates  {statistics.candidates:>12,} objects, {size(statistics.candidates_bytes or 0)}",
         *_describe_classes(report.storage_classes.get("candidates", {})),
         *_describe_unreadable(statistics.unreadable or 0),
-        *(f"  kept        {count:>12,} objects: {_explain(why)}" for why, count in sorted(report.kept.items())),
+        *(
+            f"  kept        {count:>12,} object{'' if count == 1 else 's'}: {_explain(why)}"
+            for why, count in sorted(report.kept.items())
+        ),
     ]
     if report.moved:
         moved = size(statistics.quarantined_bytes or 0)
