@@ -46,7 +46,7 @@ _MODULES = {
     "collector/quarantine": "purge restore",
     "collector/records": "across_runs outcomes",
     "collector/retention": "active_commits commits retention rules",
-    "collector/stored": "ids_read records_json run_folder tables",
+    "collector/stored": "records_json run_folder tables",
     "collector/sweep": "passes recheck",
     "collector/universe": "listing subtraction",
     "lakefs": "addresses",

@@ -48,7 +48,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.listing import as_listed
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
@@ -285,7 +285,7 @@ def _ask_newest_run(repository: OpenRepository, key: str) -> tuple[str | None, S
             elif not _has(repository, plan, NOT_COMMITTED_DF, key):
                 return None, IdSet()
         if not_committed.inputs.get(COMMITTED_DF.name) == committed.digest:
-            ids = ids_read.read(store, run_id, committed.span.attempt, committed.figures.read_sha256)
+            ids = tables.read_run_ids(store, run_id, committed.span.attempt, committed.figures.read_sha256)
             return listed_by, ids
     except CollectionError:
         pass

@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
 from lakefs_gc_assets.lakefs import layout
@@ -280,7 +280,7 @@ def _with_gone(step: Step[R], gap: Gap, lost_rows: R) -> Gap:
 def _find_read(step: Step[R]) -> Set[str]:
     """Ids of the metaranges and ranges that this run and those it builds on have read."""
     digest = step.stored(COMMITTED_DF).figures.read_sha256
-    return ids_read.read(step.repository.store, step.plan.run_id, step.plan.attempt, digest)
+    return tables.read_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, digest)
 
 
 def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:

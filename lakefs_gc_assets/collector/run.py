@@ -64,7 +64,7 @@ from lakefs_gc_assets.collector.reporting import (
 )
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
@@ -204,7 +204,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         count += before.checkpoint.committed
         ids = before.add_read_ids(run_id, attempt, ids_read_before, committed.ids)
     else:
-        ids = ids_read.write(step.repository.store, run_id, attempt, committed.ids)
+        ids = tables.write_run_ids(step.repository.store, run_id, attempt, committed.ids)
     written = step.write_distinct(COMMITTED_DF, addresses, count)
     if step.plan.sweep:
         references.tidy_facts(step)

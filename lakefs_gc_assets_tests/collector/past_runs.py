@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
@@ -91,7 +91,7 @@ def ended(opened: OpenRepository, plan: Plan, **changes: Any) -> Report:
         sealed_objects=0,
         sealed_sha256=checkpoint.write_sealed(opened.store, plan.run_id, plan.attempt, frozenset([SEALED])),
         read=1,
-        read_sha256=ids_read.write(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
+        read_sha256=tables.write_run_ids(opened.store, plan.run_id, plan.attempt, ["a" * 64]),
         pending=0,
         pending_digest=_empty_frame(opened, plan, PENDING_DF),
         committed=0,

@@ -56,7 +56,7 @@ from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommi
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.run import CommittedData, say_why
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
@@ -347,7 +347,7 @@ class TestWhatRunsTell:
         files = uncommitted.figures.files
         assert uncommitted.figures == UncommittedFigures((server_run,), 3, files)
         assert len(files) == 3 and all(f"/{server_run}/" in file for file in files)
-        ids = ids_read.read(scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256)
+        ids = tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt, committed.figures.read_sha256)
         heads = committed.figures.heads
         assert heads.keys() == {"alpha", "main"} and ids > set(heads.values())
         assert committed.figures == CommittedFigures(
@@ -567,7 +567,7 @@ class TestWhatRunsTell:
         assert listed.figures.sealed_objects == built_on.checkpoint.sealed_objects == 8
         assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("optimized", 2, 2)
         ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
-        assert ids < ids_read.read(scene.store, step.plan.run_id, step.plan.attempt)
+        assert ids < tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt)
         assert told[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
         # Sizes of ranges that the run before read are known.
         assert any(line.endswith("the sizes of 0 of them are not known") for line in told)
@@ -831,7 +831,7 @@ class TestReadingCommits:
         held = self.commit(folder, "data/x", "data/y")
         put_commit_objects(folder.store, {"z": Staged("data/nobodys")})
         found = run.read_committed(step, uncommitted)
-        ids = ids_read.read(folder.store, step.plan.run_id, step.plan.attempt, found.figures.read_sha256)
+        ids = tables.read_run_ids(folder.store, step.plan.run_id, step.plan.attempt, found.figures.read_sha256)
         # Five tables of the dump, and a metarange with its range, twice.
         assert held in ids and len(ids) == 9
         assert addresses_of(found) == ["data/nobodys", "data/x", "data/y"]
@@ -910,7 +910,7 @@ class TestReadingCommits:
         held = self.commit(folder, "data/x")
         found = run.read_committed(step, uncommitted)
         assert addresses_of(found) == ["data/committed", "data/x"]
-        ids = ids_read.read(folder.store, step.plan.run_id, step.plan.attempt)
+        ids = tables.read_run_ids(folder.store, step.plan.run_id, step.plan.attempt)
         assert ids > before.read_ids and held in ids
         assert found.figures.branches_before == 3
         (file,) = files_of_sizes(folder.store)

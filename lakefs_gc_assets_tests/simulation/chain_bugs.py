@@ -39,7 +39,7 @@ from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource, Dump, complete_dump
 from lakefs_gc_assets.collector.run import sweep_candidates
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -147,7 +147,7 @@ def _rechecked_as_read() -> Sequence[Replacement]:
         ids = rechecked.get(step.plan.run_id)
         if not isinstance(left, Checkpoint) or ids is None:
             return left
-        sha256 = ids_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
+        sha256 = tables.write_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, ids)
         return replace(left, read=len(ids), read_sha256=sha256)
 
     return (recheck, "ask_committed", ask), (run, "write_checkpoint", leave_more)

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.rules import Rule
 from lakefs_gc_assets.collector.run import find_other_repositories, track
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Integers
@@ -57,7 +57,7 @@ def _taken_over(self: BaseCheckpoint, step: ArrowStep) -> ArrowRows:
 
 
 def _written_whole(self: BaseCheckpoint, run_id: str, attempt: str, known: Set[str], new: Iterable[str]) -> str:
-    return ids_read.write(self._store, run_id, attempt, new)
+    return tables.write_run_ids(self._store, run_id, attempt, new)
 
 
 def _only_new(step: ArrowStep, found: Committed) -> str | None:

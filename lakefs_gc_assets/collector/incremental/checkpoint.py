@@ -53,7 +53,7 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read, run_folder, tables
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
@@ -93,14 +93,14 @@ def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
     """
     if checkpoint.tracked_sha256 is not None:
         return count_ranges(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
-    return ids_read.count(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+    return tables.count_run_ids(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
 def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str]:
     """The ids of ranges and metaranges whose addresses are known for good: none by rules. Raises CorruptFile."""
     if checkpoint.tracked_sha256 is not None:
         return IdSet()
-    return ids_read.read(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
+    return tables.read_run_ids(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
 
 
 def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> RangeRecords:
@@ -208,12 +208,12 @@ class BaseCheckpoint:
         Args:
             known: what `read_ids` gave.
         Returns:
-            The SHA-256 by which `ids_read.read` finds them.
+            The SHA-256 by which `tables.read_run_ids` finds them.
         Raises:
             CorruptFile: the file that `read_ids` read is no longer the same one.
         """
-        left = ids_read.StoredIds(self.run_id, self.checkpoint.attempt, self.checkpoint.read_sha256)
-        return ids_read.add(self._store, run_id, attempt, new, known, left)
+        left = tables.StoredIds(self.run_id, self.checkpoint.attempt, self.checkpoint.read_sha256)
+        return tables.add_run_ids(self._store, run_id, attempt, new, known, left)
 
     @property
     def tracked(self) -> RangeRecords:

@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step, Universe, universe_of
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
@@ -100,7 +100,7 @@ def _carry(
     """Adds to a checkpoint which ranges were read and which objects are committed."""
     return replace(
         checkpoint,
-        read=ids_read.count(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.read_sha256),
+        read=tables.count_run_ids(step.repository.store, step.plan.run_id, checkpoint.attempt, figures.read_sha256),
         read_sha256=figures.read_sha256,
         committed=carried.count,
         committed_digest=carried.manifest.digest,

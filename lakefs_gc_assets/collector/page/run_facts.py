@@ -41,7 +41,7 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.retention import active_commits
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
@@ -213,7 +213,7 @@ def _expired_commits(
     holders = active_commits.read_last_holders(store, plan.run_id, attempt)
     if holders is None:
         return None
-    live = ids_read.read(store, plan.run_id, attempt, committed.figures.read_sha256)
+    live = tables.read_run_ids(store, plan.run_id, attempt, committed.figures.read_sha256)
     return LiveFiles(store, Namespace.parse(plan.storage_namespace), plan.slice_window), holders, live
 
 

@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.repository import Clock, Moment
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, NotFound, NotSupported, OrderViolation, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -157,7 +157,7 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     sealed = sealed_now(step, marked)
     shown = heads_shown(step)
     prepared = prepare_uncommitted(step, samples=samples)
-    known = ids_read.read(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
+    known = tables.read_run_ids(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     step.waited += current.waited
     manifest.require_same_source(

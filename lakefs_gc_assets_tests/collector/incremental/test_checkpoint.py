@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PEN
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.records.report import Checkpoint
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -32,7 +32,7 @@ def carried(store: ObjectStore, sealed: frozenset[str], read: frozenset[str]) ->
         sealed_objects=0,
         sealed_sha256=checkpoint.write_sealed(store, "run", "attempt", sealed),
         read=len(read),
-        read_sha256=ids_read.write(store, "run", "attempt", read),
+        read_sha256=tables.write_run_ids(store, "run", "attempt", read),
         pending=0,
         pending_digest="",
         committed=0,
@@ -86,7 +86,7 @@ def test_what_was_changed_since_is_not_read(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     left = carried(store, frozenset(["one", "two"]), frozenset(["a" * 64]))
     checkpoint.write_sealed(store, "run", "attempt", frozenset(["one"]))
-    ids_read.write(store, "run", "attempt", [])
+    tables.write_run_ids(store, "run", "attempt", [])
     with pytest.raises(CorruptFile, match="checksum"):
         checkpoint.read_sealed(store, "run", left)
     for asked in (checkpoint.read_ids, checkpoint.count_ids):

@@ -48,7 +48,7 @@ from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -194,7 +194,7 @@ class TestLeave:
         put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), told)
         not_committed = [row for row in rows if row["address"] not in self.HELD]
         put(step, NOT_COMMITTED_DF, pa.Table.from_pylist(not_committed, LISTED), NoFigures())
-        read = ids_read.write(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
+        read = tables.write_run_ids(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
         held = pa.Table.from_pylist([live(address) for address in self.HELD], LIVE)
         put(step, COMMITTED_DF, held, replace(COMMITTED_FIGURES, read_sha256=read))
         checkpoint.write_listed_slices(repository.store, plan.run_id, plan.attempt, [OLD, NEW])

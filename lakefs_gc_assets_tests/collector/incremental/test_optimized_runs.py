@@ -15,8 +15,8 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Ending, Report
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
-from lakefs_gc_assets.collector.stored.ids_read import StoredIds
+from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored.tables import StoredIds
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying, replays
@@ -98,7 +98,7 @@ def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) ->
 
 
 def test_many_ids_are_taken_over_from_run_to_run(runs: PlainRuns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ids_read, "_SMALL", 3)
+    monkeypatch.setattr(tables, "_SMALL", 3)
     store = runs.repository.store
     clean, second = collected(runs, Flow.CLEAN), collected(runs)
     expiring.remove_frames(store, PastRun(clean.run_id, expiring.FOLDERS, frozenset()))

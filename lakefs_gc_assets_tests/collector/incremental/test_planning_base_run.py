@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import Part
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -114,18 +114,18 @@ def test_files_that_are_gone_or_changed_are_named(opened: OpenRepository) -> Non
     checkpoint.write_sealed(opened.store, newest.run_id, newest.attempt, frozenset())
     assert "sealed-attempt.parquet: checksum" in why_not(opened)
     ended(opened, newest)
-    ids_read.write(opened.store, newest.run_id, newest.attempt, [])
+    tables.write_run_ids(opened.store, newest.run_id, newest.attempt, [])
     assert "read-attempt.parquet: checksum" in why_not(opened)
 
 
 def test_an_earlier_file_of_ids_that_is_gone_or_changed_is_named(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ids_read, "_SMALL", 0)
+    monkeypatch.setattr(tables, "_SMALL", 0)
     newest = began(opened, DAY)
     report = ended(opened, newest)
     assert planning.find(opened, "all commits").report == report
-    key = ids_read.StoredIds(newest.run_id, newest.attempt).earlier_key
+    key = tables.StoredIds(newest.run_id, newest.attempt).earlier_key
     opened.store.put(key, b"another one")
     assert "read-earlier-attempt.parquet: checksum" in why_not(opened)
     opened.store.delete([key])

@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
-from lakefs_gc_assets.collector.stored import ids_read, run_folder
+from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo
@@ -52,7 +52,7 @@ def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> l
     attempt = candidates.span.attempt
     holders = active_commits.read_last_holders(opened.store, run_id, attempt)
     assert holders is not None
-    live = ids_read.read(opened.store, run_id, attempt) if skip_live else frozenset()
+    live = tables.read_run_ids(opened.store, run_id, attempt) if skip_live else frozenset()
     found = find_last_held(LiveFiles(opened.store, opened.namespace, "month"), holders, live, candidates)
     assert found is not None
     named = holders.to_pylist()

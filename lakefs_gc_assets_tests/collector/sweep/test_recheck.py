@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.stored import ids_read
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -60,7 +60,7 @@ class TestFindLiveAgain:
     def step(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> Step[ArrowRows]:
         """A recheck whose server answers nothing else."""
         step = made_step(LocalEngine(), repository)
-        read = ids_read.write(repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64])
+        read = tables.write_run_ids(repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64])
         put(step, UNCOMMITTED_DF, ["a"], UNCOMMITTED_FIGURES)
         put(step, COMMITTED_DF, ["b"], replace(COMMITTED_FIGURES, read_sha256=read))
         prepared = Uncommitted((PREPARED,), (rows("a"),), NOW)
@@ -95,7 +95,7 @@ class TestFindLiveAgain:
         assert step.waited == 7
 
     def test_ids_of_what_was_read_are_those_of_the_mark(self, step: Step[ArrowRows]) -> None:
-        ids_read.write(step.repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64, "c" * 64])
+        tables.write_run_ids(step.repository.store, step.plan.run_id, step.plan.attempt, ["b" * 64, "c" * 64])
         with pytest.raises(CorruptFile, match="checksum"):
             recheck.find_live_again(step, ())
 

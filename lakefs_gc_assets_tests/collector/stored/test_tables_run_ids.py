@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastRun
-from lakefs_gc_assets.collector.stored import ids_read, tables
-from lakefs_gc_assets.collector.stored.ids_read import StoredIds
+from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.stored.tables import StoredIds
 from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -24,7 +24,7 @@ MANY = [f"{number:064x}" for number in range(9)]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three ids are many."""
-    monkeypatch.setattr(ids_read, "_SMALL", 2)
+    monkeypatch.setattr(tables, "_SMALL", 2)
 
 
 class Chain:
@@ -37,22 +37,22 @@ class Chain:
     def clean(self, ids: Iterable[str]) -> "Chain":
         """A run that builds on nothing."""
         name = f"run{len(self.stored)}"
-        self.stored.append(StoredIds(name, "attempt", ids_read.write(self.store, name, "attempt", ids)))
+        self.stored.append(StoredIds(name, "attempt", tables.write_run_ids(self.store, name, "attempt", ids)))
         return self
 
     def read(self, place: int = -1) -> set[str]:
         """What a run and those before it have read."""
         of = self.stored[place]
         assert of.sha256 is not None
-        found = ids_read.read(self.store, of.run_id, of.attempt, of.sha256)
-        assert ids_read.count(self.store, of.run_id, of.attempt, of.sha256) == len(found)
+        found = tables.read_run_ids(self.store, of.run_id, of.attempt, of.sha256)
+        assert tables.count_run_ids(self.store, of.run_id, of.attempt, of.sha256) == len(found)
         return set(found)
 
     def then(self, new: Iterable[str]) -> "Chain":
         """A run that builds on the last one."""
         before, name = self.stored[-1], f"run{len(self.stored)}"
-        sha256 = ids_read.add(
-            self.store, name, "attempt", new, ids_read.read(self.store, before.run_id, before.attempt), before
+        sha256 = tables.add_run_ids(
+            self.store, name, "attempt", new, tables.read_run_ids(self.store, before.run_id, before.attempt), before
         )
         self.stored.append(StoredIds(name, "attempt", sha256))
         return self
@@ -64,39 +64,39 @@ class Chain:
 
 
 def test_are_read_as_they_were_written(store: ObjectStore) -> None:
-    ids_read.write(store, "run", "attempt", ["b" * 64, "a" * 64, "b" * 64])
-    assert ids_read.read(store, "run", "attempt") == {"a" * 64, "b" * 64}
+    tables.write_run_ids(store, "run", "attempt", ["b" * 64, "a" * 64, "b" * 64])
+    assert tables.read_run_ids(store, "run", "attempt") == {"a" * 64, "b" * 64}
 
 
 def test_may_be_none(store: ObjectStore) -> None:
-    ids_read.write(store, "run", "attempt", [])
-    assert ids_read.read(store, "run", "attempt") == frozenset()
+    tables.write_run_ids(store, "run", "attempt", [])
+    assert tables.read_run_ids(store, "run", "attempt") == frozenset()
 
 
 def test_lie_beside_the_committed_addresses_of_their_run(local_store: ObjectStore) -> None:
-    ids_read.write(local_store, "run", "attempt", ["a"])
+    tables.write_run_ids(local_store, "run", "attempt", ["a"])
     assert local_store.head("_lakefs/retention/gc/uncommitted/run/committed_df/read-attempt.parquet").size
 
 
 def test_are_those_of_the_attempt(store: ObjectStore) -> None:
-    ids_read.write(store, "run", "first", ["a"])
-    ids_read.write(store, "run", "second", ["b"])
-    assert ids_read.read(store, "run", "second") == {"b"}
-    assert ids_read.read(store, "run", "first") == {"a"}
+    tables.write_run_ids(store, "run", "first", ["a"])
+    tables.write_run_ids(store, "run", "second", ["b"])
+    assert tables.read_run_ids(store, "run", "second") == {"b"}
+    assert tables.read_run_ids(store, "run", "first") == {"a"}
 
 
 def test_that_are_missing_end_the_run(store: ObjectStore) -> None:
-    ids_read.write(store, "run", "first", ["a"])
+    tables.write_run_ids(store, "run", "first", ["a"])
     with pytest.raises(CorruptFile, match="existence"):
-        ids_read.read(store, "run", "second")
+        tables.read_run_ids(store, "run", "second")
 
 
 def test_that_are_not_those_of_a_report_end_the_run(store: ObjectStore) -> None:
-    written = ids_read.write(store, "run", "first", ["a"])
-    assert ids_read.read(store, "run", "first", written) == {"a"}
-    ids_read.write(store, "run", "first", ["b"])
+    written = tables.write_run_ids(store, "run", "first", ["a"])
+    assert tables.read_run_ids(store, "run", "first", written) == {"a"}
+    tables.write_run_ids(store, "run", "first", ["b"])
     with pytest.raises(CorruptFile, match="checksum"):
-        ids_read.read(store, "run", "first", written)
+        tables.read_run_ids(store, "run", "first", written)
 
 
 class TestMany:
@@ -123,7 +123,7 @@ class TestMany:
         assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 6
 
     def test_a_few_in_proportion_are_few(self, local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ids_read, "_SMALL_PART", 2)
+        monkeypatch.setattr(tables, "_SMALL_PART", 2)
         chain = Chain(local_store).clean(MANY[:6]).then(MANY[6:9])
         assert tables.count_ids(local_store, chain.stored[-1].earlier_key) == 6
         chain.then(["a" * 64])
@@ -149,7 +149,7 @@ class TestMany:
             store.put(left.earlier_key, damage)
         else:
             tables.write_ids(store, left.earlier_key, MANY)
-        for asked in (ids_read.read, ids_read.count):
+        for asked in (tables.read_run_ids, tables.count_run_ids):
             with pytest.raises(CorruptFile, match="existence" if damage is None else "checksum"):
                 asked(store, left.run_id, left.attempt, left.sha256)
 
@@ -166,15 +166,15 @@ class TestMany:
 
     def test_of_a_run_that_were_changed_are_not_built_on(self, local_store: ObjectStore) -> None:
         chain = Chain(local_store).clean(MANY[:7])
-        ids_read.write(local_store, "run0", "attempt", MANY)
+        tables.write_run_ids(local_store, "run0", "attempt", MANY)
         with pytest.raises(CorruptFile, match="checksum"):
             chain.then([])
 
     def test_two_earlier_files_are_one_too_many(self, local_store: ObjectStore) -> None:
-        rows = pa.table([["a" * 64, "b" * 64], pa.array([1, 1], pa.int64())], schema=ids_read._OWN_FILE)
+        rows = pa.table([["a" * 64, "b" * 64], pa.array([1, 1], pa.int64())], schema=tables._OWN_FILE)
         local_store.put(StoredIds("run", "attempt").key, tables.encode(rows))
         with pytest.raises(CorruptFile, match="it names 2 earlier files"):
-            ids_read.read(local_store, "run", "attempt")
+            tables.read_run_ids(local_store, "run", "attempt")
 
     def test_of_a_version_that_wrote_one_file_are_read_and_added_to(self, store: ObjectStore) -> None:
         of = StoredIds("run0", "attempt")
@@ -193,8 +193,8 @@ def test_a_chain_of_runs_knows_what_each_of_them_read(
     local_store: ObjectStore, reads: list[set[int]], small: int, part: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ids_read, "_SMALL", small)
-        patched.setattr(ids_read, "_SMALL_PART", part)
+        patched.setattr(tables, "_SMALL", small)
+        patched.setattr(tables, "_SMALL_PART", part)
         known, chain = set[str](), Chain(local_store)
         for number, places in enumerate(reads):
             new = {f"{place:064x}" if place % 5 else f"odd {place}" for place in places}
