@@ -438,8 +438,8 @@ class LaunchSettings(Settings):
     approvers: Literal[1, 2] = Field(
         default=1,
         description="2: the job approve deletes nothing until a second launch of it, with another name in approved_by, "
-        "approves the same dry run. Names are what launches say: who may launch is for a proxy to decide. Only where "
-        "`sweep` is approved.",
+        "approves the same dry run. Names are what a proxy says if dagster.yaml names its header, and otherwise what "
+        "launches say. Only where `sweep` is approved.",
     )
     may_relax: list[str] = Field(
         default_factory=list,

@@ -2,7 +2,7 @@
 
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,17 +68,23 @@ class Run:
 
 @dataclass
 class DagsterDev:
-    """A webserver and a daemon with one code location."""
+    """A webserver and a daemon with one code location.
+
+    Attributes:
+        headers: what a proxy adds to requests.
+    """
 
     url: str
     process: subprocess.Popen[bytes]
     log: Path
     location: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
         """The data that GraphQL answers. Raises AssertionError where it refuses."""
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **self.headers}
+        request = urllib.request.Request(f"{self.url}/graphql", body, headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             content = json.load(answer)
         assert not content.get("errors"), content["errors"]
@@ -183,19 +189,26 @@ class DagsterDev:
         return {**self._repository, "sensorName": name}
 
 
+def commented(section: str) -> str:
+    """A section that dagster.yaml shows as a comment, without the signs of one; empty for none."""
+    lines = re.search(rf"^# {section}:\n(?:# .+\n)+", (PROJECT / "dagster.yaml").read_text(), re.MULTILINE)
+    return re.sub(r"^# ", "", lines[0], flags=re.MULTILINE) if section and lines else ""
+
+
 @contextmanager
 def dagster_dev(
-    home: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    home: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], section: str = ""
 ) -> Iterator[DagsterDev]:
     """Starts it with our dagster.yaml, waits for the code location, and ends it with everything that it started.
 
     Args:
         home: an empty folder for DAGSTER_HOME.
+        section: a section of dagster.yaml that is a comment there, and is not to be one.
         arguments: what says which code to load.
         folder: working folder.
         environment: in addition to our own.
     """
-    shutil.copy(PROJECT / "dagster.yaml", home)
+    (home / "dagster.yaml").write_text((PROJECT / "dagster.yaml").read_text() + commented(section))
     port = free_port()
     command = [sys.executable, "-m", "dagster", "dev", *arguments, "-h", "127.0.0.1", "-p", str(port)]
     log = home / "dagster-dev.log"

@@ -1,4 +1,3 @@
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import yaml
 from dagster._core.instance.config import PoolGranularity
 from dagster._core.storage.compute_log_manager import ComputeIOType
 
+from lakefs_gc_assets_tests.dagster_dev import commented
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
@@ -51,10 +51,7 @@ def test_what_steps_print_can_be_kept_on_s3(
     """The lines that dagster.yaml shows, uncommented."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    text = (PROJECT / "dagster.yaml").read_text()
-    commented = re.search(r"^# compute_logs:\n(?:# .*\n)+", text, re.MULTILINE)
-    assert commented is not None
-    shown = yaml.safe_load(re.sub(r"^# ", "", commented[0], flags=re.MULTILINE))
+    shown = yaml.safe_load(commented("compute_logs"))
     shown["compute_logs"]["config"] |= {
         "bucket": bucket,
         "endpoint_url": s3_server.url,

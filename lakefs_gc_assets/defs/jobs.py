@@ -138,7 +138,10 @@ class ApproveConfig(dg.Config):
         "lakefs/run_id on the page Runs, which is not Dagster's own id."
     )
     approved_by: str = Field(
-        default="", max_length=100, description="Who approves it: the report names you, and that the launch says so."
+        default="",
+        max_length=100,
+        description="Who approves it: the report names you, and that the launch says so. If a proxy names who launched "
+        "this, that counts instead.",
     )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
@@ -262,7 +265,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 )
             relaxed = launching.relaxed_by(config.relax, policy)
             permit = Permit(names.qualified("approve"), relaxed=relaxed)
-            approver = _approver(config.approved_by, policy)
+            approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
             repository = collector.open_for(permit)
             manifest = passes.require_dry_run(repository.store, run_id)
             objects = f"{manifest.rows:,} objects, {size(manifest.object_bytes)}"
@@ -299,17 +302,6 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         + (" Two launches must approve it, with different names in approved_by." if policy.approvers == 2 else "")
     )
     return one_op_job(names, "approve", approving, description)
-
-
-def _approver(name: str, policy: LaunchSettings) -> str:
-    """Who approves, for tags and reports: anybody can launch with any name.
-
-    Raises ConfigurationError for no name where two must approve.
-    """
-    shown = " ".join(name.split())
-    if not shown and policy.approvers == 2:
-        raise ConfigurationError("two must approve (launch.approvers): say who you are in approved_by")
-    return f"{shown}, as the launch says" if shown else "a launch that names nobody"
 
 
 def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:

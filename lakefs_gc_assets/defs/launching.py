@@ -2,7 +2,8 @@
 
 Anybody with access to the UI can launch any job with any tags and any configuration, so neither proves who requested a
 run. The configuration file decides what a run may do, together with a permit. The job open_run, the job approve, a
-schedule or the sensor writes the permit to Dagster's database, into a table that no GraphQL mutation writes.
+schedule or the sensor writes the permit to Dagster's database, into a table that no GraphQL mutation writes. A proxy
+that knows people can name who launched a run: `ProxyRunCoordinator` writes that name into the same table.
 """
 
 import hashlib
@@ -10,11 +11,12 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 import dagster as dg
 from pydantic import Field, ValidationError, create_model
 
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import describe_loosened
 from lakefs_gc_assets.errors import ConfigurationError
@@ -170,6 +172,65 @@ def use_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str,
         instance.daemon_cursor_storage.set_cursor_values({_ticket_key(repository, tags[TICKET_TAG]): ""})
 
 
+class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
+    """Dagster's queue of runs. It records who launched each run, by a header that the proxy before the webserver sets.
+
+    Named in dagster.yaml as `run_coordinator`. The webserver and the daemon need this package.
+    """
+
+    def __init__(self, user_header: str, **queue: Any) -> None:
+        super().__init__(**queue)
+        self._user_header = user_header
+
+    @classmethod
+    def config_type(cls) -> Any:
+        """The settings of Dagster's own queue, and the header."""
+        header = dg.Field(str, description="Header with the name of who is signed in, such as X-Forwarded-User.")
+        return {**cast("Mapping[str, Any]", super().config_type()), "user_header": header}
+
+    @classmethod
+    def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> Self:
+        """The coordinator that dagster.yaml describes."""
+        return cls(inst_data=inst_data, **config_value)
+
+    def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
+        """Records the name in the header of the request, if there is one, and puts the run into the queue."""
+        if user := context.get_request_header(self._user_header):
+            key = _user_key(context.dagster_run.run_id)
+            self._instance.daemon_cursor_storage.set_cursor_values({key: user})
+        return super().submit_run(context)
+
+
+def user_of(instance: dg.DagsterInstance, dagster_run_id: str) -> str | None:
+    """Who launched a Dagster run, as the proxy said; None if no proxy said it."""
+    key = _user_key(dagster_run_id)
+    return instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
+
+
+def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, policy: LaunchSettings) -> str:
+    """Who approves by a launch, and how that is known, for tags and reports.
+
+    Args:
+        name: what the launch says, which anybody can choose. It counts if no proxy names somebody.
+    Raises:
+        ConfigurationError: two must approve and nobody is named, or a name that would read as more than a name.
+    """
+    user = user_of(instance, dagster_run_id)
+    if user is None and policy.approvers == 2 and isinstance(instance.run_coordinator, ProxyRunCoordinator):
+        raise ConfigurationError(
+            "two must approve (launch.approvers), and the proxy named nobody for this launch: launch it through the "
+            "proxy"
+        )
+    shown = " ".join((user or name).split())
+    if ";" in shown or plans.KNOWN_BY in shown.casefold():
+        raise ConfigurationError(f"{shown!r} names no approver: a name has no semicolon and no {plans.KNOWN_BY!r}")
+    if not shown and policy.approvers == 2:
+        raise ConfigurationError("two must approve (launch.approvers): say who you are in approved_by")
+    if not shown:
+        return "a launch that names nobody"
+    return f"{shown}{plans.KNOWN_BY}{'proxy' if user else 'launch'} says"
+
+
 def settle(
     settings: CollectionSettings, policy: LaunchSettings, permit: Permit | None
 ) -> tuple[CollectionSettings, Relaxed]:
@@ -242,6 +303,10 @@ def _run_key(repository: str, run_id: str) -> str:
 
 def _ticket_key(repository: str, ticket: str) -> str:
     return _key("ticket", repository, ticket)
+
+
+def _user_key(dagster_run_id: str) -> str:
+    return _key("user", dagster_run_id)
 
 
 def _key(*parts: str) -> str:

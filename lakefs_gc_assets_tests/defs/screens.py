@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -17,6 +18,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 from dagster._utils.hosted_user_process import recon_job_from_origin
 from dagster_graphql.schema import create_schema
+from starlette.datastructures import Headers
 
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import SystemClock
@@ -28,12 +30,13 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.dagster_dev import commented
 
 REPOSITORY = "sample"
 SECRET_VARIABLE = "TEST_SCREENS_SECRET"
 _LAUNCHED_HERE = {
     "run_launcher": {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"},
-    "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
+    "run_coordinator": yaml.safe_load(commented("run_coordinator"))["run_coordinator"],
 }
 _LAUNCH = """mutation($parameters: ExecutionParams!) { launchPipelineExecution(executionParams: $parameters) {
   __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
@@ -54,9 +57,9 @@ class Screens:
     loaded: Loaded
     context: WorkspaceProcessContext
 
-    def ask(self, query: str, **variables: Any) -> dict[str, Any]:
+    def ask(self, query: str, headers: Mapping[str, str] | None = None, /, **variables: Any) -> dict[str, Any]:
         """The data that GraphQL answers. Raises AssertionError where it refuses."""
-        request = self.context.create_request_context()
+        request = self.context.create_request_context(SimpleNamespace(headers=Headers(headers)))
         answer = asyncio.run(create_schema().execute_async(query, context_value=request, variable_values=variables))
         assert not answer.errors, answer.errors
         assert answer.data is not None
@@ -75,11 +78,13 @@ class Screens:
         tags: Mapping[str, str] | None = None,
         assets: Sequence[str] | None = None,
         checks: Sequence[tuple[str, str]] | None = None,
+        user: str = "",
     ) -> str:
         """Launches a job, or some assets and checks of it, as the UI does; returns the id of the Dagster run.
 
         Args:
             checks: asset and name of each.
+            user: who launches it, as a proxy says in a header; nobody without a proxy.
         """
         selector: dict[str, Any] = {**self.location, "pipelineName": job}
         if assets is not None:
@@ -93,9 +98,11 @@ class Screens:
             "runConfigData": config or {},
             "executionMetadata": metadata,
         }
-        launched = self.ask(_LAUNCH, parameters=parameters)["launchPipelineExecution"]
+        headers = {"X-Forwarded-User": user} if user else {}
+        launched = self.ask(_LAUNCH, headers, parameters=parameters)["launchPipelineExecution"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         run_id: str = launched["run"]["runId"]
+        self.instance.launch_run(run_id, self.context.create_request_context())  # As the daemon does from the queue.
         run = self.instance.get_run_by_id(run_id)
         assert run is not None and run.job_code_origin is not None
         # Not by the launcher: GraphQL is answered within an event loop, and a run has one of its own.

@@ -132,7 +132,7 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
         secrets = {SECRET_VARIABLE: server.secret_access_key, **SECRETS}
         environment = {CONFIGURATION_VARIABLE: str(file), **secrets}
         garbage = len(sample.garbage)
-        with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment) as dev:
+        with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment, "run_coordinator") as dev:
             attacker = Attacker(dev, sample.repository)
             # Blindly: a run of his own choice, as a page of another site can do it, and one that overtakes all others.
             chosen, to_come = layout.issue_run_id(datetime.now(UTC)), "0" * 20
@@ -175,8 +175,15 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             dry = collected_next(dev, before)
             assert len(still_stored(server, sample)) == garbage
             attacker.does(_WIPE, "AssetWipeSuccess", assets=assets)
+            found = {"run_id": run_id_of(dry), "approved_by": "Ada, as the proxy says"}
+            tags = {"lakefs/approved_by": "Ada, as the proxy says", "X-Forwarded-User": "Ada"}
+            lying = dev.launch("approve", {"ops": {"approve_dry_run": {"config": found}}}, tags)
+            assert "names no approver" in refusal(dev, lying)
+            dev.headers = {"X-Forwarded-User": "ada@example.com"}
             assert ended(dev, attacker.approves(run_id_of(dry))).status == "SUCCESS"
-            collected_next(dev, before | {dry.run_id})
+            dev.headers = {}
+            swept = collected_next(dev, before | {dry.run_id})
+            assert swept.tags["lakefs/approved_by"] == "ada@example.com, as the proxy says"
             assert ended(dev, dev.launch("forecast")).status == "SUCCESS"
             told = dev.everything()
         assert still_stored(server, sample) == []

@@ -17,8 +17,11 @@ from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.settings import LaunchSettings
 from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
 
 CHECKS = {
@@ -120,6 +123,25 @@ def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
         assert "resources" not in config, job
         if job == "open_run":
             assert screens.status(screens.launch(job, config)) == "SUCCESS"
+
+
+def test_the_proxy_says_who_launches_and_no_launch_can_say_it(screens: Screens) -> None:
+    instance, policy = screens.instance, LaunchSettings()
+    through = screens.launch("open_run", user=" Ada\tLovelace")
+    forged = {"lakefs/approved_by": "Eve, as the proxy says", "X-Forwarded-User": "Eve", "user": "Eve"}
+    around = screens.launch("open_run", tags=forged)
+
+    assert launching.user_of(instance, around) is None
+    assert launching.approver(instance, through, "Bob", policy) == "Ada Lovelace, as the proxy says"
+    assert launching.approver(instance, around, "Bob", policy) == "Bob, as the launch says"
+    assert launching.approver(instance, around, " ", policy) == "a launch that names nobody"
+    for name in ("Eve, as the proxy says", "Ada, As The Proxy says; Bob", "Ada; Bob"):
+        with pytest.raises(ConfigurationError, match="names no approver"):
+            launching.approver(instance, around, name, policy)
+    two = LaunchSettings(approvers=2)
+    assert launching.approver(instance, through, "", two) == "Ada Lovelace, as the proxy says"
+    with pytest.raises(ConfigurationError, match="the proxy named nobody for this launch"):
+        launching.approver(instance, around, "Bob", two)
 
 
 def test_the_asset_names_the_sensor_that_follows_it(screens: Screens) -> None:

@@ -274,6 +274,8 @@ def _stored(store: ObjectStore, run_id: str) -> Plan | None:
 
 
 APPROVAL_FORMAT_VERSION = 1
+KNOWN_BY = ", as the "
+"""Separates the name of an approver from who says it, such as `Ada, as the launch says`."""
 
 
 @dataclass(frozen=True, slots=True)

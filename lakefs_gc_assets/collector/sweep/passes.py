@@ -269,7 +269,8 @@ def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: 
     if first is None or first.candidates_digest != candidates.digest:
         plans.write_first_approval(store, _approval(candidates, now, approver))
         return None
-    if first.approved_by.casefold() == approver.casefold():
+    names = [by.partition(plans.KNOWN_BY)[0].casefold() for by in (first.approved_by, approver)]
+    if names[0] == names[1]:
         raise CollectionError(
             f"run {run_id} was approved by {first.approved_by} at {first.approved_at:%F %T}Z, and needs a second "
             "approval under another name"

@@ -428,7 +428,7 @@ class TestApprove:
         assert passes.give_first(run.store, candidates, NOW, "Ada") == "Bob"
         assert not passes.approve(run.step, run.candidates)
         with pytest.raises(CollectionError, match=r"was approved by Bob at .* under another name"):
-            passes.give_first(run.store, candidates, NOW, "bob")
+            passes.give_first(run.store, candidates, NOW, "bob, as the proxy says")
         run.store.put(run_folder.first_approval(PLAN.run_id), b"{")
         with pytest.raises(CorruptFile):
             passes.give_first(run.store, candidates, NOW, "Ada")
