@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
-from dagster.components.component_scaffolding import scaffold_component
-from dagster.components.scaffold.scaffold import Scaffolder, ScaffoldRequest, scaffold_with
 from pydantic import BaseModel
 
 from lakefs_gc_assets.collector.repository import SystemClock
@@ -26,10 +24,10 @@ from lakefs_gc_assets.configuration_file import Loaded, all_from, written
 from lakefs_gc_assets.defs.wiring import build_all
 
 
-class _Example(Scaffolder[Any]):
-    def scaffold(self, request: ScaffoldRequest[Any]) -> None:
+class _Example(dg.Scaffolder[Any]):
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Writes example attributes to fill in."""
-        scaffold_component(
+        dg.scaffold_component(
             request,
             {
                 "lakefs": {
@@ -42,7 +40,7 @@ class _Example(Scaffolder[Any]):
         )
 
 
-@scaffold_with(_Example)
+@dg.scaffold_with(_Example)
 class GarbageCollection(dg.Component):
     """Collects the garbage of lakeFS repositories: objects in the store that nothing references any more.
 

@@ -31,7 +31,7 @@ _UNLIMITED = -1
 _MOST_SCENARIOS = 100
 _BARS = 6
 _ROWS = 200
-_NAME = 30
+_NAME = 22
 _SHOWN_AGES = (0, 7, 30, 90, 365)
 
 
@@ -99,7 +99,8 @@ def define(names: Names) -> dg.AssetSpec:
         key=names.asset(NAME),
         description=f"Bytes that other retention rules would free in {names.repository}: exactly those that a run of "
         "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
-        "freed without it. It deletes nothing, takes no lock, and may be made beside a run.",
+        "freed without it. It deletes nothing, takes no lock, and may be made beside a run. `freed_objects` and "
+        "`freed_bytes` are what the rules in force free; the page has all figures in full.",
         group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
     )
@@ -130,7 +131,10 @@ def forecast_job(names: Names) -> dg.JobDefinition:
 
 
 def described(result: Forecast) -> dict[str, Any]:
-    """Metadata of a forecast for the UI: numbers, which are plotted, both tables, and charts of them."""
+    """Metadata of a forecast for the UI: numbers, which are plotted, both tables, and charts of them.
+
+    What the rules in force free has short names, and tables have few columns: the UI cuts what is wider than its page.
+    """
     in_force = result.in_force
     notes = [f"{freed.scenario.name}: {note}" for freed in result.rules for note in freed.scenario.notes]
     return {
@@ -139,8 +143,8 @@ def described(result: Forecast) -> dict[str, Any]:
         "ranges": result.ranges,
         "held_objects": result.stored.objects,
         "held_bytes": result.stored.bytes,
-        "freed_objects_by_rules_in_force": in_force.amount.objects,
-        "freed_bytes_by_rules_in_force": in_force.amount.bytes,
+        "freed_objects": in_force.amount.objects,
+        "freed_bytes": in_force.amount.bytes,
         "freed_by_days": _curve(result),
         "rules": _rules(result),
         "held_alone": _holders(result.holdings),
@@ -177,10 +181,9 @@ def _rules(result: Forecast) -> dg.TableMetadataValue:
     records = [
         {
             "retention": freed.scenario.name,
-            "expired_commits": freed.scenario.commits_expired,
-            "objects_freed": freed.amount.objects,
-            "bytes_freed": freed.amount.bytes,
-            "in_words": size(freed.amount.bytes),
+            "freed": size(freed.amount.bytes),
+            "objects": freed.amount.objects,
+            "commits": freed.scenario.commits_expired,
         }
         for freed in result.rules
     ]
@@ -192,17 +195,13 @@ def _holdings(result: Forecast) -> dg.TableMetadataValue:
     records = []
     for holding in sorted(result.holdings, key=lambda holding: -holding.alone.bytes)[:_ROWS]:
         holder, more = holding.holder, result.more_if_deleted(holding)
+        kind = f"{holder.kind.value} " if holder.kind else ""
         records.append(
             {
-                "kind": "rest" if holder.kind is None else holder.kind.value,
-                "name": holder.name,
-                "objects_held": holding.in_all.objects,
-                "bytes_held": holding.in_all.bytes,
-                "bytes_held_alone": holding.alone.bytes,
-                "bytes_shared": holding.shared.bytes,
-                "bytes_more_if_deleted": "" if more is None else str(more.bytes),
-                "head": f"{holder.head_made_at:%F}" if holder.head_made_at else "",
-                "stale": holder.stale,
+                "name": f"{kind}{_shortened(holder.name)}{' (stale)' if holder.stale else ''}",
+                "alone": size(holding.alone.bytes),
+                "in all": size(holding.in_all.bytes),
+                "if deleted": "" if more is None else f"+ {size(more.bytes)}",
             }
         )
     return _table(records)
@@ -216,11 +215,10 @@ def _folders(result: Forecast) -> dg.TableMetadataValue:
         holders = forecast.portions(result, folder)
         records.append(
             {
-                "folder": folder.folder or "(top level)",
-                "objects_held": folder.stored.objects,
-                "bytes_held": folder.stored.bytes,
-                "held_most_by": holders[0][0].holder.name if holders else "",
-                "bytes_that_it_holds": holders[0][1].in_all.bytes if holders else 0,
+                "folder": _shortened(folder.folder or "(top level)"),
+                "in all": size(folder.stored.bytes),
+                "most": size(holders[0][1].in_all.bytes) if holders else "",
+                "held by": _shortened(holders[0][0].holder.name) if holders else "",
             }
         )
     return _table(records)

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import dagster as dg
-from dagster_shared.error import SerializableErrorInfo
 
 from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.frame.frames import STEPS
@@ -26,6 +25,9 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed, one_line
 from lakefs_gc_assets.settings import LaunchSettings
+
+if TYPE_CHECKING:
+    from dagster_shared.error import SerializableErrorInfo
 
 
 class Watch(Protocol):
@@ -244,7 +246,7 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
     return None if result.success else RunFailed(f"run {run_id} failed")
 
 
-def _was_interrupted(error: SerializableErrorInfo | None) -> bool:
+def _was_interrupted(error: "SerializableErrorInfo | None") -> bool:
     """True if an error is an interrupt, or happened while an interrupted step was ending."""
     if error is None:
         return False

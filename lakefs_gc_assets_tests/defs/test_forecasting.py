@@ -52,18 +52,20 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         event = home.get_latest_materialization_event(dg.AssetKey("retention_forecast"))
         assert event is not None and event.asset_materialization is not None
         shown = event.asset_materialization.metadata
-        rules = {record.data["retention"]: record.data["bytes_freed"] for record in _records(shown["rules"])}
-        assert rules == {"rules in force": 0, "0 days": 8, "10 days": 3, "unlimited": 0, "short": 8}
-        assert (shown["held_objects"].value, shown["freed_bytes_by_rules_in_force"].value) == (3, 0)
+        rules = {record.data["retention"]: record.data["freed"] for record in _records(shown["rules"])}
+        assert rules == {
+            "rules in force": "0 B",
+            "0 days": "8 B",
+            "10 days": "3 B",
+            "unlimited": "0 B",
+            "short": "8 B",
+        }
+        assert (shown["held_objects"].value, shown["freed_bytes"].value) == (3, 0)
         (holder, _) = _records(shown["branches_and_tags"])
-        assert (holder.data["name"], holder.data["bytes_held_alone"]) == ("main", 14)
+        assert (holder.data["name"], holder.data["alone"]) == ("branch main", "14 B")
 
         (folder,) = _records(shown["folders"])
-        assert (folder.data["folder"], folder.data["bytes_held"], folder.data["held_most_by"]) == (
-            "(top level)",
-            14,
-            "main",
-        )
+        assert (folder.data["folder"], folder.data["in all"], folder.data["held by"]) == ("(top level)", "14 B", "main")
         page = shown["page"]
         assert isinstance(page, dg.MarkdownMetadataValue)
         place = (page.md_str or "").replace("`  \n`", "").strip("`")
@@ -98,6 +100,12 @@ def test_pictures_are_shown_where_they_stand() -> None:
         assert len(lengths) == 6 and words[0].startswith(first)
         assert len(picture.md_str or "") < SHOWN_AT_ONCE
     assert len(_records(shown["branches_and_tags"])) < len(holdings)
+    # Wider tables are cut in a window of 1,440 pixels; so is all beside a long key.
+    for name in ("rules", "branches_and_tags"):
+        assert all(len(record.data) == 4 for record in _records(shown[name]))
+    assert max(map(len, shown)) <= 17
+    for record in _records(shown["branches_and_tags"]):
+        assert len(str(record.data["name"])) <= 30
 
 
 def _records(table: object) -> list[dg.TableRecord]:
