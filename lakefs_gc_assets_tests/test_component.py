@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.component import GarbageCollection
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs.partitions import RunPartitions
+from lakefs_gc_assets.defs.partitions import RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets.embedded.sample import make_sample_repository
@@ -183,17 +183,17 @@ def test_a_fresh_project_collects(tmp_path: Path) -> None:
         execute = [sys.executable, "-m", "dagster", "job", "execute", "-m", "ours.definitions", "-j"]
         run([*execute, "open_run_second"], project, environment)
         with dg.DagsterInstance.from_config(str(home)) as instance:
-            (run_id,) = instance.get_dynamic_partitions("gc_runs_second")
+            (key,) = instance.get_dynamic_partitions("gc_runs_second")
             windows = instance.get_dynamic_partitions("gc_slice_windows_second")
             assert instance.get_dynamic_partitions("gc_runs_first") == []
-        tags = RunPartitions("second").tags(run_id, windows, "clean")
+        tags = RunPartitions("second").tags(key, windows, "clean")
         run([*execute, "collect_second", "--tags", json.dumps(tags)], project, environment)
 
         store = {
             name: Collector.from_loaded(Loaded(configuration(server, name), {}), SystemClock()).open().store
             for name in ("first", "second")
         }
-        found = report.read(store["second"], run_id)
+        found = report.read(store["second"], run_id_in(key) or "")
         assert found is not None
         assert (found.success, found.dry_run, found.counts["deleted"] > 0) == (True, False, True)
         assert list(run_folder.newest_runs(store["first"])) == []

@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.outcomes import RunStatistics, meanings
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, loaded_from
 from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.partitions import key_of
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.settings import EMRServerlessSettings
 from lakefs_gc_assets_tests.graph_runs import Replaying, failures, replaying
@@ -63,7 +64,7 @@ def test_runs_on_postgresql_as_the_manifest_sets_it_up(
             for name in STEPS:
                 event = instance.get_latest_materialization_event(dg.AssetKey(name))
                 assert event is not None and event.run_id == result.run_id
-            assert opened.run_id in instance.get_dynamic_partitions("gc_runs_" + runs.repository.facts.id)
+            assert key_of(opened.run_id) in instance.get_dynamic_partitions("gc_runs_" + runs.repository.facts.id)
         statements = re.findall(r"^#     (.*;)$", (FOLDER / "kubernetes.yaml").read_text(), re.MULTILINE)
         assert PROGRAMS is not None and len(statements) == 3
         psql = [str(PROGRAMS / "psql"), "-h", "127.0.0.1", "-p", str(port), "-U", USER, "-d", DATABASE, "-c"]

@@ -9,7 +9,7 @@ from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import removing_config
-from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.partitions import Names, key_of
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.settings import AutomationSettings
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
@@ -46,7 +46,9 @@ def test_the_next_optimized_run_builds_on_what_was_kept(runs: GraphRuns) -> None
     assert ended.success
     store = runs.repository.store
     assert [run.run_id for run in expiring.past_runs(expiring.folders(store)) if run.frames] == [dry, swept]
-    assert list(runs.instance.get_dynamic_partitions(f"gc_runs_{runs.server.repository}")) == [swept, dry]
+    assert list(runs.instance.get_dynamic_partitions(f"gc_runs_{runs.server.repository}")) == [
+        *map(key_of, (swept, dry))
+    ]
     assert runs.report(old_dry).counts["candidates"] == len(runs.addresses(old_dry, "deleted_report"))
     assert set(receipts.read(store, swept).column("address").to_pylist()) == unreferenced
     following = runs.report(collected(runs, sweep=True, flow=Flow.OPTIMIZED))

@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import LaunchSettings
@@ -210,7 +210,7 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
     assert {name: shown["numFailed"] for name, shown in found.items()} == dict.fromkeys(CHECKS, 0)
     assert all(shown["numMaterialized"] == shown["numPartitions"] for shown in found.values())
     run_ids = screens.instance.get_dynamic_partitions("gc_runs_sample")
-    assert run_ids == [dry.run_id, swept.run_id]
+    assert run_ids == [key_of(dry.run_id), key_of(swept.run_id)]
 
     one, two, three = history(screens)
     assert [each["dagster_run"] for each in (one, two, three)] == [refused, first, second]
