@@ -72,7 +72,8 @@ def main() -> None:
     loaded = load(asked.configuration)
     spark: SparkSettings = loaded.configuration.spark
     loaded = _counting(loaded, in_session_of_spark(spark) if asked.engine else spark)
-    spark_session.start(loaded.configuration.spark)
+    if asked.flow != "optimized":
+        spark_session.start(loaded.configuration.spark)
     moved = asked.now - datetime.now(UTC) if asked.now else timedelta()
     from lakefs_gc_assets.cli.run import collect
     from lakefs_gc_assets.collector.records.plan import Flow

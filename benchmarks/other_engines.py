@@ -180,7 +180,7 @@ class PlainSparkEngine(SparkEngine):
     def __init__(self, spark: SparkSession, tasks: int, way: Way) -> None:
         super().__init__(spark, tasks)
         self._way = way
-        spark.conf.set("spark.sql.optimizer.excludedRules", _READS_TWICE)
+        self.spark.conf.set("spark.sql.optimizer.excludedRules", _READS_TWICE)
 
     def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> Rows:
         """Rows that tasks read, as the way says."""

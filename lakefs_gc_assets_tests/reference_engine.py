@@ -52,6 +52,7 @@ class ReferenceEngine:
 
     tasks = 2
     tasks_at_once = 1
+    ran_on = "this process"
 
     def table(self, table: pa.Table) -> Rows:
         return Rows(table.schema, lambda: [table.to_pylist()])

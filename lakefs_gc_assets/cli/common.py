@@ -234,17 +234,24 @@ def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)
 @CONFIG
 @REPOSITORY
+@click.option("--flow", default="")
 def _configured() -> None:
     """Options that are read before the command is imported."""
 
 
 def start_as_configured(arguments: Sequence[str]) -> None:
-    """Starts the session of the configuration. If there is no configuration, the command itself fails."""
+    """Starts the session of the configuration. If there is no configuration, the command itself fails.
+
+    An optimized run often finds nothing to list or read: then it needs no session, and starts one when it does.
+    """
     if _HELP.intersection(arguments):
         return
     options = _configured.make_context(None, list(arguments), resilient_parsing=True).params
+    flow = options.pop("flow")
     with suppress(CollectionError):
-        spark_session.start(loaded_configuration(**options).configuration.spark)
+        settings = loaded_configuration(**options).configuration.spark
+        if flow != "optimized" or not spark_session.can_wait(settings):
+            spark_session.start(settings)
 
 
 def start_unless_dry(arguments: Sequence[str]) -> None:

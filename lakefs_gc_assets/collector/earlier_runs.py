@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine.port import Engine, R, nullable
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
 from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame import manifest as manifests
@@ -414,11 +414,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
         else:
             reported += files
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
-    in_files = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
-    rows = engine.union(
-        engine.read(in_files, partial(_read_reported, opener), nullable(RECEIPTS)),
-        receipts.rows(engine, opener, keys, _exclude),
-    )
+    rows = engine.union(_reported(engine, opener, reported), receipts.rows(engine, opener, keys, _exclude))
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
     if any_restored:
         restored = engine.where_among(rows, "outcome", (Outcome.RESTORED.value,))
@@ -427,6 +423,15 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
         moment = pa.scalar(since, RECEIPTS.field("decided_at").type)
         deleted = engine.where(deleted, lambda batch: pc.greater_equal(batch.column("decided_at"), moment))
     return engine.select(deleted, *DELETIONS.names)
+
+
+def _reported(engine: Engine[R], opener: OpensStore, reported: Sequence[FrameFile]) -> R:
+    """The rows (RECEIPTS) of files that say what sweeps deleted, which tasks read where there are many."""
+    read, schema = partial(_read_reported, opener), nullable(RECEIPTS)
+    if sum(file.rows for file in reported) <= LOCAL_ROWS:
+        return engine.table(pa.Table.from_batches(read(reported), schema))
+    groups = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
+    return engine.read(groups, read, schema)
 
 
 def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:

@@ -125,7 +125,7 @@ class Step(Generic[R]):
             seconds, waits = span.worked_seconds, span.waited_seconds
             rate = f", {completed.count / seconds:,.0f} a second" if completed.count and seconds >= 1 else ""
             waited = f", and {waits:.1f} s of waiting" if waits else ""
-            self.log(f"{completed.count:,} rows in {seconds:.1f} s{rate}{waited}")
+            self.log(f"{completed.count:,} rows in {seconds:.1f} s{rate}{waited}, by {self.engine.ran_on}")
         return completed
 
     def _of_files(

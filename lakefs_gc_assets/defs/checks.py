@@ -105,8 +105,10 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
     frame itself only if there are such rows, or if the schema has a rule that is not counted here.
     """
     schema = model.to_schema()
-    # No environment variable may turn validation off.
-    with config_context(validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA):
+    # No environment variable may turn validation off, or let pandera cache a frame that has no rows.
+    with config_context(
+        validation_enabled=True, validation_depth=ValidationDepth.SCHEMA_AND_DATA, cache_dataframe=False
+    ):
         misshapen = _errors(_names_and_types(schema), columns_of(rows))
         broken = {} if misshapen else broken_rules(engine, rows, schema)
         if not misshapen and not broken and all(rule.name in _BREAKS for _, rule in _value_rules(schema)):

@@ -161,13 +161,23 @@ class Collector:
     def engine(self, settings: CollectionSettings | None = None) -> SparkEngine:
         """The engine of runs: four tasks per core unless settings say otherwise.
 
+        A local session is started when the first task is needed.
+
         Args:
             settings: settings of the run; by default as configured.
         """
-        spark = session(self.spark)
-        partitions = (settings or self.configuration.collection).address_partitions
-        if partitions:
-            spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        spark_settings, partitions = self.spark, (settings or self.configuration.collection).address_partitions
+
+        def make() -> SparkSession:
+            spark = session(spark_settings)
+            if partitions:
+                spark.conf.set("spark.sql.shuffle.partitions", partitions)
+            return spark
+
+        if spark_session.can_wait(spark_settings):
+            parallelism = spark_session.local_parallelism(spark_settings)
+            return SparkEngine(make, spark_session.TASKS_PER_CORE * parallelism)
+        spark = make()
         return SparkEngine(spark, spark_session.TASKS_PER_CORE * spark_session.parallelism(spark))
 
 

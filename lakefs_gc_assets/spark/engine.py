@@ -30,8 +30,7 @@ from lakefs_gc_assets.collector.engine.port import (
 )
 from lakefs_gc_assets.collector.frame.frames import microseconds
 from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
-from lakefs_gc_assets.spark import blocks, tasks
-from lakefs_gc_assets.spark.session import TASKS_PER_CORE
+from lakefs_gc_assets.spark import blocks, session, tasks
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
 
 # What a row is found by beside its content: that it is there, and that its content is not known.
@@ -113,11 +112,15 @@ class SparkEngine:
     driver holds stays there: no task begins for a few rows, and what they are compared with is not moved.
     """
 
-    def __init__(self, spark: SparkSession, tasks: int) -> None:
-        self.spark, self._tasks = spark, tasks
-        # A session may be taken as it is: what one frame hands over must be of the type that all others have.
-        for name, value in _TYPES_OF_ROWS.items():
-            spark.conf.set(name, value)
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession], tasks: int) -> None:
+        """Takes a session, or a function that makes one when the first task is needed."""
+        self.spark = _prepared(spark) if not callable(spark) else session.on_demand(lambda: _prepared(spark()))
+        self._tasks = tasks
+
+    @property
+    def ran_on(self) -> str:
+        """Spark, or this process where no session was needed so far."""
+        return "Spark" if session.is_used(self.spark) else HERE.ran_on
 
     @property
     def tasks(self) -> int:
@@ -127,7 +130,7 @@ class SparkEngine:
     @property
     def tasks_at_once(self) -> int:
         """Number of tasks that run at the same time: there are several times as many tasks as cores."""
-        return max(1, self._tasks // TASKS_PER_CORE)
+        return max(1, self._tasks // session.TASKS_PER_CORE)
 
     def table(self, table: pa.Table) -> Rows:
         """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
@@ -348,6 +351,13 @@ class SparkEngine:
             return operation(rows.rows, HERE.table(matching), count=matching.num_rows).tasks()
 
         return DriverRows(self.spark, ArrowRows(rows.rows.schema, made))
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    """The session, with the properties by which all frames hand over rows of the same types: it may be anybody's."""
+    for name, value in _TYPES_OF_ROWS.items():
+        spark.conf.set(name, value)
+    return spark
 
 
 def _is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:

@@ -13,11 +13,11 @@ import socketserver
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError
@@ -93,6 +93,8 @@ _CONNECT = ("SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE")
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
 """Bytes of the longest address of a Unix socket on macOS; Linux allows four more."""
+_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""File in which Linux tells a container its share of the processors: microseconds in a period, or `max`."""
 _starting: list[threading.Thread] = []
 
 
@@ -203,9 +205,61 @@ def wait_for_start() -> None:
         thread.join()
 
 
+class _OnDemand:
+    """Stands for a session, which is started when something of it is first used, in whichever thread."""
+
+    def __init__(self, make: "Callable[[], SparkSession]") -> None:
+        self._lock, self._make = threading.Lock(), make
+        self._session: SparkSession | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if self._session is None:
+                self._session = self._make()
+        return getattr(self._session, name)
+
+
+def on_demand(make: "Callable[[], SparkSession]") -> "SparkSession":
+    """A session that is made when something of it is first used: a JVM takes three seconds and 0.5 GB."""
+    return cast("SparkSession", _OnDemand(make))
+
+
+def is_used(spark: "SparkSession") -> bool:
+    """True unless it is a session on demand of which nothing was used yet."""
+    return not isinstance(spark, _OnDemand) or spark._session is not None
+
+
+def can_wait(settings: SparkSettings) -> bool:
+    """True if the session may be started as late as by the first task: on a master in this process.
+
+    On a cluster all runs have a session. Raises ConfigurationError as `properties`, but looks for no Java.
+    """
+    if settings.remote or not settings.master.startswith("local"):
+        return False
+    _check(settings)
+    _from_environment(settings)
+    return not settings.master.startswith("local-cluster")
+
+
+def local_parallelism(settings: SparkSettings) -> int:
+    """Tasks that run at the same time on a local master, also before it is started."""
+    parallelism = settings.config.get("spark.default.parallelism", "")
+    return int(parallelism) if parallelism.isdigit() else _local_cores(settings.master)
+
+
 def _local_cores(master: str) -> int:
     named = _LOCAL_CORES.match(master)
-    return int(named[1]) if named else 1 if master == "local" else os.cpu_count() or 1
+    return int(named[1]) if named else 1 if master == "local" else _available_cores()
+
+
+def _available_cores() -> int:
+    """Cores that this process may use, as Java counts them: a container may have fewer than its machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CPU_LIMIT.read_text().split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
 
 
 def session(settings: SparkSettings) -> Any:

@@ -266,12 +266,30 @@ def dataframe_of(rows: Rows) -> DataFrame:
     return mapped.source.mapInArrow(mapped.change, mapped.schema)
 
 
-def columns_of(rows: Rows) -> DataFrame:
-    """A DataFrame with the columns of the rows, for questions about names and types; what the driver holds stays there.
+class _Columns(DataFrame):
+    """A DataFrame of a schema alone. It belongs to no session, and can only be asked for names and types."""
 
-    Spark would make an object of each row, several times as large as it is here.
-    """
-    return of_table(rows.spark, rows.rows.schema.empty_table()) if isinstance(rows, DriverRows) else dataframe_of(rows)
+    def __new__(cls, schema: StructType) -> "_Columns":
+        return object.__new__(cls)
+
+    def __init__(self, schema: StructType) -> None:
+        self._columns = schema
+
+    @property
+    def schema(self) -> StructType:
+        return self._columns
+
+    @property
+    def columns(self) -> list[str]:
+        return self._columns.names
+
+    def head(self, n: int | None = None) -> None:  # type: ignore[override]
+        """No row."""
+
+
+def columns_of(rows: Rows) -> DataFrame:
+    """A DataFrame with the columns of the rows, for questions about names and types: no session is started for them."""
+    return _Columns(schema_of(rows))
 
 
 def union(frames: Sequence[Rows]) -> Rows:

@@ -198,7 +198,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SparkSettin
     ("arguments", "master"),
     [
         ([], "local[2]"),
-        (["--flow", "optimized", "--sweep"], "local[2]"),
+        (["--flow", "unified", "--sweep"], "local[2]"),
         (["--sweep", "--config", "other.yaml"], "local[3]"),
         (["--config=other.yaml", "--flow", "clean"], "local[3]"),
     ],
@@ -209,6 +209,17 @@ def test_spark_starts_as_the_configuration_says(
     common.start_as_configured(arguments)
 
     assert [settings.master for settings in started] == [master]
+
+
+def test_an_optimized_run_starts_a_cluster_s_session_and_leaves_a_local_one_to_its_first_task(
+    started: list[SparkSettings],
+) -> None:
+    common.start_as_configured(["--flow=optimized", "--sweep"])
+    assert started == []
+
+    Path("lakefs-gc.yaml").write_text(yaml.safe_dump({"repository": "a", "spark": {"remote": "sc://spark:15002"}}))
+    common.start_as_configured(["--flow", "optimized"])
+    assert [settings.remote for settings in started] == ["sc://spark:15002"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--config", "nowhere.yaml"]])

@@ -227,7 +227,7 @@ def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: Plai
 
     for name in STEPS:
         rows = runs.frame(opened.run_id, name).count
-        assert any(line.endswith(f"{rows:,} rows in 0.0 s") for line in runs.lines), runs.lines
+        assert any(line.endswith(f"{rows:,} rows in 0.0 s, by this process") for line in runs.lines), runs.lines
 
 
 def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: PlainRuns) -> None:

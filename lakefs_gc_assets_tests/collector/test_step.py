@@ -70,7 +70,7 @@ class TestFrames:
         assert keys == sorted(keys) and stored.manifest.inputs == {}
         assert all(key.startswith(run_folder.frame(step.plan.run_id, "store_df")) for key in keys)
         assert step.stored(STORE_DF).manifest == stored.manifest
-        assert process.lines == ["2 rows in 60.0 s, 0 a second"]
+        assert process.lines == ["2 rows in 60.0 s, 0 a second, by this process"]
         live_rows = step.engine.select(self.rows("x"), *LIVE.names)
         made = step.write_distinct(UNCOMMITTED_DF, [live_rows, live_rows], 2)
         later = step.complete(UNCOMMITTED_DF, UNCOMMITTED_FIGURES, made, (stored,), began + MINUTE)
@@ -84,7 +84,7 @@ class TestFrames:
         cast(HandClock, process.repository.clock).sleep(60)
         stored = step.complete(STORE_DF, LISTED_FIGURES, step.write(STORE_DF, self.rows("a", "b")))
         assert stored.manifest.span.waited_seconds == 59.0
-        assert process.lines == ["2 rows in 1.0 s, 2 a second, and 59.0 s of waiting"]
+        assert process.lines == ["2 rows in 1.0 s, 2 a second, and 59.0 s of waiting, by this process"]
         found = step.engine.collect(step.stored(STORE_DF).rows(step.engine, "address"))
         assert found.column("address").to_pylist() == ["data/a", "data/b"]
 

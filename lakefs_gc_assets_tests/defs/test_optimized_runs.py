@@ -7,6 +7,7 @@ import pytest
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
+from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.spark import engine
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
@@ -51,6 +52,21 @@ def test_frames_that_only_tasks_read_are_compared_alike(runs: GraphRuns, monkeyp
     assert checkpoint_of(again).sealed_objects == checkpoint_of(clean).sealed_objects
     assert checkpoint_of(again).pending == checkpoint_of(clean).pending - 1
     assert runs.server.deleted == {stubborn, *others}
+
+
+@pytest.mark.slow
+def test_a_run_with_nothing_to_list_or_read_asks_for_no_session(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected(runs)
+    assert any(line.startswith("  store_df: ") and line.endswith(", by Spark") for line in runs.lines)
+    runs.lines.clear()
+    monkeypatch.setattr(resources, "session", lambda settings: 1 / 0)
+
+    again = collected(runs)
+
+    assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
+    assert [line.rpartition(", by ")[2] for line in runs.lines if " rows in " in line] == ["this process"] * 5
 
 
 @pytest.mark.slow

@@ -40,7 +40,8 @@ def test_workers_run_in_this_python(spark: SparkSession) -> None:
 
 def test_tasks_follow_the_cores(spark: SparkSession) -> None:
     assert parallelism(spark) == 2
-    assert Collector(Configuration(repository="a"), SystemClock()).engine().tasks == 8
+    settings = SparkSettings(master="local[2]")
+    assert Collector(Configuration(repository="a", spark=settings), SystemClock()).engine().tasks == 8
 
 
 def test_settings_of_the_file_come_last(monkeypatch: pytest.MonkeyPatch) -> None:

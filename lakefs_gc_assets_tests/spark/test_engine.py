@@ -32,7 +32,7 @@ class TestSparkEngine(EngineContract[Rows]):
 
     @pytest.fixture
     def engine(self, spark: SparkSession) -> Engine[Rows]:
-        return SparkEngine(spark, 2)
+        return SparkEngine(lambda: spark, 2)
 
 
 class TestSparkEngineOfManyRows(TestSparkEngine):
@@ -53,6 +53,26 @@ def all_with_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def engine(spark: SparkSession) -> SparkEngine:
     return SparkEngine(spark, 2)
+
+
+def test_only_a_task_makes_a_session(spark: SparkSession) -> None:
+    made = []
+
+    def make() -> SparkSession:
+        made.append(spark)
+        return spark
+
+    engine = SparkEngine(make, 2)
+    rows = engine.union(engine.table(living("data/a", "data/b")), engine.read([], pa.Table.to_batches, LIVE))
+    with engine.cached(engine.spread(engine.hold(engine.distinct(rows), 2)), 2) as few:
+        left = engine.without(few, engine.table(living("data/b")), count=3)
+        assert engine.collect(left).column("address").to_pylist() == ["data/a"]
+        assert engine.count_by_sets(rows, left, count=3) == {1: 1, 3: 1}
+    assert tasks.columns_of(rows).columns == LIVE.names
+    assert (made, engine.ran_on) == ([], "this process")
+
+    assert engine.count(engine.read([[living("data/a")]], pa.Table.to_batches, LIVE)) == 1
+    assert (made, engine.ran_on) == ([spark], "Spark")
 
 
 def listing(*addresses: str) -> pa.Table:

@@ -6,13 +6,16 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import accumulators
 
 from lakefs_gc_assets.configuration_file import loaded_from
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, SparkNotStarted
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets_tests import process_tree
@@ -115,6 +118,98 @@ def test_a_start_that_fails_is_left_to_who_needs_the_session(monkeypatch: pytest
 
     spark_session.start(SparkSettings())
     spark_session.wait_for_start()
+
+
+def test_a_session_on_demand_is_made_once_by_whoever_uses_it_first() -> None:
+    together, made = threading.Barrier(8), []
+
+    class Session:
+        version = "4.3.0"
+
+    def make() -> Any:
+        made.append(threading.current_thread().name)
+        time.sleep(0.05)
+        return Session()
+
+    spark = spark_session.on_demand(make)
+    assert not spark_session.is_used(spark)
+
+    def use(number: int) -> str:
+        together.wait(60)
+        return spark.version
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(use, range(8))) == {"4.3.0"}
+    assert len(made) == 1 and spark_session.is_used(spark)
+
+
+def test_a_session_on_demand_that_cannot_be_made_is_tried_again_by_the_next_who_needs_it() -> None:
+    answers = iter([SparkNotStarted("no memory"), SimpleNamespace(version="4.3.0")])
+
+    def make() -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    spark = spark_session.on_demand(make)
+    with pytest.raises(SparkNotStarted, match="no memory"):
+        print(spark.version)
+    assert not spark_session.is_used(spark)
+    assert spark.version == "4.3.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        (SparkSettings(), True),
+        (SparkSettings(master="local[4]"), True),
+        (SparkSettings(master="local-cluster[1,1,1024]"), False),
+        (SparkSettings(master="spark://host:7077"), False),
+        (SparkSettings(master=""), False),
+        (SparkSettings(remote="sc://spark:15002"), False),
+    ],
+)
+def test_only_a_local_session_can_wait_for_the_first_task(settings: SparkSettings, waits: bool) -> None:
+    assert spark_session.can_wait(settings) is waits
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (SparkSettings(master="local[many]"), "spark.master"),
+        (SparkSettings(driver_memory="much"), "spark.driver_memory"),
+        (SparkSettings(config_from_environment={"spark.hadoop.x": "NOWHERE_SET"}), "NOWHERE_SET"),
+    ],
+)
+def test_settings_are_looked_at_before_a_session_is_needed(
+    settings: SparkSettings, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_session, "ensure_java", lambda: 1 / 0)
+
+    with pytest.raises(ConfigurationError, match=named):
+        spark_session.can_wait(settings)
+
+
+def test_the_number_of_tasks_is_known_before_a_local_session_is_started() -> None:
+    assert spark_session.local_parallelism(SparkSettings(master="local")) == 1
+    assert spark_session.local_parallelism(SparkSettings(master="local[3, 2]")) == 3
+    assert spark_session.local_parallelism(SparkSettings(config={"spark.default.parallelism": "7"})) == 7
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [(None, 8), ("max 100000\n", 8), ("250000 100000", 3), ("10000 100000", 1), ("9999999 100000", 8)],
+)
+def test_a_container_has_as_many_cores_as_it_may_use(
+    limit: str | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(spark_session, "_CPU_LIMIT", tmp_path / "cpu.max")
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(limit)
+
+    assert spark_session.local_parallelism(SparkSettings(master="local[*]")) == cores
 
 
 @pytest.mark.parametrize("speculation", ["true", "True", "false", None])

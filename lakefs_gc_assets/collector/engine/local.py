@@ -69,6 +69,11 @@ class LocalEngine:
         """One: tasks run one after the other."""
         return 1
 
+    @property
+    def ran_on(self) -> str:
+        """This process."""
+        return "this process"
+
     def table(self, table: pa.Table) -> ArrowRows:
         """Rows of one task."""
         schema, batches = nullable(table.schema), table.to_batches()

@@ -71,6 +71,11 @@ class Engine(Protocol[R]):
         """Number of tasks that run at the same time."""
         ...
 
+    @property
+    def ran_on(self) -> str:
+        """What has done the work so far, for the log: Spark or this process."""
+        ...
+
     def table(self, table: pa.Table) -> R:
         """Rows that this process holds already."""
         ...
