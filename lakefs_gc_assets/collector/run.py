@@ -43,7 +43,7 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.live import other_repositories, references
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, prepare_uncommitted
+from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
@@ -156,9 +156,12 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     Whether the data is complete is checked by samples, see `live.uncommitted.prepare_checked`.
     """
     step.require_attempt(listed)
+    # What is staged again unchanged is left out as long as the head has it. Where the branch is set back before refs
+    # are dumped, nothing else shows it, and a commit may seal it unseen before the recheck looks.
+    shown = heads_shown(step)
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"))
     own = data.prepared[0]
-    figures = UncommittedFigures(own.server_run_ids, own.pages, own.files)
+    figures = UncommittedFigures(own.server_run_ids, own.pages, own.files, tuple(shown))
     written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
     return step.complete(UNCOMMITTED_DF, figures, written, (listed,), data.started_at)
 
@@ -179,7 +182,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     before = open_base_checkpoint(step)
     ids_read_before = before.read_ids if before else IdSet()
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
-    committed = ask_committed(step, uncommitted.manifest.span.ended_at, ids_read_before, at_once=not step.plan.sweep)
+    prepared_until, shown = uncommitted.manifest.span.ended_at, uncommitted.figures.heads_before
+    committed = ask_committed(step, prepared_until, ids_read_before, shown, at_once=not step.plan.sweep)
     step.waited += committed.waited
     require_source_of_base_run(committed, before)
     step.log(f"{committed.own.commits:,} commits, {committed.ranges:,} ranges to read, by the {committed.source}")

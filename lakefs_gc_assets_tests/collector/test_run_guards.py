@@ -672,6 +672,25 @@ class TestRetention:
             assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
             assert set(ask.call_args.args[3]) == heads
 
+    def test_a_head_that_is_gone_before_refs_are_dumped_stays(self) -> None:
+        """An object of it may be staged unchanged, and sealed by a commit before the recheck looks."""
+        with world_of("unified") as scene:
+            dry(scene, asked=UNIFIED)
+            repository, candidates = scene.world.repository, {*marked(scene)}
+            commit_id, address = min(
+                (commit_id, entry.address)
+                for commit_id, record in repository.commits.items()
+                for entry in record.entries.values()
+                if entry.address in candidates
+            )
+            repository.new_branch("zeta", commit_id)
+            scene.world.oracle.look()
+            with noting(uncommitted, "note_preparations", lambda: repository.branches.pop("zeta", None)):
+                dry(scene, asked=UNIFIED)
+            again = {*marked(scene)}
+            assert again < candidates
+            assert address not in again
+
     def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:
         """An object of it is staged again after uncommitted data was prepared, and before the branch goes."""
         with world_of("unified") as scene:

@@ -312,6 +312,10 @@ TESTED_BUGS: dict[str, TestedBug] = {
         replaced((recheck, "heads_shown", lambda step: [])),
         _RETENTION.test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data,
     ),
+    "heads shown before the mark forgotten": TestedBug(
+        replaced((run, "heads_shown", lambda step: [])),
+        _RETENTION.test_a_head_that_is_gone_before_refs_are_dumped_stays,
+    ),
     "recheck: heads shown after uncommitted data": TestedBug(
         Bug(partial(_heads_shown_late, recheck)),
         _RETENTION.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,

@@ -2,7 +2,8 @@
 
 Commits that stay are those that the world's log of heads says, at the very second from which the run counts ages, of
 the branches and commits in the dump that it was given, with tagged ones and the server's own list. Their dates are the
-latest that the run was told: by commits, by the files of their metaranges, by their parents. Objects that only
+latest that the run was told: by commits, by the files of their metaranges, by their parents. A commit that was a head
+when uncommitted data was asked for may stay as well. Objects that only
 other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
+from lakefs_gc_assets_tests.simulation.clocks import DAY
 from lakefs_gc_assets_tests.simulation.counting import Span, keeps_tag, kept_as_told
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of
@@ -40,11 +42,12 @@ class RetentionExactness:
             for kept_by in ("definition", "server")
         }
         self.compared += 1
+        shown = self._metaranges(self._heads_since(plan)) - live
         for what, ours, theirs in (
             ("keep by the definition alone", frozenset(claimed - listed), alone["definition"]),
             ("keep by the server's list alone", frozenset(listed - claimed), alone["server"]),
-            ("keep", live, frozenset(found.live.metarange_ids)),
-            ("let go", expired, frozenset(found.expired_metaranges)),
+            ("keep", live, frozenset(found.live.metarange_ids) - shown),
+            ("let go", expired - shown, frozenset(found.expired_metaranges) - shown),
         ):
             if ours != theirs:
                 lacks, more = len(ours - theirs), len(theirs - ours)
@@ -53,6 +56,11 @@ class RetentionExactness:
                 )
         if len(defined) != found.counts["commits_active"]:
             raise Violation(f"run {plan.run_id} keeps {found.counts['commits_active']} commits, and not {len(defined)}")
+
+    def _heads_since(self, plan: Plan) -> set[str]:
+        """Commits that were heads since the run began, which it may have been shown before refs were dumped."""
+        began = plan.started_at.timestamp() - DAY
+        return {commit for commit, until in self.oracle.head_until.items() if until >= began}
 
     def universe(self, plan: Plan, told: Told, addresses: Collection[str]) -> None:
         """A run that lists nothing says what may go."""

@@ -65,6 +65,7 @@ class RetentionOracle(Oracle):
         restaged: when an object that a commit held was staged as well.
         expired: how many deleted objects commits had held.
         too_late: deleted ones that were revived after the last recheck.
+        head_until: until when each commit was seen to be the head of a branch.
         beyond: by how many bytes commits name sizes too large, which runs go by that list nothing.
     """
 
@@ -77,13 +78,16 @@ class RetentionOracle(Oracle):
     restaged: dict[str, float] = field(default_factory=dict)
     expired: int = 0
     too_late: list[str] = field(default_factory=list)
+    head_until: dict[str, float] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
     _may_stay: dict[str, float] | None = None
     _held: dict[str, tuple[tuple[str, Entry], ...]] = field(default_factory=dict)
     _staged: frozenset[str] = frozenset()
 
     def look(self) -> None:
-        self.log.look({name: branch.commit_id for name, branch in self.repository.branches.items()})
+        heads = {name: branch.commit_id for name, branch in self.repository.branches.items()}
+        self.head_until.update(dict.fromkeys([*self.log.shown.values(), *heads.values()], self.time.now))
+        self.log.look(heads)
         super().look()
         now, self._may_stay = self.time.now, None
         staged, soft, _ = self.staged()

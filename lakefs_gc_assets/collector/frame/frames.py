@@ -270,11 +270,13 @@ class UncommittedFigures:
         server_run_ids: ids under which the server wrote, of this repository alone.
         pages: pages of the server that count: those with a location, and empty ones that it repeated.
         files: keys of the files, relative to the storage namespace.
+        heads_before: commit ids of the branch heads right before; empty in flows that keep all commits.
     """
 
     server_run_ids: tuple[str, ...]
     pages: Annotated[int, "pages"]
     files: tuple[str, ...]
+    heads_before: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
