@@ -183,7 +183,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     ids_read_before = before.read_ids if before else IdSet()
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
     prepared_until, shown = uncommitted.manifest.span.ended_at, uncommitted.figures.heads_before
-    committed = ask_committed(step, prepared_until, ids_read_before, shown, at_once=not step.plan.sweep)
+    committed = ask_committed(step, prepared_until, ids_read_before, shown=shown, at_once=not step.plan.sweep)
     step.waited += committed.waited
     require_source_of_base_run(committed, before)
     step.log(f"{committed.own.commits:,} commits, {committed.ranges:,} ranges to read, by the {committed.source}")

@@ -42,7 +42,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert not any("deleted  " in line for line in describe(moved))
         loaded = Loaded(demo.configuration(server, repository), {})
         shown = [*summarize(Collector.from_loaded(loaded, SystemClock()).open(), 5)]
-        assert any(line.startswith(f"quarantine: 1 objects, 6 B of run {moved.run_id}, due ") for line in shown)
+        assert any(line.startswith(f"quarantine: 1 object, 6 B of run {moved.run_id}, due ") for line in shown)
         assert any(line.endswith("moved to quarantine; 1 candidates, 1 moved to quarantine") for line in shown)
         assert status_of(server, old, "replaced") == 410
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0

@@ -170,7 +170,7 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
 
     shown = quarantined.command("--dry-run")
     assert shown.exit_code == 0, shown.output
-    assert f"run {quarantined.dropped}: 1 objects, 7 B, due at " in shown.output
+    assert f"run {quarantined.dropped}: 1 object, 7 B, due at " in shown.output
     assert "4 objects" in shown.output.splitlines()[-1]
     assert len(quarantined.moved()) == 4
 
