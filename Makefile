@@ -53,7 +53,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow test-spark test-dagster costs soak mutants statements fuzz demo bench ui docs build sbom audit clean
+.PHONY: help setup lock lint test test-slow test-spark test-dagster costs soak model mutants statements fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -105,6 +105,9 @@ costs: $(INSTALLED) ## Measures what each test costs, anew: an hour, on a machin
 soak: $(INSTALLED) ## Breaks every call of every kind of run; plays histories, then finds every seeded bug (HISTORIES=n SEED=n)
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.faults_soak
 	@$(BIN)/python -m lakefs_gc_assets_tests.simulation.soak --histories $(HISTORIES) --seed $(SEED)
+
+model: $(INSTALLED) ## Visits every state of a formal model of the protocol (TLA+, docs/model.md), and takes out each of its rules
+	@$(BIN)/python -m lakefs_gc_assets_tests.model
 
 mutants: $(MUTANTS)/.installed ## Changes modules of the run place by place; their tests must notice (MODULES="guards lock")
 	@$(MUTANTS)/bin/python -P lakefs_gc_assets_tests/mutants.py $(MODULES)

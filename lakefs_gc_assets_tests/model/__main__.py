@@ -1,0 +1,36 @@
+"""`make model`: visits every state of each scope, and takes out each rule."""
+
+import sys
+import time
+
+from lakefs_gc_assets_tests.model.checking import check
+from lakefs_gc_assets_tests.model.scopes import LIMITS, MUTANTS, SCOPES, some
+
+
+def main() -> None:
+    """Prints what each scope has and what each mutant violates; ends with 1 where that is not as it should be."""
+    wrong, never = 0, set[frozenset[str]]()
+    for name, scope in SCOPES.items():
+        began = time.monotonic()
+        checked = check(name, {})
+        never.add(checked.never)
+        print(f"{name}: {checked.states:,} states, depth {checked.depth}, {time.monotonic() - began:.0f} s", flush=True)
+        if checked.violated:
+            wrong += 1
+            print(f"  {checked.violated} is violated: {' '.join(checked.trace)}")
+        for denied in scope.reaches:
+            if check(name, {}, (denied,)).violated is None:
+                wrong += 1
+                print(f"  {denied} holds, so the scope shows nothing")
+    if nobody := frozenset.intersection(*never):
+        wrong += 1
+        print(f"no scope has these actions: {', '.join(sorted(nobody))}")
+    for name, mutant in {**MUTANTS, **LIMITS}.items():
+        checked = check(mutant.scope, {"Off": some(name), **mutant.constants})
+        print(f"without {name}: {checked.violated}, after {len(checked.trace)} actions", flush=True)
+        wrong += checked.violated != mutant.invariant
+    sys.exit(min(wrong, 1))
+
+
+if __name__ == "__main__":
+    main()

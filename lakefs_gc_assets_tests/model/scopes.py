@@ -1,0 +1,333 @@
+"""Scopes in which the model is checked, and the rules that are taken out of it one by one.
+
+A scope says how much there is: addresses, branches, runs, what clients do. In each scope TLC visits every state. A
+mutant takes one rule out of the model, and TLC must find a state that violates its invariant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Value = bool | int | str | frozenset[int] | frozenset[str]
+
+ALWAYS = ("NoLiveDeleted", "OnlyLockHolderDeletes", "ResumeDeletesOnlyPlanned", "ReceiptsAreTrue")
+"""Invariants that hold in every scope."""
+
+
+def some(*names: str) -> frozenset[str]:
+    """What clients do, or rules that are taken out."""
+    return frozenset(names)
+
+
+def up_to(last: int) -> frozenset[int]:
+    """Numbers of addresses, branches or processes."""
+    return frozenset(range(1, last + 1))
+
+
+LEAST: Mapping[str, Value] = {
+    "Addresses": up_to(1),
+    "Old": up_to(1),
+    "Branches": up_to(1),
+    "Begin": 2,
+    "End": 2,
+    "Window": 1,
+    "Skew": 0,
+    "Unnamed": True,
+    "ByRules": False,
+    "Retain": 0,
+    "Twins": False,
+    "Torn": False,
+    "Faulty": False,
+    "Clients": some(),
+    "Runs": 1,
+    "Processes": up_to(1),
+    "Locks": 1,
+    "Expiry": 9,
+    "Valid": 1,
+    "Wait": 0,
+    "WaitFrom": "uncommitted",
+    "Dry": False,
+    "Quarantine": False,
+    "Optimized": False,
+    "Crashes": 0,
+    "Off": some(),
+}
+"""One old object, one branch and one run, and nobody else."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much there is, where that differs from LEAST, and the invariants that hold beside those of ALWAYS.
+
+    Attributes:
+        reaches: invariants that must be violated, because what they deny happens.
+    """
+
+    constants: Mapping[str, Value]
+    invariants: tuple[str, ...] = ()
+    reaches: tuple[str, ...] = ("NothingIsDeleted",)
+
+
+SCOPES: Mapping[str, Scope] = {
+    "order": Scope(
+        {"Addresses": up_to(2), "End": 3, "Clients": some("commit", "link", "remove", "upload")}, ("NoLiveMarked",)
+    ),
+    "ages": Scope(
+        {"Old": some(), "Begin": 1, "End": 4, "Skew": 1, "Clients": some("act before", "issue", "link", "long upload")},
+        ("NoLiveMarked",),
+    ),
+    "attempts": Scope(
+        {"Old": some(), "End": 4, "Clients": some("commit", "issue", "link", "list again")}, ("NoLiveMarked",)
+    ),
+    "commits": Scope(
+        {"Torn": True, "Unnamed": False, "Clients": some("commit", "remove", "reset", "restage"), "Locks": 2}, ()
+    ),
+    "hidden": Scope(
+        {
+            "Addresses": up_to(2),
+            "Old": up_to(2),
+            "Torn": True,
+            "Twins": True,
+            "Clients": some("commit", "move", "remove", "reset", "restage"),
+        },
+        (),
+    ),
+    "rules": Scope(
+        {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "restage")},
+        (),
+    ),
+    "resume": Scope(
+        {"Addresses": up_to(2), "Old": up_to(2), "ByRules": True, "Clients": some("move"), "Crashes": 1, "Locks": 2}, ()
+    ),
+    "blind": Scope({"End": 4, "Faulty": True, "Wait": 1, "Crashes": 1, "Locks": 2}, ()),
+    "lock": Scope(
+        {"Addresses": up_to(2), "Old": up_to(2), "End": 3, "Processes": up_to(2), "Expiry": 1, "Locks": 2}, ()
+    ),
+    "one run twice": Scope({"ByRules": True, "Processes": up_to(2), "Locks": 2, "Clients": some("move")}, ()),
+    "approval": Scope(
+        {"End": 3, "Dry": True, "Locks": 2, "Clients": some("commit", "list again", "remove")}, ("ApprovalBindsToPlan",)
+    ),
+    "quarantine": Scope(
+        {"Quarantine": True, "Runs": 2, "Crashes": 1, "Locks": 4, "Expiry": 1, "End": 3, "Clients": some("restore")},
+        ("UndoBringsBack",),
+        ("NothingIsDeleted", "NothingComesBack"),
+    ),
+    "slices": Scope(
+        {"End": 4, "Optimized": True, "Runs": 3, "Locks": 3, "Clients": some("act before", "commit", "remove")},
+        ("SealedSliceNeverChanges",),
+        ("NothingIsDeleted", "NoRunBuildsOnAnother"),
+    ),
+    "new slices": Scope(
+        {"Addresses": up_to(2), "Begin": 1, "End": 3, "Optimized": True, "Clients": some("act before", "issue")},
+        ("SealedSliceNeverChanges",),
+    ),
+    "dry base": Scope(
+        {"Begin": 3, "End": 3, "Optimized": True, "Dry": True, "Runs": 2, "Locks": 3},
+        (
+            "SealedSliceNeverChanges",
+            "ApprovalBindsToPlan",
+        ),
+    ),
+    "slices by rules": Scope(
+        {
+            "Begin": 3,
+            "End": 4,
+            "ByRules": True,
+            "Optimized": True,
+            "Runs": 2,
+            "Locks": 2,
+            "Clients": some("commit", "move", "remove"),
+        },
+        ("SealedSliceNeverChanges",),
+        ("NothingIsDeleted", "NoRunBuildsOnAnother"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rule that is taken out of the model.
+
+    Attributes:
+        scope: where that shows.
+        invariant: which one it violates.
+        bug: the seeded bug of the simulation that takes the same rule out of the code.
+        test: a test of the code that fails then, or that shows what is lost.
+        constants: that stand for the rule, or make the scope smaller; the rule is in `Off` if there are none for it.
+    """
+
+    scope: str
+    invariant: str
+    bug: str
+    test: str
+    constants: Mapping[str, Value] = field(default_factory=dict)
+
+
+MUTANTS: Mapping[str, Mutant] = {
+    "list first": Mutant(
+        "order",
+        "NoLiveMarked",
+        "listing after prepare",
+        "test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits",
+    ),
+    "uncommitted first": Mutant(
+        "order",
+        "NoLiveMarked",
+        "committed read before uncommitted",
+        "test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits",
+    ),
+    "age by name": Mutant(
+        "ages", "NoLiveMarked", "cutoff from LastModified alone", "test_leaves_the_whole_age_by_every_clock"
+    ),
+    "age by store": Mutant(
+        "ages", "NoLiveMarked", "cutoff from the name alone", "test_leaves_the_whole_age_by_every_clock"
+    ),
+    "skew": Mutant("ages", "NoLiveMarked", "no skew", "test_counts_from_the_earliest_clock"),
+    "attempts": Mutant(
+        "attempts",
+        "NoLiveMarked",
+        "frames of two attempts mixed",
+        "test_frames_of_different_attempts_are_never_combined",
+    ),
+    "fetch heads": Mutant(
+        "commits",
+        "NoLiveDeleted",
+        "dump taken as a snapshot",
+        "test_heads_are_fetched_with_their_ancestors_down_to_known_ones",
+    ),
+    "commits under way": Mutant(
+        "commits",
+        "NoLiveDeleted",
+        "recheck: commits under way not looked at",
+        "test_a_commit_that_has_been_under_way_since_the_mark",
+    ),
+    "hidden": Mutant(
+        "hidden", "NoLiveDeleted", "hidden staged entries ignored", "test_a_candidate_that_a_path_means_is_kept"
+    ),
+    "recheck": Mutant(
+        "rules", "NoLiveDeleted", "recheck older than the sweep", "test_what_became_live_since_the_mark_stays"
+    ),
+    "valid": Mutant(
+        "rules",
+        "NoLiveDeleted",
+        "recheck believed for ever",
+        "test_it_is_not_believed_for_long_and_not_asked_for_ever",
+    ),
+    "heads before": Mutant(
+        "rules",
+        "NoLiveDeleted",
+        "heads shown before the recheck forgotten",
+        "test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data",
+    ),
+    "recheck on resume": Mutant(
+        "resume",
+        "NoLiveDeleted",
+        "resume without recheck",
+        "test_a_killed_sweep_goes_on_with_what_has_no_receipt",
+    ),
+    "receipt after": Mutant(
+        "resume",
+        "ReceiptsAreTrue",
+        "receipts written before the delete",
+        "test_receipts_are_there_before_the_next_batch_is_deleted",
+    ),
+    "wait": Mutant(
+        "blind",
+        "NoLiveDeleted",
+        "recheck right after the listing",
+        "test_without_that_wait_what_is_staged_is_lost",
+    ),
+    "wait from the listing": Mutant(
+        "blind",
+        "NoLiveDeleted",
+        "recheck right after the listing",
+        "test_so_does_it_where_uncommitted_data_was_prepared_long_after_the_listing",
+        {"WaitFrom": "listing"},
+    ),
+    "verify": Mutant(
+        "lock",
+        "OnlyLockHolderDeletes",
+        "lock not looked at before deleting",
+        "test_nothing_is_deleted_when_somebody_else_has_taken_the_lock",
+    ),
+    "nonce": Mutant(
+        "lock",
+        "OnlyLockHolderDeletes",
+        "two collectors at once",
+        "test_nothing_is_deleted_when_somebody_else_has_taken_the_lock",
+    ),
+    "inputs": Mutant(
+        "one run twice",
+        "NoLiveDeleted",
+        "recheck: inputs made again",
+        "test_nothing_is_swept_whose_commits_were_read_again_while_it_waited",
+    ),
+    "approval": Mutant(
+        "approval",
+        "ApprovalBindsToPlan",
+        "approval of any candidates",
+        "test_an_approval_is_of_these_very_candidates",
+    ),
+    "copy first": Mutant(
+        "quarantine",
+        "UndoBringsBack",
+        "moved without a copy",
+        "test_an_object_that_is_not_there_counts_as_failed",
+    ),
+    "restored since": Mutant(
+        "quarantine",
+        "UndoBringsBack",
+        "brought back since: not asked",
+        "test_objects_that_were_brought_back_since",
+    ),
+    "carried": Mutant(
+        "slices",
+        "NoLiveDeleted",
+        "committed left out of the checkpoint",
+        "test_optimized_runs_mark_what_clean_ones_would",
+    ),
+    "pending without committed": Mutant(
+        "slices",
+        "NoLiveDeleted",
+        "pending without subtracting committed",
+        "test_optimized_runs_mark_what_clean_ones_would",
+    ),
+    "recheck reads nothing for good": Mutant(
+        "slices",
+        "NoLiveDeleted",
+        "ranges of the recheck marked as read",
+        "test_optimized_runs_mark_what_clean_ones_would",
+        {"Addresses": up_to(2), "Old": up_to(2), "End": 2, "Runs": 2, "Locks": 2, "Clients": some("commit")},
+    ),
+    "sealed grows": Mutant(
+        "slices",
+        "SealedSliceNeverChanges",
+        "sealed recomputed and shrinking",
+        "test_optimized_runs_mark_what_clean_ones_would",
+    ),
+    "slice span": Mutant(
+        "new slices",
+        "SealedSliceNeverChanges",
+        "first slice from an unsorted frame",
+        "test_optimized_runs_mark_what_clean_ones_would",
+    ),
+    "no dry base": Mutant(
+        "dry base", "SealedSliceNeverChanges", "a dry run as base run", "test_optimized_runs_mark_what_clean_ones_would"
+    ),
+    "tracked": Mutant(
+        "slices by rules",
+        "SealedSliceNeverChanges",
+        "only new ranges tracked",
+        "test_optimized_runs_mark_what_clean_ones_would",
+    ),
+}
+
+LIMITS: Mapping[str, Mutant] = {
+    "revive late": Mutant(
+        "rules", "NoLiveDeleted", "", "", {"Clients": some("move", "restage", "commit", "revive late")}
+    ),
+    "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
+    "sealed since the mark": Mutant(
+        "rules", "NoLiveDeleted", "", "", {"Clients": some("move", "restage", "commit", "remove")}
+    ),
+}
+"""Where clients do this, data is lost, without any rule taken out: docs/model.md says which is whose limit."""
