@@ -86,7 +86,8 @@ Uncommitted(b) == {x \in {Newest(b)} \cap Addresses : ~SameContent(x, head[b])}
 Rechecked(p) == process[p].at \in {"look", "dump commits again", "dump branches again", "sweep", "delete", "write"}
                 /\ now <= process[p].asOf + Valid
 (* lakeFS brings what expired back at any time; nobody can keep what it brings back after the last recheck began. *)
-Revivable(c) == c = 0 \/ c \in Live \/ (May("revive late") /\ c \in store) \/ (c \in store /\ \A p \in Processes : ~Rechecked(p))
+Revivable(c) == \/ c = 0 \/ c \in Live
+                \/ c \in store /\ (May("revive late") \/ (May("revive") /\ \A p \in Processes : ~Rechecked(p)))
 
 LeftNow(b) == IF ByRules /\ head[b] \in Addresses THEN [left EXCEPT ![head[b]] = now] ELSE left
 
@@ -223,7 +224,7 @@ Client == Issue \/ Write \/ Upload \/ Link \/ StageOld \/ Restage \/ Remove \/ R
 
 NoCheckpoint == [there |-> FALSE, sealed |-> {}, pending |-> {}, read |-> {}, carried |-> {}, tracked |-> {}]
 NoRun == [stage |-> 0, ended |-> FALSE, start |-> 0, base |-> 0, listedAt |-> 0, preparedAt |-> 0, slices |-> {},
-          listed |-> {}, uncommitted |-> {}, committed |-> {}, ids |-> {}, heads |-> {}, tokens |-> {},
+          listed |-> {}, uncommitted |-> {}, committed |-> {}, ids |-> {}, before |-> {}, heads |-> {}, tokens |-> {},
           candidates |-> {}, planned |-> {}, receipts |-> {}, approval |-> {None}, later |-> {}, checkpoint |-> NoCheckpoint]
 Idle == [at |-> "idle", run |-> 0, nonce |-> 0, branch |-> 1, known |-> {}, commits |-> {}, heads |-> {}, asOf |-> 0,
          todo |-> {}, ids |-> {}, tokens |-> {}, again |-> {}, object |-> 0, late |-> 0]
@@ -280,6 +281,7 @@ ListAgain == /\ May("list again")
              /\ UNCHANGED <<now, objects, refs, fault, opened, lock, taken, process, crashes, history>>
 
 Next3(p, kind) == process[p].at = "step" /\ Of(p).stage < 3 /\ Order[Of(p).stage + 1] = kind
+
 Position(kind) == CHOOSE i \in 1..3 : Order[i] = kind
 
 (* Two processes may make the steps of one run, where one took the lock over. Frames that were made out of order are
@@ -304,7 +306,8 @@ Says(b) == {Uncommitted(b)} \cup (IF now = fault THEN {{}} ELSE {})
 
 BeginPrepare == \E p \in Processes :
                   /\ Next3(p, "prepare")
-                  /\ Set(p, [at |-> "prepare", branch |-> 1, known |-> {}])
+                  /\ Set(p, [at |-> "prepare", branch |-> 1, known |-> {},
+                             heads |-> IF ByRules /\ On("heads at the mark") THEN Heads ELSE {}])
                   /\ UNCHANGED <<now, objects, refs, fault, opened, run, lock, taken, crashes, history>>
 
 Prepare == \E p \in Processes :
@@ -314,8 +317,9 @@ Prepare == \E p \in Processes :
                 /\ \E said \in Says(b) :
                      IF b + 1 \in Branches
                      THEN Set(p, [branch |-> b + 1, known |-> process[p].known \cup said]) /\ UNCHANGED run
-                     ELSE /\ Makes(p, r, [at |-> "step", branch |-> 1, known |-> {}], {"dump branches"})
+                     ELSE /\ Makes(p, r, [at |-> "step", branch |-> 1, known |-> {}, heads |-> {}], {"dump branches"})
                           /\ run' = [run EXCEPT ![r] = [@ EXCEPT !.uncommitted = process[p].known \cup said,
+                                                        !.before = process[p].heads,
                                                         !.preparedAt = now, !.stage = Position("prepare")]]
                 /\ UNCHANGED <<now, objects, refs, fault, opened, lock, taken, crashes, history>>
 
@@ -336,7 +340,7 @@ Tokens == {<<b, sealed[b]>> : b \in {b \in Branches : sealed[b] # None}}
 DumpBranches == \E p \in Processes :
                   LET r == process[p].run
                       before == Base(r)
-                      live == Committed(r, process[p].commits, {})
+                      live == Committed(r, process[p].commits, run[r].before)
                       new == IF ByRules THEN live ELSE live \ before.read
                   IN /\ process[p].at = "dump branches"
                      /\ run' = [run EXCEPT ![r] = [@ EXCEPT
@@ -360,7 +364,7 @@ Mark == \E p \in Processes :
                                OldEnough(r, a) /\ ~Hidden(r, a)}
           IN /\ process[p].at = "step" /\ Of(p).stage = 3
              /\ run' = [run EXCEPT ![r] = [@ EXCEPT
-                  !.candidates = candidates, !.planned = @ \cup candidates, !.stage = 4, !.uncommitted = {}, !.heads = {},
+                  !.candidates = candidates, !.planned = @ \cup candidates, !.stage = 4, !.uncommitted = {}, !.before = {}, !.heads = {},
                   !.listed = IF Optimized THEN @ ELSE {}, !.committed = IF Optimized THEN @ ELSE {},
                   !.slices = IF Optimized THEN @ ELSE {}]]
              /\ wrong' = IF candidates \cap (Live \cup Linkable) = {} THEN wrong ELSE wrong \cup {"live marked"}

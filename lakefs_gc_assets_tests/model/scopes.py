@@ -87,22 +87,34 @@ SCOPES: Mapping[str, Scope] = {
             "Old": up_to(2),
             "Torn": True,
             "Twins": True,
-            "Clients": some("commit", "move", "remove", "reset", "restage"),
+            "Clients": some("commit", "move", "remove", "reset", "restage", "revive"),
         },
         (),
     ),
     "rules": Scope(
-        {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "restage")},
+        {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "restage", "revive")},
+        (),
+    ),
+    "set back": Scope(
+        {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "remove", "restage")},
         (),
     ),
     "resume": Scope(
-        {"Addresses": up_to(2), "Old": up_to(2), "ByRules": True, "Clients": some("move"), "Crashes": 1, "Locks": 2}, ()
+        {
+            "Addresses": up_to(2),
+            "Old": up_to(2),
+            "ByRules": True,
+            "Clients": some("move", "revive"),
+            "Crashes": 1,
+            "Locks": 2,
+        },
+        (),
     ),
     "blind": Scope({"End": 4, "Faulty": True, "Wait": 1, "Crashes": 1, "Locks": 2}, ()),
     "lock": Scope(
         {"Addresses": up_to(2), "Old": up_to(2), "End": 3, "Processes": up_to(2), "Expiry": 1, "Locks": 2}, ()
     ),
-    "one run twice": Scope({"ByRules": True, "Processes": up_to(2), "Locks": 2, "Clients": some("move")}, ()),
+    "one run twice": Scope({"ByRules": True, "Processes": up_to(2), "Locks": 2, "Clients": some("move", "revive")}, ()),
     "approval": Scope(
         {"End": 3, "Dry": True, "Locks": 2, "Clients": some("commit", "list again", "remove")}, ("ApprovalBindsToPlan",)
     ),
@@ -135,7 +147,7 @@ SCOPES: Mapping[str, Scope] = {
             "Optimized": True,
             "Runs": 2,
             "Locks": 2,
-            "Clients": some("commit", "move", "remove"),
+            "Clients": some("commit", "move", "remove", "revive"),
         },
         ("SealedSliceNeverChanges",),
         ("NothingIsDeleted", "NoRunBuildsOnAnother"),
@@ -211,6 +223,12 @@ MUTANTS: Mapping[str, Mutant] = {
         "NoLiveDeleted",
         "recheck believed for ever",
         "test_it_is_not_believed_for_long_and_not_asked_for_ever",
+    ),
+    "heads at the mark": Mutant(
+        "set back",
+        "NoLiveDeleted",
+        "heads shown before the mark forgotten",
+        "test_a_head_that_is_gone_before_refs_are_dumped_stays",
     ),
     "heads before": Mutant(
         "rules",
@@ -296,7 +314,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "NoLiveDeleted",
         "ranges of the recheck marked as read",
         "test_optimized_runs_mark_what_clean_ones_would",
-        {"Addresses": up_to(2), "Old": up_to(2), "End": 2, "Runs": 2, "Locks": 2, "Clients": some("commit")},
+        {"Faulty": True, "Wait": 1, "Runs": 2, "Locks": 2, "Clients": some("commit", "remove")},
     ),
     "sealed grows": Mutant(
         "slices",
@@ -325,9 +343,9 @@ LIMITS: Mapping[str, Mutant] = {
     "revive late": Mutant(
         "rules", "NoLiveDeleted", "", "", {"Clients": some("move", "restage", "commit", "revive late")}
     ),
-    "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
-    "sealed since the mark": Mutant(
-        "rules", "NoLiveDeleted", "", "", {"Clients": some("move", "restage", "commit", "remove")}
+    "revive and remove": Mutant(
+        "rules", "NoLiveDeleted", "", "", {"Clients": some("commit", "move", "remove", "restage", "revive")}
     ),
+    "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
 }
 """Where clients do this, data is lost, without any rule taken out: docs/model.md says which is whose limit."""

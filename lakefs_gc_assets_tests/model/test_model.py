@@ -39,6 +39,7 @@ def test_the_steps_of_a_run_are_those_of_the_model() -> None:
 
 
 def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
+    assert in_order(run.read_uncommitted, "heads_shown", "prepare_uncommitted")
     assert in_order(
         run.sweep_candidates, "require_not_restored_since", "require_not_overtaken", "wait_for_recheck", "sweep_once"
     )
