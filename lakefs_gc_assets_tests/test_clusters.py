@@ -76,7 +76,7 @@ def test_a_standalone_cluster_that_loses_executors(sample_runs: SampleRuns, tmp_
 
         def kill(line: str) -> None:
             for phase in _PHASES:
-                if phase in line and phase not in killed and cluster.kill_an_executor():
+                if line.strip().startswith(phase) and phase not in killed and cluster.kill_an_executor():
                     killed.append(phase)
 
         table = sample_runs.run("clean", spark, told=kill)

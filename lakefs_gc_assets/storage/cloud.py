@@ -420,14 +420,15 @@ class Throttle:
     """
 
     def __init__(
-        self, counter: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+        self, counter: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] | None = None
     ) -> None:
         """Without a limit.
 
         Args:
             counter: seconds since some moment.
+            sleep: by default that of the module `time`.
         """
-        self.counter, self.sleep = counter, sleep
+        self.counter, self.sleep = counter, sleep or (lambda seconds: time.sleep(seconds))
         self._lock = threading.Lock()
         self._rate = math.inf
         self._next = self._slowed = self._quickened = -math.inf

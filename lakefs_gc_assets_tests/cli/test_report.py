@@ -131,7 +131,7 @@ def test_each_run_leaves_a_page_beside_its_report(runs: GraphRuns, invoke: Invok
     runs.clock.moment += timedelta(hours=1)
     assert invoke("approve", "--yes", run_id).exit_code == 0
     swept = store.get(run_folder.page(run_id))
-    assert b"Sweep of an earlier dry run: deleted" in swept
+    assert b"Sweep of an earlier dry run of 20" in swept
     assert invoke("report", run_id, "--html", "page.html").exit_code == 0
     assert Path("page.html").read_bytes() == swept
 
@@ -160,4 +160,4 @@ def test_candidates_are_counted_once_where_dagster_keeps_runs(
     (run_id,) = run_folder.newest_runs(store)
     report = reports.read(store, run_id)
     assert report is not None and counts == [report.counts["candidates"]]
-    assert b"Garbage by age" in store.get(run_folder.page(run_id))
+    assert b"What the garbage is" in store.get(run_folder.page(run_id))
