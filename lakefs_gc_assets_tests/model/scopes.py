@@ -99,6 +99,9 @@ SCOPES: Mapping[str, Scope] = {
         {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "remove", "restage")},
         (),
     ),
+    "branches": Scope(
+        {"Branches": up_to(2), "Torn": True, "Clients": some("branch", "commit", "remove", "restage")}, ()
+    ),
     "resume": Scope(
         {
             "Addresses": up_to(2),
