@@ -156,7 +156,7 @@ audit: $(INSTALLED) ## Looks up what is known of weaknesses in what requirements
 	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
 	$(BIN)/python -m uv tool run --from "pip-audit==2.10.1" pip-audit --requirement requirements.lock --require-hashes \
 	  --disable-pip --strict --progress-spinner off 2> "$$log" && tail -n 1 "$$log" || { tail -n 1 "$$log" >&2; \
-	echo "audit: there are weaknesses, or packages that no database could be asked about. By default it is pypi.org," \
+	echo "audit: there are weaknesses, or packages that no database could be asked about. By default it is the package index itself," \
 	  "which mirrors do not stand in for; PIP_AUDIT_VULNERABILITY_SERVICE=osv asks api.osv.dev" >&2; exit 1; }
 
 clean: ## Removes what tests, demo and UI leave behind; .venv stays
