@@ -226,9 +226,7 @@ def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
 
     Raises CollectionError.
     """
-    repository = open_repository(loaded)
-    settings = repository.settings.model_copy(update={"wait_before_dump_seconds": 0, **changes})
-    return replace(repository, settings=settings)
+    return open_repository(loaded).dumping_at_once(**changes)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)

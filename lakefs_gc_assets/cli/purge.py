@@ -24,12 +24,11 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.cli.progress import Counted, shown_bar
-from lakefs_gc_assets.collector.quarantine.purge import Purged, PurgePlan, Totals, plan_purge
+from lakefs_gc_assets.cli.progress import shown_bar
+from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, Totals, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import objects_of, size
 from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, LogLine
+from lakefs_gc_assets.errors import CollectionError
 
 _SHOWN = 5
 
@@ -77,33 +76,21 @@ def purge(
     totals = Totals()
     with shown_bar("checking what is live", quiet, "objects") as (say, count):
         warn = show_progress if quiet else say
-        for purged in totals.counted(_purge(collector, run_id, (say, warn), count)):
+        due: list[int] = []
+        purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", say, warn, due.append)
+        for number, purged in enumerate(totals.counted(purging), 1):
             if as_json:
                 answer({"address": purged.address, "fate": purged.fate, "why": purged.why}, indent=None)
             else:
                 print_result(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
+            if count:
+                count(number, *due)
     if as_json:
         answer({"counts": totals.counts, "bytes_freed": totals.freed}, indent=None)
     else:
         click.echo(str(totals))
     if not totals.well:
         sys.exit(Status.INCOMPLETE)
-
-
-def _purge(
-    collector: Collector, run_id: str | None, lines: tuple[LogLine, LogLine], count: Counted | None
-) -> Iterator[Purged]:
-    """Purges, and counts what is decided, of all that is due.
-
-    Args:
-        lines: called with each line of progress, and with each warning.
-    """
-    total = sum(moved.copies.num_rows for moved in plan_purge(collector.open(), run_id).due) if count else 0
-    purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", *lines)
-    for number, purged in enumerate(purging, 1):
-        yield purged
-        if count:
-            count(number, total)
 
 
 def _ask(planned: PurgePlan) -> None:

@@ -86,15 +86,15 @@ def restore(
     counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
     with shown_bar("bringing back", unit="objects") as (say, count):
-        total = restore_run.plan_restore(opened, run_id, addresses, say).num_rows if count else 0
-        for restored in restore_run.restore(opened, run_id, addresses, owner, say):
+        total: list[int] = []
+        for restored in restore_run.restore(opened, run_id, addresses, owner, say, total.append):
             counts[restored.fate] += 1
             if as_json:
                 answer({"address": restored.address, "fate": restored.fate, "why": restored.why}, indent=None)
             else:
                 print_result(f"{restored.address}: {restored.fate.value}{f': {restored.why}' if restored.why else ''}")
             if count:
-                count(counts.total(), total)
+                count(counts.total(), *total)
     if as_json:
         answer({"counts": counts}, indent=None)
     else:

@@ -129,8 +129,7 @@ def _made_before(step: Step[R], runs: Iterable[Plan]) -> Expired:
     The frames of these runs were removed, and the lists of expired commits with them. What a commit held then and a run
     by retention rules deleted had expired.
     """
-    settings = step.repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
-    repository = replace(step.repository, settings=settings)
+    repository = step.repository.dumping_at_once()
     dump = commits.complete_dump(repository, repository.clock.now(), step.log)
     return {
         plan.attempt: frozenset(

@@ -5,7 +5,7 @@ Time is behind a port, so that a simulation can take it over.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
@@ -189,6 +189,15 @@ class OpenRepository:
     def min_age(self) -> timedelta:
         """The minimum age that the settings ask for."""
         return timedelta(hours=self.settings.min_age_hours)
+
+    def dumping_at_once(self, **changes: object) -> "OpenRepository":
+        """The repository without the wait before a refs dump, for a dump by which nothing is deleted.
+
+        Args:
+            changes: other settings.
+        """
+        settings = self.settings.model_copy(update={"wait_before_dump_seconds": 0, **changes})
+        return replace(self, settings=settings)
 
 
 def require_writable(facts: Repository) -> None:

@@ -22,8 +22,8 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.pages import bars, plain, stored_page
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, LogLine, StorageError
-from lakefs_gc_assets.spark.faults import from_spark
+from lakefs_gc_assets.errors import LogLine, StorageError
+from lakefs_gc_assets.spark.faults import errors_of_spark
 
 JOB = "forecast"
 _UNLIMITED = -1
@@ -73,15 +73,9 @@ def forecast_now(
     Raises:
         CollectionError: as `forecast.make`, also if a worker of Spark raised it.
     """
-    opened = collector.open()
-    opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
-    try:
+    opened = collector.open().dumping_at_once()
+    with errors_of_spark():
         result = forecast.make(opened, collector.engine(opened.settings), note, ages, policies, depth)
-    except Exception as error:
-        ours = None if isinstance(error, CollectionError) else from_spark(error)
-        if ours is None:
-            raise
-        raise ours from error
     result = replace(result, prices=collector.configuration.report)
     try:
         page.write(opened.store, result)

@@ -4,7 +4,7 @@ Each job shows what it would do unless its configuration lets it go ahead. The c
 functions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -52,7 +52,14 @@ _SHOWN = 20
 _SET = "Set `confirm: true` in the launchpad to do it."
 
 
-def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, warn: LogLine) -> Iterator[Purged]:
+def purge(
+    collector: Collector,
+    run_id: str | None,
+    owner: str,
+    note: LogLine,
+    warn: LogLine,
+    planned: Callable[[int], None] = lambda count: None,
+) -> Iterator[Purged]:
     """Purges objects that have been in quarantine for long enough, under the lock, during iteration.
 
     Yields the outcome of each copy. Objects that are live by then are restored. Nothing is deleted if that cannot be
@@ -63,6 +70,7 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, w
         owner: who takes the lock.
         note: is called with each line for the log.
         warn: is called with each warning, such as that the lock could not be renewed.
+        planned: as for `purge_by`.
     Raises:
         LockHeld: another owner holds the lock.
         CollectionError: see `plan_purge`, `purge_by` and `quarantine.purge.purge`.
@@ -73,7 +81,7 @@ def purge(collector: Collector, run_id: str | None, owner: str, note: LogLine, w
         step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
         return LiveCheck(step, from_spark)
 
-    yield from purge_by(repository, run_id, owner, check, warn)
+    yield from purge_by(repository, run_id, owner, check, warn, planned)
 
 
 class RestoreConfig(dg.Config):

@@ -5,7 +5,6 @@ and no schedule launches it. Its asset check fails while anything is missing or 
 """
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -18,8 +17,8 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.pages import plain
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, LogLine
-from lakefs_gc_assets.spark.faults import from_spark
+from lakefs_gc_assets.errors import LogLine
+from lakefs_gc_assets.spark.faults import errors_of_spark
 
 JOB = "fsck"
 NAME = "repository_check"
@@ -45,15 +44,9 @@ def check_now(collector: Collector, note: LogLine, every_commit: bool, deep: int
     Raises:
         CollectionError: as `fsck.check`, also if a worker of Spark raised it.
     """
-    opened = collector.open_to_read()
-    opened = replace(opened, settings=opened.settings.model_copy(update={"wait_before_dump_seconds": 0}))
-    try:
+    opened = collector.open_to_read().dumping_at_once()
+    with errors_of_spark():
         return fsck.check(opened, collector.engine(opened.settings), note, every_commit=every_commit, deep=deep)
-    except Exception as error:
-        ours = None if isinstance(error, CollectionError) else from_spark(error)
-        if ours is None:
-            raise
-        raise ours from error
 
 
 def define(names: Names) -> dg.AssetSpec:

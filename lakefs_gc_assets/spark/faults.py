@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
@@ -48,6 +49,18 @@ _REMEDIES = (
 )
 _CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
 _MAX_CAUSE = 300
+
+
+@contextmanager
+def errors_of_spark() -> Iterator[None]:
+    """Raises what Spark raises meanwhile as our own error, where it is one of ours; all else goes through."""
+    try:
+        yield
+    except Exception as error:
+        ours = None if isinstance(error, CollectionError) else from_spark(error)
+        if ours is None:
+            raise
+        raise ours from error
 
 
 def from_spark(error: BaseException) -> CollectionError | None:

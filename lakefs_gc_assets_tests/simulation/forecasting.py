@@ -30,10 +30,8 @@ from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.patching import replace
-from lakefs_gc_assets_tests.simulation.playing import Player, deterministic, uncollected
+from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
-from lakefs_gc_assets_tests.simulation.quiet import Quiet
-from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.stored import stored_rows
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, World
 
@@ -72,15 +70,7 @@ def compare(seed: int, folder: Path) -> Compared:
     chance = random.Random(f"forecast {seed}")
     history = KINDS["retention"].generate(seed)
     compared = Compared()
-    with uncollected(), deterministic(history.setup.seed), remembering():
-        player = Player(history.setup)
-        try:
-            for step in history.steps:
-                player.do(step)
-            Quiet(player.world, player.collectors, player.figures).calm(history.kind)
-        finally:
-            player.stop()
-        world = player.world
+    with played(history) as world:
         world.pass_time(chance.choice((1, 20, 30, 60)) * HOUR)
         if world.jobs:
             return compared

@@ -113,6 +113,20 @@ def play(history: History, *, quiet: bool = True) -> Result:
 
 
 @contextmanager
+def played(history: History) -> Iterator[World]:
+    """The world at the end of a history and of what was under way then; its time is simulated until the exit."""
+    with uncollected(), deterministic(history.setup.seed), remembering():
+        player = Player(history.setup)
+        try:
+            for step in history.steps:
+                player.do(step)
+            Quiet(player.world, player.collectors, player.figures).calm(history.kind)
+        finally:
+            player.stop()
+        yield player.world
+
+
+@contextmanager
 def uncollected() -> Iterator[None]:
     """Python's collector of cycles rests meanwhile: it would go through all modules again and again."""
     gc.collect()

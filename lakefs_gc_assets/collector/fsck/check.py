@@ -92,6 +92,7 @@ JUDGED = pa.schema(
 """Result of the comparison: `kind` is a value of Kind, or says that a row is for `--deep`, or counts objects.
 
 `chance` is a random number to choose among objects by."""
+_GONE = "it is not in the object store"
 _RESTORE_OBJECT = (
     "Put the object back under this address from a version of the bucket or a backup, or write the path anew on its "
     "branch"
@@ -477,8 +478,7 @@ class _Comparison(Generic[R]):
 
     def _find_remedies(self, missing: Sequence[str]) -> dict[str, tuple[Kind, str, str]]:
         """Kind, detail and remedy of each missing object: where it went, as far as it is known."""
-        gone = "it is not in the object store"
-        answers = dict.fromkeys(missing, (Kind.MISSING, f"{gone}; no run deleted it", _RESTORE_OBJECT))
+        answers = dict.fromkeys(missing, (Kind.MISSING, f"{_GONE}; no run deleted it", _RESTORE_OBJECT))
         if not missing:
             return answers
         store = self.step.repository.store
@@ -499,7 +499,7 @@ class _Comparison(Generic[R]):
 
     def _find_deleted(self, missing: Sequence[str]) -> dict[str, tuple[Kind, str, str]]:
         """The same for those that earlier runs deleted. Raises CorruptFile."""
-        engine, gone = self.step.engine, "it is not in the object store"
+        engine = self.step.engine
         rows = engine.table(pa.table({"address": pa.array(missing, pa.string())}))
         deleted = engine.collect(engine.distinct(engine.among_exactly(deleted_before(self.step), rows)))
         if not deleted.num_rows:
@@ -507,7 +507,7 @@ class _Comparison(Generic[R]):
         answers = {
             address: (
                 Kind.MISSING,
-                f"{gone}: an earlier run deleted it",
+                f"{_GONE}: an earlier run deleted it",
                 f"`lakefs-gc explain {address}` names the run; `lakefs-gc restore RUN --address {address}` brings it "
                 "back where the bucket keeps versions. Otherwise take it from a backup",
             )
@@ -518,7 +518,7 @@ class _Comparison(Generic[R]):
         for address in expired.column("address").to_pylist():
             answers[address] = (
                 Kind.EXPIRED,
-                f"{gone}: it had expired by the rules when an earlier run deleted it, and is referenced again",
+                f"{_GONE}: it had expired by the rules when an earlier run deleted it, and is referenced again",
                 "Make branches from commits that have not expired; `lakefs-gc policy show` shows the rules",
             )
         return answers

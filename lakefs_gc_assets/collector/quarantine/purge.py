@@ -264,12 +264,18 @@ def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str
 
 
 def purge_by(
-    repository: OpenRepository, run_id: str | None, owner: str, check: Callable[[Plan, Lock], Check], warn: LogLine
+    repository: OpenRepository,
+    run_id: str | None,
+    owner: str,
+    check: Callable[[Plan, Lock], Check],
+    warn: LogLine,
+    planned: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Purged]:
     """Purges objects that have been in quarantine for long enough, with any liveness check, during iteration.
 
     Args:
         check: makes the liveness check for runs of this plan.
+        planned: receives how many copies are due, before the first one is decided.
     Raises:
         CollectionError: the quarantine of the requested run may not be purged yet; or see `purge`.
     """
@@ -281,6 +287,7 @@ def purge_by(
                 f"what run {run_id} moved to quarantine may go at {plan.due_at(waiting):%F %T}Z: lower "
                 "collection.quarantine_days for an earlier time"
             )
+        planned(sum(moved.copies.num_rows for moved in plan.due))
         for excluded, why in plan.unreadable.items():
             yield left_out(excluded, why)
         for by_retention in (False, True):

@@ -328,7 +328,12 @@ def plan_restore(repository: OpenRepository, run_id: str, addresses: Sequence[st
 
 
 def restore(
-    repository: OpenRepository, run_id: str, addresses: Sequence[str], owner: str, warn: LogLine
+    repository: OpenRepository,
+    run_id: str,
+    addresses: Sequence[str],
+    owner: str,
+    warn: LogLine,
+    planned: Callable[[int], None] = lambda count: None,
 ) -> Iterator[Restored]:
     """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
 
@@ -339,6 +344,7 @@ def restore(
         addresses: as for `plan_restore`.
         owner: who takes the lock.
         warn: receives a line if the lock could not be renewed.
+        planned: receives how many objects are to be restored, before the first one is.
     Raises:
         LockHeld: another owner holds the lock.
         CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.
@@ -346,6 +352,7 @@ def restore(
     with locked(repository, f"restore {run_id}", owner, warn) as lock:
         lost: list[CorruptFile] = []
         deleted = _deleted(repository, run_id, addresses, lost.append)
+        planned(deleted.num_rows)
         yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock)
         for damage in lost:
             yield Restored(damage.file, Fate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}")

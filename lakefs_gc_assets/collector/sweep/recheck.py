@@ -181,8 +181,7 @@ def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | N
     """
     if not marked.dump_at_once:
         return {}
-    settings = step.repository.settings.model_copy(update={"wait_before_dump_seconds": 0})
-    repository = replace(step.repository, settings=settings)
+    repository = step.repository.dumping_at_once()
     try:
         return commits.complete_dump(repository, repository.clock.now(), step.log).sealed
     except (AccessDenied, NotFound, NotSupported) as refusal:

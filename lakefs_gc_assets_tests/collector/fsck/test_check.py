@@ -221,8 +221,15 @@ BROKEN = {
 
 class TestMetadata:
     @pytest.mark.parametrize("how", BROKEN)
-    def test_a_range(self, made: RetainedRepository, how: str) -> None:
-        key = METADATA_PREFIX + _range(made, "fourth")
+    @pytest.mark.parametrize(
+        ("named", "detail"),
+        [(_range, "It holds 1 entries, from file to file"), (_metarange, "")],
+        ids=["range", "metarange"],
+    )
+    def test_a_range_or_metarange(
+        self, made: RetainedRepository, how: str, named: Callable[[RetainedRepository, str], str], detail: str
+    ) -> None:
+        key = METADATA_PREFIX + named(made, "fourth")
         with damaged(made, key, BROKEN[how]), damaged(made, made.addresses["other"]):
             checkup = checked(made)
         assert {finding.address: finding.kind for finding in checkup.findings} == {
@@ -230,19 +237,7 @@ class TestMetadata:
             made.addresses["other"]: Kind.MISSING,
         }
         (finding,) = (finding for finding in checkup.findings if finding.kind is Kind.METADATA)
-        assert "It holds 1 entries, from file to file" in finding.detail and places(finding) == {"branch main "}
-
-    @pytest.mark.parametrize("how", BROKEN)
-    def test_a_metarange(self, made: RetainedRepository, how: str) -> None:
-        key = METADATA_PREFIX + _metarange(made, "fourth")
-        with damaged(made, key, BROKEN[how]), damaged(made, made.addresses["other"]):
-            checkup = checked(made)
-        assert {finding.address: finding.kind for finding in checkup.findings} == {
-            key: Kind.METADATA,
-            made.addresses["other"]: Kind.MISSING,
-        }
-        (finding,) = (finding for finding in checkup.findings if finding.kind is Kind.METADATA)
-        assert places(finding) == {"branch main "}
+        assert detail in finding.detail and places(finding) == {"branch main "}
 
     def test_a_file_that_no_commit_names(self, made: RetainedRepository) -> None:
         store, key = store_of(made), METADATA_PREFIX + "f" * 64

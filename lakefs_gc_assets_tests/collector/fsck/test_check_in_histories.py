@@ -17,10 +17,8 @@ from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineCloc
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
-from lakefs_gc_assets_tests.simulation.playing import Player, deterministic, uncollected
+from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
-from lakefs_gc_assets_tests.simulation.quiet import Quiet
-from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
@@ -51,15 +49,7 @@ def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
 def _check(kind: HistoryKind, seed: int) -> Counter[str]:
     """Plays a history, checks the repository, and compares the findings with the world."""
     history = KINDS[kind].generate(seed)
-    with uncollected(), deterministic(history.setup.seed), remembering():
-        player = Player(history.setup)
-        try:
-            for step in history.steps:
-                player.do(step)
-            Quiet(player.world, player.collectors, player.figures).calm(history.kind)
-        finally:
-            player.stop()
-        world = player.world
+    with played(history) as world:
         checkup = check(_opened(world), LocalEngine(), lambda line: None, deep=EVERYTHING)
     stored = {key: len(each.data) for key, each in world.bucket.objects.items()}
     sizes = set(_needed(world, of_all_commits=True))
