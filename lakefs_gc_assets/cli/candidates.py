@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypedDict, Unpack
 
@@ -26,12 +27,16 @@ from lakefs_gc_assets.cli.common import (
     progress_unless,
 )
 from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
-from lakefs_gc_assets.collector.page.garbage import SIZES
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.page import run_facts
+from lakefs_gc_assets.collector.page.garbage import SIZES, FrameReader
+from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts
+from lakefs_gc_assets.collector.records.outcomes import Amount, objects_of, size
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.settings import ReportSettings
 
 Format = Literal["table", "csv", "json", "parquet"]
 
@@ -119,6 +124,43 @@ class Groups:
         return rows.sort_by([("bytes", "descending"), ("group", "ascending")])
 
 
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Objects and bytes by branch and folder, most bytes first.
+
+    They are those of the expired commit that held an object last, or of the run that saw it staged last.
+    """
+
+    facts: RunFacts
+    total: Amount
+
+    def table_of(self, tables: Iterator[pa.Table]) -> pa.Table:
+        """A row for each group (GROUPED); what no path is known of is a group as well."""
+        amounts: dict[str, Amount] = {}
+
+        def add(group: str, amount: Amount) -> None:
+            amounts[group] = amounts.get(group, Amount()).plus(*amount)
+
+        for kind in self.facts.last_held.held if self.facts.last_held else ():
+            add(f"{kind.branch or '(no branch)'}: {kind.folder or '(no folder)'}", Amount(kind.objects, kind.bytes))
+        if staged := self.facts.last_staged:
+            elsewhere = dict(staged.until)
+            for entry in staged.entries:
+                folder, slash, _ = entry.path.partition("/")
+                place = f"{entry.branch}: {folder + slash if slash else '(no folder)'}"
+                add(f"{place}, {_staged_until(entry.seen_at)}", Amount(1, entry.size))
+                elsewhere[entry.seen_at] -= Amount(1, entry.size)
+            for seen_at, amount in elsewhere.items():
+                add(f"({_staged_until(seen_at)})", amount)
+        add("(no path is known)", self.total - Amount.total([Amount(), *amounts.values()]))
+        rows = [{"group": group, **amount._asdict()} for group, amount in amounts.items() if amount.objects]
+        return pa.Table.from_pylist(rows, GROUPED).sort_by([("bytes", "descending"), ("group", "ascending")])
+
+
+def _staged_until(began: datetime) -> str:
+    return f"staged until the run of {began:%F %H:%M}Z"
+
+
 GROUPED = pa.schema([("group", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 
 
@@ -127,7 +169,7 @@ def write_frame(
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
-    order: Order | Groups | None = None,
+    order: Order | Groups | Paths | None = None,
 ) -> str:
     """Writes a frame of a run; returns a line that names the run and the number and size of objects.
 
@@ -140,7 +182,7 @@ def write_frame(
     """
     manifest, tables = stored.manifest, stored.tables()
     chosen = iter([order.table_of(tables)]) if order and manifest.files else tables
-    schema = GROUPED if isinstance(order, Groups) else nullable(stored.frame.schema)
+    schema = GROUPED if isinstance(order, Groups | Paths) else nullable(stored.frame.schema)
     _WRITERS[form](chosen, schema, columns, out)
     return f"run {manifest.span.run_id}: {objects_of(manifest.rows)}, {size(manifest.object_bytes)}"
 
@@ -204,11 +246,13 @@ _GROUPS: dict[str, Callable[[pa.Table], pa.ChunkedArray | pa.Array]] = {
     "month": lambda rows: pc.strftime(rows.column("last_modified"), "%Y-%m"),
     "size": _size_group,
 }
+_PATH = "path"
 _GROUP_COLUMNS = (
     TextColumn("group", 20),
     TextColumn("objects", 13, lambda objects: f"{objects:,}".rjust(13)),
     TextColumn("bytes", 11, shown_size),
 )
+_PATH_COLUMNS = (*_GROUP_COLUMNS[1:], TextColumn("group"))
 
 
 class Shown(TypedDict):
@@ -219,15 +263,30 @@ class Shown(TypedDict):
     by: str | None
 
 
-def _order(shown: Shown) -> Order | Groups | None:
+def _require_choice(shown: Shown) -> None:
     """Raises UsageError for options that exclude each other."""
     if shown["by"] and (shown["top"] or shown["sort"]):
         raise click.UsageError("--by shows groups, not objects: --top and --sort are not for it.")
     if shown["sort"] and not shown["top"]:
         raise click.UsageError("--sort is for --top N.")
+
+
+def _order(shown: Shown, find_paths: Callable[[], Paths]) -> Order | Groups | Paths | None:
+    """What is shown of the candidates; None for all of them."""
+    if shown["by"] == _PATH:
+        return find_paths()
     if shown["by"]:
         return Groups(_GROUPS[shown["by"]])
     return Order(*_ORDERS[shown["sort"] or "size"], shown["top"]) if shown["top"] else None
+
+
+def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
+    """Reads where the candidates were. Raises CollectionError."""
+    manifest = stored.manifest
+    counting = Counting(lambda _: None, frames=FrameReader(LocalEngine(), opened.opener))
+    now = opened.clock.now()
+    facts = run_facts.gather(opened.store, manifest.span.run_id, opened.settings, ReportSettings(), now, counting)
+    return Paths(facts, Amount(manifest.rows, manifest.object_bytes))
 
 
 @click.command()
@@ -244,8 +303,9 @@ def _order(shown: Shown) -> Order | Groups | None:
 )
 @click.option(
     "--by",
-    type=click.Choice([*_GROUPS]),
-    help="Instead of objects, their number and bytes by slice, by the month in which they were written, or by size.",
+    type=click.Choice([_PATH, *_GROUPS]),
+    help="Instead of objects, their number and bytes: by branch and folder, as far as an expired commit or an earlier "
+    "run has them; by slice; by the month in which they were written; or by size.",
 )
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
@@ -263,8 +323,9 @@ def candidates(
     Defaults to the newest finished run.
     """
     require_file(form, out)
-    order = _order(shown)
+    _require_choice(shown)
     opened = open_repository(loaded_configuration(file, repository))
-    columns = _GROUP_COLUMNS if isinstance(order, Groups) else _COLUMNS
     stored = stored_frame(opened, "candidates", run_id or earlier_runs.newest_run(opened.store))
+    order = _order(shown, partial(_find_paths, opened, stored))
+    columns = _PATH_COLUMNS if shown["by"] == _PATH else _GROUP_COLUMNS if shown["by"] else _COLUMNS
     progress_unless(quiet)(write_frame(stored, columns, form, out, order))

@@ -16,6 +16,7 @@ from lakefs_gc_assets.cli.common import (
     open_repository,
     show_progress,
 )
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.run_facts import Counting
 from lakefs_gc_assets.collector.records import report as reports
@@ -104,7 +105,10 @@ def page_of(repository: OpenRepository, run_report: Report, prices: ReportSettin
         repository.settings,
         prices,
         now,
-        Counting(lambda candidates: garbage.count_here(repository.store, candidates, now)),
+        Counting(
+            lambda candidates: garbage.count_here(repository.store, candidates, now),
+            frames=garbage.FrameReader(LocalEngine(), repository.opener),
+        ),
     )
 
 

@@ -10,7 +10,7 @@ staging into a commit is seen at least once. And right before anything is delete
 Each step stores one frame, which the next one reads: a run that is broken off goes on where it stopped.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,11 +43,18 @@ from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.live import other_repositories, references
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed, heads_shown, prepare_uncommitted
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    ask_committed,
+    heads_shown,
+    prepare_uncommitted,
+    sample_staged,
+)
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
+from lakefs_gc_assets.collector.live.uncommitted import StagedSample, write_samples
 from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
@@ -159,7 +166,9 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     # What is staged again unchanged is left out as long as the head has it. Where the branch is set back before refs
     # are dumped, nothing else shows it, and a commit may seal it unseen before the recheck looks.
     shown = heads_shown(step)
-    data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"))
+    samples = sample_staged(step)
+    data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
+    note_samples(step, samples[0])
     own = data.prepared[0]
     figures = UncommittedFigures(own.server_run_ids, own.pages, own.files, tuple(shown))
     written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
@@ -251,6 +260,14 @@ def track(step: Step[R], committed: Committed) -> str | None:
     if step.plan.flow is not Flow.UNIFIED or not committed.tells_ranges:
         return None
     return checkpoint.write_ranges(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
+
+
+def note_samples(step: Step[R], samples: Iterable[StagedSample]) -> None:
+    """Stores where some entries are staged, for the pages of later runs; without it the run is as good."""
+    try:
+        write_samples(step.repository.store, step.plan.run_id, step.plan.attempt, samples)
+    except StorageError as error:
+        step.warn(f"where some entries are staged is not noted: {error}")
 
 
 def note_last_holders(step: Step[R], holders: pa.Table) -> None:

@@ -25,6 +25,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     AGES,
     SIZES,
     WITH_A_RUN,
+    FrameReader,
     Garbage,
     count_by_month,
     count_by_tasks,
@@ -147,9 +148,9 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
 
     def make() -> None:
         prices = collector.configuration.report
-        content = page.make_page(
-            repository.store, run_id, repository.settings, prices, now, Counting(count, WITH_A_RUN)
-        )
+        frames = FrameReader(collector.engine(repository.settings), repository.opener)
+        counting = Counting(count, WITH_A_RUN, frames)
+        content = page.make_page(repository.store, run_id, repository.settings, prices, now, counting)
         page.write(repository.store, run_id, content)
 
     return shown(repository, run_id, collector.store.endpoint_url) if _try(make, run_id, warn) else {}

@@ -94,6 +94,9 @@ def test_groups_add_up_all_candidates(runs: PlainRuns, invoke: Invoke) -> None:
     assert header.split() == ["group", "objects", "bytes"]
     assert sum(int(line[22:35].replace(",", "")) for line in lines) == len(stored)
     assert invoke("candidates", "--by", "size", "--top", "3").exit_code == Status.USAGE
+    assert [json.loads(line) for line in invoke("candidates", "--by", "path", "--json").stdout.splitlines()] == [
+        {"group": "(no path is known)", "objects": len(stored), "bytes": sum(row["size"] for row in stored)}
+    ]
 
 
 def test_groups_of_several_files_by_size() -> None:

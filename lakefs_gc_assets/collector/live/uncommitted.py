@@ -28,7 +28,15 @@ from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderVio
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, delete_all, fetch, head_if_there, keys_below
+from lakefs_gc_assets.storage.interface import (
+    GivesObjects,
+    ObjectStore,
+    delete_all,
+    fetch,
+    get_if_there,
+    head_if_there,
+    keys_below,
+)
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 32
@@ -211,6 +219,28 @@ class StagedSample:
     keys: tuple[str, ...]
     physical_address: str
     elsewhere: bool = False
+
+
+STAGED = pa.schema([pa.field("address", pa.string()), pa.field("branch", pa.string()), pa.field("path", pa.string())])
+"""Staged entries: the address of each, and where it was staged."""
+
+
+def write_samples(store: ObjectStore, run_id: str, attempt: str, samples: Iterable[StagedSample]) -> None:
+    """Stores where a run saw entries staged, since uncommitted data names addresses alone; nothing without samples."""
+    rows = [{"address": key, "branch": sample.branch, "path": sample.path} for sample in samples for key in sample.keys]
+    if rows:
+        tables.put(store, _samples_key(run_id, attempt), pa.Table.from_pylist(rows, STAGED))
+
+
+def read_samples(store: ObjectStore, run_id: str, attempt: str) -> pa.Table:
+    """Staged entries that a run stored (STAGED); no rows if it stored none. Raises CorruptFile."""
+    key = _samples_key(run_id, attempt)
+    data = get_if_there(store, key)
+    return STAGED.empty_table() if data is None else tables.decode(STAGED, data, key, "staged entries")
+
+
+def _samples_key(run_id: str, attempt: str) -> str:
+    return f"{run_folder.frame(run_id, 'uncommitted_df')}staged-{attempt}.parquet"
 
 
 def staged_samples(

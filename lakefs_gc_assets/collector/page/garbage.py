@@ -1,4 +1,4 @@
-"""Counts of garbage: by age, size, reason and month, its largest objects, and by the commit that held it last.
+"""Counts of garbage: by age, size, reason and month, its largest objects, and by what held it last.
 
 Tasks count their own candidates, and one process adds up the counts: each has a few dozen rows for any number of
 objects. The sums are stored beside the candidates, so that every page and chart uses the same ones.
@@ -8,15 +8,19 @@ the object. Its branch and rule are those by which it would have stayed longest.
 object's path there; of several paths, the first path counts. All of this is read from the run's facts about expired
 commits, and from their files. No commit that stays holds garbage, so ranges that the run has read as live are not read
 again.
+
+Garbage that no commit held is counted by the newest earlier run that saw it staged. Uncommitted data names addresses
+alone, so branch and path are known only of the few entries of each branch that a run looks for anyway.
 """
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +31,26 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import gather
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
+from lakefs_gc_assets.collector.frame.frames import (
+    CANDIDATES_DF,
+    UNCOMMITTED_DF,
+    CandidateFigures,
+    F,
+    Frame,
+    UncommittedFigures,
+)
 from lakefs_gc_assets.collector.frame.manifest import Manifest
+from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, LiveFiles, weight_of
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, get_if_there
+from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, get_if_there
+
+_log = logging.getLogger(__name__)
 
 WITH_A_RUN = 20_000_000
 """Maximum entries and candidates to read when a run ends: about ten seconds. `lakefs-gc report` has no limit."""
@@ -89,18 +104,6 @@ class LastHeld:
     held: tuple[LastHolder, ...]
     not_committed_objects: int = 0
     not_committed_bytes: int = 0
-
-
-def count_last_held(
-    live_files: LiveFiles,
-    holders: pa.Table,
-    live: Collection[str],
-    candidates: Manifest[CandidateFigures],
-    most: int | None = None,
-) -> LastHeld | None:
-    """Counts candidates by the commit that held them last, see `find_last_held`."""
-    rows = find_last_held(live_files, holders, live, candidates, most)
-    return None if rows is None else _count(rows, holders)
 
 
 def find_last_held(
@@ -201,7 +204,8 @@ def _groups(reading: Sequence[tuple[int, RangeRecord]], entries: int) -> Iterato
         yield group
 
 
-def _count(rows: pa.Table, holders: pa.Table) -> LastHeld:
+def count_last_held(rows: pa.Table, holders: pa.Table) -> LastHeld:
+    """Counts candidates by the commit that held them last, as `find_last_held` found it."""
     held = rows.filter(pc.is_valid(rows.column("holder")))
     not_committed = rows.column("size").filter(pc.is_null(rows.column("holder")))
     at = held.column("holder")
@@ -222,6 +226,135 @@ def _count(rows: pa.Table, holders: pa.Table) -> LastHeld:
     ]
     kinds.sort(key=lambda kind: (-kind.bytes, -kind.objects, kind.branch or "", kind.rule, kind.folder))
     return LastHeld(tuple(kinds), len(not_committed), pc.sum(not_committed).as_py() or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedEntry:
+    """A candidate at a place where an earlier run saw it staged.
+
+    Attributes:
+        seen_at: when that run began.
+    """
+
+    branch: str
+    path: str
+    size: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LastStaged:
+    """Garbage by the newest earlier run that saw it staged.
+
+    Attributes:
+        until: objects and bytes by the time at which that run began, newest first.
+        unseen: garbage that none of the runs saw staged.
+        since: when the oldest of the runs began.
+        entries: candidates whose branch and path the runs noted.
+    """
+
+    until: Mapping[datetime, Amount]
+    unseen: Amount
+    since: datetime
+    entries: tuple[StagedEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """What an earlier run saw staged."""
+
+    began: datetime
+    staged: Manifest[UncommittedFigures]
+
+
+@dataclass(frozen=True)
+class FrameReader(Generic[R]):
+    """Reads frames as rows of an engine."""
+
+    engine: Engine[R]
+    opener: OpensStore
+
+    def rows(self, frame: Frame[F], manifest: Manifest[F], *columns: str) -> R:
+        """Some columns of a frame. Files that cannot be read are left out, and named in the log."""
+        stored = StoredFrame(frame, manifest, self.opener)
+        return stored.rows(self.engine, *columns, damaged_files=_warn_of_damage)
+
+
+def _warn_of_damage(damage: CorruptFile) -> None:
+    _log.warning("the page of the run counts garbage without a file of a frame: %s", damage)
+
+
+def count_last_staged(
+    reader: FrameReader[R], rows: R, total: Amount, past: Sequence[PastRun], most: int | None = None
+) -> LastStaged | None:
+    """Counts candidates by the newest earlier run that saw them staged.
+
+    Args:
+        rows: the candidates (`address`, `size`).
+        total: all of them.
+        past: earlier runs, newest first. Each is compared with what no newer one saw.
+        most: maximum rows to read; None for no limit. Runs beyond it are not looked at.
+    Returns:
+        None if no run was looked at.
+    """
+    engine, unseen, read = reader.engine, total, total.objects
+    until: dict[datetime, Amount] = {}
+    entries: list[StagedEntry] = []
+    since: datetime | None = None
+    for run in past:
+        read += run.staged.rows
+        if not unseen.objects or (most is not None and read > most):
+            break
+        since = run.began
+        if not run.staged.rows:
+            continue
+        noted, count = _noted(reader, run), unseen.objects + run.staged.rows
+        # A few that were reset while the server wrote its uncommitted data may be in the note alone.
+        addresses = engine.union(
+            reader.rows(UNCOMMITTED_DF, run.staged, "address"), engine.table(noted.select(["address"]))
+        )
+        seen = _amount(engine, engine.among_exactly(rows, addresses, count))
+        if not seen.objects:
+            continue
+        until[run.began] = seen
+        entries += _entries(engine, rows, noted, run.began)
+        unseen -= seen
+        rows = engine.hold(engine.without_exactly(rows, addresses, count), unseen.objects)
+    return None if since is None else LastStaged(until, unseen, since, tuple(entries))
+
+
+def _amount(engine: Engine[R], rows: R) -> Amount:
+    counted = engine.collect(engine.map_batches(rows, _add_up, _AMOUNT))
+    return Amount.total(Amount(**row) for row in counted.to_pylist()) if counted.num_rows else Amount()
+
+
+def _add_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        total = pc.sum(batch.column("size")).as_py() or 0
+        yield pa.RecordBatch.from_pylist([{"objects": batch.num_rows, "bytes": total}], _AMOUNT)
+
+
+_AMOUNT = pa.schema([("objects", pa.int64()), ("bytes", pa.int64())])
+
+
+def _noted(reader: FrameReader[Any], run: PastRun) -> pa.Table:
+    """The few entries of each branch that a run noted (STAGED); none if they cannot be read."""
+    span = run.staged.span
+    try:
+        return uncommitted.read_samples(reader.opener.open(), span.run_id, span.attempt)
+    except CorruptFile as damage:
+        _warn_of_damage(damage)
+        return uncommitted.STAGED.empty_table()
+
+
+def _entries(engine: Engine[R], rows: R, noted: pa.Table, seen_at: datetime) -> Iterator[StagedEntry]:
+    """Candidates among the entries that a run noted."""
+    if not noted.num_rows:
+        return
+    garbage = engine.collect(engine.among_exactly(rows, engine.table(noted.select(["address"]))))
+    places = pc.index_in(garbage.column("address"), value_set=noted.column("address"))
+    for entry, size in zip(noted.take(places).to_pylist(), garbage.column("size").to_pylist(), strict=True):
+        yield StagedEntry(entry["branch"], entry["path"], size, seen_at)
 
 
 _DAY = timedelta(days=1)

@@ -324,6 +324,7 @@ def _garbage(facts: RunFacts) -> Iterator[Element]:
     else:
         by_month = []
     yield from _last_held(facts)
+    yield from _last_staged(facts)
     if garbage is None:
         yield element("p", f"Ages, sizes and the largest objects are not known: {facts.uncounted}.")
         yield from by_month
@@ -374,6 +375,33 @@ def _last_held(facts: RunFacts) -> Iterator[Element]:
         "commits that have the object.",
         class_="soft",
     )
+
+
+def _last_staged(facts: RunFacts) -> Iterator[Element]:
+    """Garbage that no commit held by the run that saw it staged last, and its branches and paths as far as known."""
+    last_staged = facts.last_staged
+    if last_staged is None:
+        return
+    groups = {f"staged until the run of {began:%F %H:%M}Z": amount for began, amount in last_staged.until.items()}
+    if last_staged.unseen.objects:
+        groups[f"not staged in any run since {last_staged.since:%F %H:%M}Z"] = last_staged.unseen
+    yield from _chart("Garbage by the last run that saw it staged", "Last seen", groups, groups)
+    entries = sorted(last_staged.entries, key=lambda entry: (-entry.size, entry.branch, entry.path))
+    if entries:
+        yield table(
+            "Where some of it was staged: runs note a few paths of each branch",
+            ("Branch", "Path", "Staged until the run of", "Size"),
+            [
+                (
+                    f"{entry.branch} (deleted since)" if entry.branch in facts.gone_branches else entry.branch,
+                    entry.path,
+                    f"{entry.seen_at:%F %H:%M}Z",
+                    size(entry.size),
+                )
+                for entry in entries[:_LARGEST]
+            ],
+            numbers=1,
+        )
 
 
 def _branch(holder: LastHolder) -> str:

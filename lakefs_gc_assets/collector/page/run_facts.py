@@ -3,13 +3,14 @@
 No server is asked. Missing facts are left out: a failed run has fewer frames, and an old run has lost most of them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.frame import manifest as manifests
@@ -28,10 +29,14 @@ from lakefs_gc_assets.collector.guards import Gauge, Mark
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.garbage import (
     WITH_A_PREVIEW,
+    FrameReader,
     Garbage,
     LastHeld,
+    LastStaged,
+    PastRun,
     count_by_month,
     count_last_held,
+    count_last_staged,
     find_last_held,
 )
 from lakefs_gc_assets.collector.records import plan as plans
@@ -57,12 +62,14 @@ class Counting:
 
     Attributes:
         count: counts the run's candidates, if there are any.
-        most_read: maximum entries and candidates to read for the commits that held the candidates last; None for no
-            limit.
+        most_read: maximum entries and candidates to read for the commits that held the candidates last, and again for
+            the runs that saw them staged; None for no limit.
+        frames: reads the frames of earlier runs; None to leave out what they saw staged.
     """
 
     count: Count
     most_read: int | None = None
+    frames: FrameReader[Any] | None = None
 
 
 _NOT_READ = "too much to read when a run ends; `lakefs-gc report --again RUN` reads it"
@@ -88,6 +95,9 @@ class RunFacts:
         garbage: None if candidates were not counted; `uncounted` gives the reason.
         last_held: garbage by the commit that held it last, in flows by retention; None if that is unknown, and
             `held_unknown` gives the reason.
+        last_staged: garbage that no commit held, by the newest earlier run that saw it staged; None if no earlier run
+            has its frames.
+        gone_branches: branches that these earlier runs saw and this run does not.
         earlier: reports of the runs before, newest first, as far as they follow one another.
     """
 
@@ -105,6 +115,8 @@ class RunFacts:
     uncounted: str | None = None
     last_held: LastHeld | None = None
     held_unknown: str | None = None
+    last_staged: LastStaged | None = None
+    gone_branches: frozenset[str] = frozenset()
     earlier: tuple[Report, ...] = ()
 
 
@@ -128,18 +140,16 @@ def gather(
         raise CollectionError(f"run {run_id} left no report: it has not ended, or its process was killed")
 
     def manifest(frame: Frame[F]) -> Manifest[F] | None:
-        try:
-            stored = manifests.read(store, run_id, frame)
-        except (OrderViolation, CorruptFile):
-            return None
+        stored = _stored(store, run_id, frame)
         # Frames of an earlier attempt do not describe this one.
-        return stored if stored.span.attempt == report.attempt else None
+        return stored if stored and stored.span.attempt == report.attempt else None
 
     listed, uncommitted = manifest(STORE_DF), manifest(UNCOMMITTED_DF)
     committed, candidates = manifest(COMMITTED_DF), manifest(CANDIDATES_DF)
     mark: Mark | None = None
     if listed and uncommitted and committed and candidates:
         mark = mark_of(listed, uncommitted, committed, candidates)
+    earlier = tuple(islice(_before(store, report), _EARLIER))
     return RunFacts(
         report,
         plan,
@@ -151,8 +161,8 @@ def gather(
         listed_at=listed.span.started_at if listed else None,
         retention=committed.figures.retention if committed else {},
         **_counted(candidates, plan, counting.count),
-        **_last_held(store, plan, committed, candidates, counting.most_read),
-        earlier=tuple(islice(_before(store, report), _EARLIER)),
+        **_last_seen(store, plan, committed, candidates, earlier, counting),
+        earlier=earlier,
     )
 
 
@@ -182,24 +192,64 @@ def _counted(candidates: Manifest[CandidateFigures] | None, plan: Plan, count: C
     return {"months": months, "garbage": garbage, "uncounted": None if garbage else _NOT_COUNTED}
 
 
-def _last_held(
+def _last_seen(
     store: ObjectStore,
     plan: Plan,
     committed: Manifest[CommittedFigures] | None,
     candidates: Manifest[CandidateFigures] | None,
-    most_read: int | None,
+    earlier: Sequence[Report],
+    counting: Counting,
 ) -> dict[str, Any]:
-    """Garbage by the commit that held it last; empty for flows without retention, and without garbage."""
-    if not plan.flow.by_retention or committed is None or candidates is None or not candidates.rows:
+    """Garbage by the commit that held it last, in flows by retention, and the rest by the run that saw it staged."""
+    if committed is None or candidates is None or not candidates.rows:
         return {}
+    if not plan.flow.by_retention:
+        return _last_staged(store, committed, candidates, earlier, counting)
     try:
         expired = _expired_commits(store, plan, committed)
-        if expired is None:
-            return {"held_unknown": _NOT_NOTED}
-        last_held = count_last_held(*expired, candidates, most_read)
+        rows = None if expired is None else find_last_held(*expired, candidates, counting.most_read)
     except CorruptFile as damage:
         return {"held_unknown": f"a file cannot be read: {damage}"}
-    return {"last_held": last_held, "held_unknown": None if last_held else _NOT_READ}
+    if expired is None or rows is None:
+        return {"held_unknown": _NOT_NOTED if expired is None else _NOT_READ}
+    held = {"last_held": count_last_held(rows, expired[1])}
+    not_committed = rows.filter(pc.is_null(rows.column("holder"))).select(["address", "size"])
+    return {**held, **_last_staged(store, committed, not_committed, earlier, counting)}
+
+
+def _last_staged(
+    store: ObjectStore,
+    committed: Manifest[CommittedFigures],
+    garbage: Manifest[CandidateFigures] | pa.Table,
+    earlier: Sequence[Report],
+    counting: Counting,
+) -> dict[str, Any]:
+    """Garbage that no commit held by the newest earlier run that saw it staged."""
+    reader = counting.frames
+    if reader is None:
+        return {}
+    staged = [(report.started_at, _stored(store, report.run_id, UNCOMMITTED_DF)) for report in earlier]
+    past = [PastRun(began, manifest) for began, manifest in staged if manifest]
+    if isinstance(garbage, Manifest):
+        total = Amount(garbage.rows, garbage.object_bytes)
+        rows = reader.rows(CANDIDATES_DF, garbage, "address", "size")
+    else:
+        total = Amount(garbage.num_rows, pc.sum(garbage.column("size")).as_py() or 0)
+        rows = reader.engine.table(garbage)
+    last_staged = count_last_staged(reader, rows, total, past, counting.most_read)
+    if last_staged is None or not last_staged.until:
+        return {"last_staged": last_staged}
+    seen = (_stored(store, report.run_id, COMMITTED_DF) for report in earlier if report.started_at in last_staged.until)
+    branches = {branch for manifest in seen if manifest for branch in manifest.figures.heads}
+    return {"last_staged": last_staged, "gone_branches": frozenset(branches - committed.figures.heads.keys())}
+
+
+def _stored(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F] | None:
+    """The manifest of a run's frame; None if it is gone or damaged."""
+    try:
+        return manifests.read(store, run_id, frame)
+    except (OrderViolation, CorruptFile):
+        return None
 
 
 def _expired_commits(
