@@ -76,6 +76,10 @@ class StorageError(CollectionError):
     """The object store could not be asked, or refused."""
 
 
+class DeletesOver(StorageError):
+    """A delete ends without a further request, as the time for it is over."""
+
+
 class PermissionMissing(StorageError):
     """The store knows the credentials, and they lack the permission for this request."""
 

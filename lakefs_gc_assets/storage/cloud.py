@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from email.parser import BytesParser
@@ -28,20 +28,21 @@ from email.policy import HTTP
 from enum import Enum, auto
 from pathlib import Path
 from random import uniform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser
 
 from obstore.exceptions import BaseError
 
 from lakefs_gc_assets.errors import (
     AlreadyExists,
+    DeletesOver,
     ObjectArchived,
     ObjectNotFound,
     PermissionMissing,
     PreconditionFailed,
     StorageError,
 )
-from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, are_deletes_over
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, RetryConfig
@@ -411,6 +412,12 @@ _SLOWEST, _FASTER = 20.0, 25.0
 """Keys a second: the lowest rate, and what a second without a refusal adds to it."""
 
 
+def require_time_to_delete(**_: object) -> None:
+    """To be called before each request of a client, also where it repeats one. Raises DeletesOver."""
+    if are_deletes_over():
+        raise DeletesOver("the time for deletes is over")
+
+
 class Throttle:
     """Rate of the deletes of one store in this process. There is no limit until the service refuses keys as it is busy.
 
@@ -466,7 +473,7 @@ def retry_throttled(
 ) -> dict[str, DeleteOutcome]:
     """Deletes keys, those that the service was too busy for again and slower; returns the last outcome of each.
 
-    Raises what `delete` raises.
+    Keys that have none when the time for deletes is over are LEFT. Raises what else `delete` raises.
     """
     outcomes: dict[str, DeleteOutcome] = {}
     remaining = list(keys)
@@ -474,7 +481,11 @@ def retry_throttled(
     while remaining:
         batch = remaining[: throttle.at_once(len(remaining))]
         throttle.sleep(throttle.turn(len(batch)))
-        outcomes |= delete(batch)
+        try:
+            require_time_to_delete()
+            outcomes |= delete(batch)
+        except DeletesOver:
+            return outcomes | {key: DeleteOutcome(key, DeleteResult.LEFT) for key in remaining}
         busy = [key for key in batch if was_busy(outcomes[key])]
         throttle.adapt(len(batch), len(busy))
         remaining = busy + remaining[len(batch) :]
@@ -488,6 +499,8 @@ def retry_throttled(
     return outcomes
 
 
+_Piece = TypeVar("_Piece")
+_Result = TypeVar("_Result")
 _AT_ONCE = 4
 """Batches of one call that are under way at the same time."""
 
@@ -503,8 +516,7 @@ def delete_in_batches(
         StorageError: where every batch failed as a whole.
     """
     batches = [keys[start : start + size] for start in range(0, len(keys), size)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = list(pool.map(lambda batch: _batch_outcomes(batch, delete, throttle), batches))
+    results = in_threads(_AT_ONCE, lambda batch: _batch_outcomes(batch, delete, throttle), batches)
     outcomes: dict[str, DeleteOutcome] = {}
     for batch, result in zip(batches, results, strict=True):
         if not isinstance(result, StorageError):
@@ -514,6 +526,13 @@ def delete_in_batches(
         else:
             outcomes |= {key: DeleteOutcome(key, DeleteResult.FAILED, str(result)) for key in batch}
     return outcomes
+
+
+def in_threads(count: int, work: Callable[[_Piece], _Result], pieces: Sequence[_Piece]) -> list[_Result]:
+    """The result for each piece of the work of so many threads, which have the caller's context (`deletes_until`)."""
+    contexts = [copy_context() for _ in pieces]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda context, piece: context.run(work, piece), contexts, pieces))
 
 
 def _batch_outcomes(

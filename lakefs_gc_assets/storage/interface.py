@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -119,10 +120,14 @@ NULL_VERSION = "null"
 
 
 class DeleteResult(StrEnum):
-    """Answer of a store for one key of a delete; `ACCEPTED` is not proof that the object is gone."""
+    """Answer of a store for one key of a delete; `ACCEPTED` is not proof that the object is gone.
+
+    `LEFT`: the time of `deletes_until` was over. The key was refused before, or not asked for, or nobody knows.
+    """
 
     ACCEPTED = "accepted"
     FAILED = "failed"
+    LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,28 @@ class DeleteOutcome:
     error: str | None = None
     version_id: str | None = None
     soft_deleted: bool | None = None
+
+
+_ARE_DELETES_OVER: ContextVar[Callable[[], bool]] = ContextVar("are deletes over", default=lambda: False)
+
+
+@contextmanager
+def deletes_until(is_over: Callable[[], bool]) -> Iterator[None]:
+    """Within it a store begins no request of a delete, and repeats none, once the time is over.
+
+    Args:
+        is_over: may be called in other threads.
+    """
+    token = _ARE_DELETES_OVER.set(is_over)
+    try:
+        yield
+    finally:
+        _ARE_DELETES_OVER.reset(token)
+
+
+def are_deletes_over() -> bool:
+    """True if a delete may begin no request any more."""
+    return _ARE_DELETES_OVER.get()()
 
 
 _MAX_RECORD_BYTES = 128 << 20
@@ -247,6 +274,8 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted.
+
+        Where it throttles or fails, a store repeats its requests for minutes, but not past `deletes_until`.
 
         Raises StorageError where the call failed as a whole: then any of the keys may be gone.
         """

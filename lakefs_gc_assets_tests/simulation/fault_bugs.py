@@ -1,7 +1,7 @@
 """Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -124,10 +124,12 @@ def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Un
 _purge_batch = purge._delete
 
 
-def _told_first(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
+def _told_first(
+    store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock, is_over: Callable[[], bool]
+) -> Generator[Purged, None, pa.Table]:
     told = purge._receipts(batch, Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", told)
-    yield from _purge_batch(store, plan, batch, clock)
+    return (yield from _purge_batch(store, plan, batch, clock, is_over))
 
 
 def _not_again(self: LiveCheck[ArrowRows], copies: ArrowRows) -> None:

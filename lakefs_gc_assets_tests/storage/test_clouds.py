@@ -22,7 +22,7 @@ from lakefs_gc_assets.storage import cloud as cloud_module
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.cloud import Throttle
 from lakefs_gc_assets.storage.gcs import store as gcs
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.emulators import (
     ACCOUNT,
@@ -370,6 +370,28 @@ def test_a_service_that_stays_too_busy_is_not_asked_for_ever(takes_some: bool) -
         assert len(failed) == 1000 - requests and 60 <= limited.now < 90
     else:
         assert len(failed) == 1000 and requests == cloud_module.DELETE_ATTEMPTS and limited.now < 20
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_delete_is_repeated_once_the_time_for_it_is_over(
+    cloud: Cloud, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloud_module, "FIRST_PAUSE", 0.01)
+    store = cloud.store()
+    names = ["a", "b"] if whole else ["a", "b", "c"]
+    requests: list[Request] = []
+
+    def busy(request: Request) -> Response | None:
+        if not is_batch(request):
+            return None
+        requests.append(request)
+        return BUSY if whole else answers(cloud, {0: (429, ""), 1: (200, ""), 2: (503, "")})
+
+    with cloud.server.failing(busy), deletes_until(lambda: bool(requests)):
+        outcomes = store.delete(names)
+    left, gone = DeleteResult.LEFT, DeleteResult.ACCEPTED
+    assert [outcome.result for outcome in outcomes] == ([left, left] if whole else [left, gone, left])
+    assert len(requests) == 1
 
 
 def test_executors_share_what_a_service_takes() -> None:

@@ -21,6 +21,7 @@ from lakefs_gc_assets.storage.interface import (
     DeleteResult,
     ObjectStore,
     ReadsParts,
+    deletes_until,
     fetch,
     get_if_there,
     head_if_there,
@@ -63,6 +64,19 @@ def rows(store: ObjectStore, prefix: str = "") -> dict[str, dict[str, object]]:
     listed = pa.Table.from_batches(batches, LISTING_SCHEMA).to_pylist()
     assert len({row["key"] for row in listed}) == len(listed)
     return {row["key"]: row for row in listed}
+
+
+def test_nothing_is_deleted_once_the_time_for_it_is_over(store: ObjectStore) -> None:
+    names = [f"data/slice/{number}" for number in range(3)]
+    for name in names:
+        store.put(name, b"content")
+    with deletes_until(lambda: True):
+        outcomes = store.delete(names)
+    assert [(outcome.key, outcome.result) for outcome in outcomes] == [(name, DeleteResult.LEFT) for name in names]
+    assert set(rows(store)) == set(names)
+    with deletes_until(lambda: False):
+        assert {outcome.result for outcome in store.delete(names)} == {DeleteResult.ACCEPTED}
+    assert rows(store) == {}
 
 
 def test_what_is_put_can_be_read_looked_at_and_listed(store: ObjectStore) -> None:

@@ -47,7 +47,7 @@ from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, requ
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, delete_all, keys_below
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, delete_all, deletes_until, keys_below
 
 _BEGUN = "purging/"
 """Folder of the files that list batches about to be deleted; lakeFS makes no address that begins so."""
@@ -364,12 +364,18 @@ def _emptied(
         )
         yield Purged(moved.run_id, row["address"], row["size"], Fate.KEPT, why)
     copies = moved.copies.filter(pc.invert(_among(moved.copies, verdict.live | verdict.unsure)))
+
+    def is_over() -> bool:
+        return verdict.as_of.passed(clock) >= valid
+
     for start in range(0, copies.num_rows, store.delete_limit):
         verify(store, lock)
         # After the call to the store, which may take its time.
-        if verdict.as_of.passed(clock) >= valid:
+        if is_over():
             return copies.slice(start)
-        yield from _delete(store, moved.plan, copies.slice(start, store.delete_limit), clock)
+        left = yield from _delete(store, moved.plan, copies.slice(start, store.delete_limit), clock, is_over)
+        if left.num_rows:
+            return pa.concat_tables([left, copies.slice(start + store.delete_limit)])
     return copies.slice(copies.num_rows)
 
 
@@ -400,7 +406,7 @@ def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
     return max(times, default=plan.started_at)
 
 
-def _among(copies: pa.Table, addresses: frozenset[str]) -> pa.ChunkedArray:
+def _among(copies: pa.Table, addresses: Set[str]) -> pa.ChunkedArray:
     return pc.is_in(copies.column("address"), pa.array(sorted(addresses), pa.string()))
 
 
@@ -425,25 +431,38 @@ def _as_purged(run_id: str, size: int, restored: Restored) -> Purged:
     return Purged(run_id, restored.address, size, fate, restored.why)
 
 
-def _delete(store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock) -> Iterator[Purged]:
-    """Deletes the copies of a batch, for good."""
+def _delete(
+    store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock, is_over: Callable[[], bool]
+) -> Generator[Purged, None, pa.Table]:
+    """Deletes the copies of a batch, for good; returns those that are left because the time is over."""
     batch_id = f"{receipts.OF_PURGE}{uuid.uuid4().hex}"
     begun = passes.key(plan.run_id, _BEGUN + batch_id)
     store.put(begun, tables.encode(_receipts(batch, Outcome.PURGED, clock.now())))
-    outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
+    with deletes_until(is_over):
+        outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if outcomes.keys() != set(batch.column("key").to_pylist()):
         raise StorageError(
             f"the store answered for {len(outcomes)} keys, {batch.num_rows} were to be deleted: purge again"
         )
     rows = batch.to_pylist()
-    are_deleted = pa.array([outcomes[row["key"]].result is DeleteResult.ACCEPTED for row in rows], pa.bool_())
-    purged = _receipts(batch.filter(are_deleted), Outcome.PURGED, clock.now())
+    left = {row["address"] for row in rows if outcomes[row["key"]].result is DeleteResult.LEFT}
+    if left:
+        # A request without an answer may have deleted some of them.
+        left.intersection_update(_copies(store, plan).column("address").to_pylist())
+    fates = [_fate(outcomes[row["key"]].result) for row in rows]
+    are_deleted = [fate is Fate.PURGED and row["address"] not in left for row, fate in zip(rows, fates, strict=True)]
+    purged = _receipts(batch.filter(pa.array(are_deleted, pa.bool_())), Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, batch_id, purged)
     delete_all(store, [begun])
-    for row in rows:
-        error = outcomes[row["key"]].error
-        fate = Fate.PURGED if outcomes[row["key"]].result is DeleteResult.ACCEPTED else Fate.FAILED
-        yield Purged(plan.run_id, row["address"], row["size"], fate, error)
+    for row, fate in zip(rows, fates, strict=True):
+        if row["address"] not in left:
+            yield Purged(plan.run_id, row["address"], row["size"], fate, outcomes[row["key"]].error)
+    return batch.filter(_among(batch, left))
+
+
+def _fate(result: DeleteResult) -> Fate:
+    """What became of a copy, unless it is LEFT and still there."""
+    return Fate.FAILED if result is DeleteResult.FAILED else Fate.PURGED
 
 
 def _settle(store: ObjectStore, moved: Moved) -> None:

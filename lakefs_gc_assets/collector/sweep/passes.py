@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -56,7 +57,7 @@ from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_l
 from lakefs_gc_assets.errors import CollectionError, ObjectArchived, ObjectNotFound, OrderViolation, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, OpensStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, OpensStore, deletes_until
 
 _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
@@ -82,7 +83,7 @@ class Sweep:
     def delete(self, candidates: pa.Table) -> Iterator[pa.Table]:
         """Deletes candidates (at least address, size, slice, slice_window) batch by batch; yields their receipts.
 
-        Candidates that are left when the countdown is over have no receipts.
+        Candidates that are left when the countdown is over, in the middle of a batch too, have no receipts.
 
         Raises:
             LockLost: before a batch, when the lock is no longer this run's.
@@ -118,25 +119,28 @@ class Sweep:
     def decide(self, batch: pa.Table) -> pa.Table:
         """Deletes a batch and stores its receipts; returns them."""
         rows = self.delete_batch(batch, Outcome.ACCEPTED)
-        receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
+        if rows.num_rows:
+            receipts.write(self.store, self.run_id, uuid.uuid4().hex, rows)
         return rows
 
     def delete_batch(self, batch: pa.Table, accepted: Outcome) -> pa.Table:
-        """Asks the store to delete a batch; returns receipts that are yet to be stored.
+        """Asks the store to delete a batch, as long as the countdown is not over; returns receipts yet to be stored.
 
         Args:
             accepted: the outcome of objects whose deletion the store accepted.
         """
         addresses = batch.column("address").to_pylist()
-        results = {outcome.key: outcome for outcome in self.store.delete(addresses)}
+        with deletes_until(self.is_over):
+            results = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if results.keys() != set(addresses):
             raise StorageError(
                 f"the store answered for {len(results)} keys, {len(addresses)} were to be deleted: what it did "
                 "cannot be reported. List the candidates to see which are gone"
             )
-        outcomes = [results[address] for address in addresses]
+        asked = [results[address].result is not DeleteResult.LEFT for address in addresses]
+        outcomes = list(compress((results[address] for address in addresses), asked))
         return receipts.table(
-            batch,
+            batch.filter(pa.array(asked, pa.bool_())),
             [accepted if outcome.result is DeleteResult.ACCEPTED else Outcome.FAILED for outcome in outcomes],
             [outcome.error for outcome in outcomes],
             self.clock.now(),
@@ -192,6 +196,8 @@ class Quarantine(Sweep):
         if not copied.num_rows or self.is_over():
             return refused
         deleted = self.delete_batch(copied, Outcome.QUARANTINED)
+        if not deleted.num_rows:
+            return refused
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, deleted)
         self._remove_copies_of_what_stays(deleted)
         return pa.concat_tables([refused, deleted])

@@ -181,7 +181,8 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
         """The `response` that came last in a thread; the library's hook loses it where an attempt before it failed."""
 
     def send(self, request: Any, *, proxies: Any = None, **kwargs: Any) -> Any:
-        """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE."""
+        """See HttpTransport.send. Raises HttpResponseError for 429, ParseError for XML with a DOCTYPE, DeletesOver."""
+        cloud.require_time_to_delete()
         response = super().send(request, proxies=proxies, **kwargs)
         if response.status_code == 429:
             raise HttpResponseError(response=response)

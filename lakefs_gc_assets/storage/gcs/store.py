@@ -116,6 +116,7 @@ class Connection:
         policy = retry_policy()
 
         def send() -> Response:
+            cloud.require_time_to_delete()
             response = self.session.post(self.endpoint + target, data=body, headers=headers, timeout=policy["timeout"])
             if response.status_code != 200:
                 raise from_http_response(response)  # type: ignore[no-untyped-call]

@@ -307,10 +307,16 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
     client.meta.events.register(listing_pages.EVENT, listing_pages.read_page)
     client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     _show_waits(client)
+    _end_deletes_in_time(client)
     if encryption := _encryption(settings):
         for operation in _WRITES:
             client.meta.events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
     return client
+
+
+def _end_deletes_in_time(client: "S3Client") -> None:
+    # Last: the client may wait by its own rate before it sends. What is raised here is not retried.
+    client.meta.events.register_last("before-send", cloud.require_time_to_delete)
 
 
 def _show_waits(client: "S3Client") -> None:

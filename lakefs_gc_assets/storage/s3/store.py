@@ -7,7 +7,6 @@ made by S3 itself within the bucket, in parts above the size that one request ma
 import logging
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from lakefs_gc_assets.errors import NotOffered, StorageError
+from lakefs_gc_assets.errors import DeletesOver, NotOffered, StorageError
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
-from lakefs_gc_assets.storage.cloud import retry_throttled
+from lakefs_gc_assets.storage.cloud import in_threads, retry_throttled
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     DeleteOutcome,
@@ -136,8 +135,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             except NotOffered as reason:
                 self._deletes_in_bulk = False
                 _log.warning("objects are deleted one by one, slowly: %s", reason)
-        with ThreadPoolExecutor(SINGLE_DELETES) as threads:
-            return dict(zip(full_keys, threads.map(self._delete_alone, full_keys), strict=True))
+        return dict(zip(full_keys, in_threads(SINGLE_DELETES, self._delete_alone, full_keys), strict=True))
 
     def _delete_in_bulk(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
         outcomes = retry_throttled(
@@ -167,6 +165,8 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         """Deletes a key by itself: XML cannot hold it, or the service has no bulk deletes."""
         try:
             answer = self._ask(f"delete {full!r}", lambda: self._client.delete_object(Bucket=self._bucket, Key=full))
+        except DeletesOver:
+            return DeleteOutcome(full, DeleteResult.LEFT)
         except StorageError as error:
             return _failed(full, str(error))
         return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))

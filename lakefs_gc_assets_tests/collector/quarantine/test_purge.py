@@ -331,7 +331,7 @@ class TestTime:
                 self.delete_limit = 1
 
             def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-                purge.clock.sleep(600)
+                purge.clock.sleep(400)
                 check.live = {KEYS[2]}
                 return super().delete(keys)
 
@@ -339,6 +339,26 @@ class TestTime:
 
         assert check.asked == [set(KEYS), set(KEYS[1:])]
         assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.RESTORED}
+
+    def test_a_batch_that_a_busy_store_makes_wait_ends_in_time(self, purge: Purging) -> None:
+        check = Looking(purge.clock)
+
+        class Busy(BreakingStore):
+            def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
+                if len(keys) == 1:
+                    return super().delete(keys)
+                first = super().delete(keys[:1])
+                purge.clock.sleep(VALID.total_seconds())
+                check.live = {KEYS[1]}
+                # The answer for the first one is lost.
+                return [replace(first[0], result=DeleteResult.LEFT), *super().delete(keys[1:])]
+
+        told = purge.purge_by(Busy(purge.store), check)
+
+        assert check.asked == [set(KEYS), set(KEYS[1:])]
+        assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
+        assert purge.moving.moved() == {}
+        assert purge.receipts(Outcome.PURGED) == [KEYS[0], KEYS[2]]
 
     def test_a_clock_that_is_set_back_does_not_stretch_a_verdict(self, purge: Purging) -> None:
         clock = purge.clock = CountingClock()

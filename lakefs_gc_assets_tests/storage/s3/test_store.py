@@ -22,7 +22,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import bucket_store, cloud
 from lakefs_gc_assets.storage.cloud import Throttle
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.store import S3Store
 from lakefs_gc_assets_tests.emulators import LimitedRate
@@ -245,6 +245,31 @@ def test_deletes_slow_down_to_the_rate_that_the_service_takes(
     assert {outcome.result for outcome in outcomes} == {DeleteResult.ACCEPTED}
     # 300 go at once, the others need seven seconds. In one piece again and again, thousands would be refused.
     assert limited.now < 15 and limited.refused < 1500
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda key: ("503 Slow Down", SLOW_DOWN),
+        lambda key: ("200 OK", b"<DeleteResult><Error><Key>%b</Key><Code>SlowDown</Code></Error></DeleteResult>" % key),
+        lambda key: ("501 Not Implemented", b"<Error><Code>NotImplemented</Code></Error>"),
+        lambda key: ("409 Conflict", b"<Error><Code>OperationAborted</Code></Error>"),
+    ],
+    ids=["whole", "each key", "no bulk deletes", "conflict"],
+)
+def test_no_delete_is_repeated_once_the_time_for_it_is_over(
+    s3_server: S3Server, store: ObjectStore, answer: Callable[[bytes], tuple[str, bytes]]
+) -> None:
+    requests: list[Request] = []
+
+    def busy(request: Request) -> tuple[str, bytes]:
+        requests.append(request)
+        return answer(b"".join(re.findall(b"<Key>(.*?)</Key>", request.body)))
+
+    with s3_server.failing(Faults(answer=busy)), deletes_until(lambda: bool(requests)):
+        [outcome] = store.delete(["data/slice/1"])
+    assert (outcome.key, outcome.result) == ("data/slice/1", DeleteResult.LEFT)
+    assert len(requests) == 1
 
 
 def test_the_same_key_of_another_namespace_is_not_touched(s3_server: S3Server, bucket: str, store: ObjectStore) -> None:
