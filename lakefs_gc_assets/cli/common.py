@@ -145,6 +145,9 @@ def _keep(context: click.Context, option: click.Parameter, value: object) -> Non
 
 def _same_run(context: click.Context, _: click.Parameter, run_id: str | None) -> str | None:
     named = context.meta[f"{__name__}.named_run"]
+    if "" in (run_id, named):
+        # A variable of a script that is not set, which must not stand for all runs.
+        raise click.UsageError("RUN is empty.")
     if run_id and named and run_id != named:
         raise click.UsageError("RUN and --run-id name different runs.")
     return run_id or named

@@ -144,8 +144,8 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
             pass
         time.sleep(SECONDS_TO_LEAVE)
         line = (
-            f"interrupted, and left after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer: the "
-            "repository's lock may stay until it expires, see lakefs-gc unlock"
+            f"interrupted, and left after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer: if "
+            "it held the repository's lock, that stays until it expires, see lakefs-gc unlock"
         )
         if as_json:
             _answer_error(line, Status.INTERRUPTED)

@@ -5,7 +5,7 @@ where another version exists. That a store really honours both conditions is tri
 the object names the holder: who holds the lock checks, before each batch of deletes, that the nonce is still its own.
 
 The object is JSON: `nonce`, `run_id`, `owner`, `acquired_at` and `renewed_at` (ISO 8601, UTC), `expires_minutes`
-(counted from the last renewal), `released`, `process` (user, machine and number, for people) and `launch`.
+(counted from the last renewal), `released`, `process` (user, machine and number, for people), `launch` and `kernel`.
 
 A killed process cannot release its lock. `launch` is the Dagster run that started it: once Dagster has recorded the end
 of that run, others may take the lock over. A process that outlives its Dagster run shows by its next renewal that it is
@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from functools import cache
+from pathlib import Path
 from typing import NotRequired, TypedDict, Unpack
 
 from pydantic import TypeAdapter
@@ -47,6 +48,7 @@ from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, get_if_
 
 KEY = f"{run_folder.ROOT}lock.json"
 _NO_ETAG = "0" * 32
+_BOOT, _NUMBERS = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _ATTEMPTS = 3
 _BY_HAND = Launch()
 _log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class _Record:
     released: bool = False
     process: str = ""
     launch: str = ""
+    kernel: str = ""
 
     def encode(self) -> bytes:
         return json.dumps(entries(self), default=datetime.isoformat, indent=1).encode()
@@ -323,14 +326,17 @@ def inspect(repository: OpenRepository) -> HeldLock | None:
     elif current.outlived_its_launch(repository.launch):
         life = Life.LAUNCH_ENDED
     else:
-        life = _life_of(current.process)
+        life = _life_of(current)
     return HeldLock(current.run_id, current.holder, current.acquired_at, current.renewed_at, expires_at, life)
 
 
-def _life_of(process: str) -> Life:
-    """Looks whether a process lives, which the lock names; of one on another machine nothing is known."""
-    words = re.search(r" on (.*), process ([1-9]\d*)$", process)
-    if words is None or words[1] != socket.gethostname():
+def _life_of(holder: _Record) -> Life:
+    """Looks whether the process lives that holds a lock; of one on another machine nothing is known.
+
+    Machines and containers may have the same name, so the kernel counts as well.
+    """
+    words = re.search(r" on (.*), process ([1-9]\d*)$", holder.process)
+    if words is None or words[1] != socket.gethostname() or holder.kernel != _kernel():
         return Life.UNKNOWN
     try:
         os.kill(int(words[2]), 0)
@@ -495,7 +501,17 @@ def _new_record(asked: Asked) -> _Record:
     minutes = asked["expiry"].total_seconds() / 60
     process = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
     launch = asked.get("launch", _BY_HAND)
-    return _Record(uuid.uuid4().hex, run_id, owner, now, now, minutes, process=process, launch=launch.run)
+    return _Record(
+        uuid.uuid4().hex, run_id, owner, now, now, minutes, process=process, launch=launch.run, kernel=_kernel()
+    )
+
+
+def _kernel() -> str:
+    """Names the start of the machine and the container, in which numbers of processes mean something."""
+    try:
+        return f"{_BOOT.read_text().strip()} {_NUMBERS.readlink()}"
+    except OSError:
+        return ""
 
 
 def _user() -> str:

@@ -66,3 +66,11 @@ def test_a_configuration_file_that_is_missing(invoke: Invoke, monkeypatch: pytes
 
     monkeypatch.setenv(CONFIGURATION_VARIABLE, "elsewhere.yaml")
     assert_one_line(invoke("status"), "elsewhere.yaml", "No such file", status=Status.CONFIGURATION)
+
+
+@pytest.mark.parametrize("arguments", [["purge", "--yes", ""], ["purge", "--yes", "--run-id", ""], ["restore", ""]])
+def test_a_run_that_a_script_leaves_empty_does_not_stand_for_all(invoke: Invoke, arguments: list[str]) -> None:
+    result = invoke(*arguments)
+
+    assert result.exit_code == Status.USAGE
+    assert "RUN is empty" in result.stderr

@@ -101,6 +101,21 @@ def test_the_lock_of_a_process_that_is_gone_is_released(
         held.check()
 
 
+def test_the_lock_of_a_process_in_another_container_of_this_name_stays(
+    automated: Automated, unlock: Unlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_kernel", lambda: "another container")
+        patch.setattr(os, "getpid", lambda: 2**22 + 1)
+        held = held_lock(automated)
+
+    result = unlock(RUN)
+
+    assert result.exit_code == Status.LOCKED
+    assert "this machine cannot see whether that process lives" in result.stderr
+    held.check()
+
+
 def test_a_lock_that_expired_is_released(automated: Automated, unlock: Unlock) -> None:
     held_lock(automated, SystemClock().now() - 2 * HOUR)
     lock_file = next(automated.server.objects_folder.rglob("lock.json"))

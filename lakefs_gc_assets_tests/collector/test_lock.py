@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from lakefs_gc_assets.collector import lock as lock_module
 from lakefs_gc_assets.collector.lock import KEY, Lock, holder, release_owned, verify
 from lakefs_gc_assets.collector.repository import Clock, Launch, SystemClock
 from lakefs_gc_assets.errors import AlreadyExists, LockHeld, LockLost, PreconditionFailed, StorageError
@@ -99,6 +100,7 @@ def test_the_object_says_who_holds_it(store: ObjectStore) -> None:
         "released": False,
         "process": f"{pwd.getpwuid(os.getuid()).pw_name} on {socket.gethostname()}, process {os.getpid()}",
         "launch": "",
+        "kernel": lock_module._kernel(),
     }
     assert KEY == "_lakefs/retention/gc/uncommitted/lock.json"
 

@@ -233,8 +233,11 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
             None to go by this machine's clock alone, to show what is due.
     Raises:
         GuardTripped: the clocks disagree.
-        CollectionError: the run has nothing in quarantine, or it is the only one asked for and its plan cannot be read.
+        CollectionError: the id is none, or the run has nothing in quarantine, or it is the only one asked for and its
+            plan cannot be read.
     """
+    if run_id:
+        run_folder.folder(run_id)
     now = repository.clock.now()
     if lock is not None:
         clocks = Clocks.read(now, repository.api.server_clocks, lock.store_clock)

@@ -14,7 +14,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 ROOT = layout.RUNS_PREFIX
-_ONE_NAME = re.compile(r"[\w-]+", re.ASCII)
+_ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 
 def folder(run_id: str) -> str:
@@ -25,7 +25,7 @@ def folder(run_id: str) -> str:
     Raises CollectionError where the text is no such name.
     """
     if not _ONE_NAME.fullmatch(run_id):
-        raise CollectionError(f"{run_id!r} is no run id: `lakefs-gc status` lists the ids of all runs")
+        raise CollectionError(f"{run_id[:100]!r} is no run id: `lakefs-gc status` lists the ids of all runs")
     return f"{ROOT}{run_id}/"
 
 
