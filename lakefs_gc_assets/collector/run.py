@@ -110,7 +110,8 @@ def list_stored(step: Step[R]) -> Stored:
         windows = None if before else frozenset(plan.windows)
         sealed = before.sealed if before else None
         parts = listing.listing(store, plan.cutoff, sealed, windows, plan.slice_window)
-        step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices)} slices")
+        shards = f" and {len(parts.folders.shards):,} shards" if parts.folders.shards else ""
+        step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices):,} slices{shards}")
         if parts.limited:
             step.log(f"limited to {plan.scope}: {len(parts.slices_elsewhere):,} slices of other windows are not listed")
         written += listing.list_objects(step, parts)

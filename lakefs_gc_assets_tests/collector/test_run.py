@@ -736,6 +736,20 @@ class TestListing:
         assert (found.base_run, found.pending_before, found.sealed_objects) == (before.run_id, 1, 5)
         assert (found.flow, found.slices_listed, found.other_folders) == ("optimized", 1, ("foreign",))
 
+    def test_in_shards(self, folder: Folder) -> None:
+        step, before = folder.built_on()
+        (sealed,) = before.sealed
+        old = folder.slices["old"]
+        folder.put(
+            f"data/{old}/a", f"data/!ab/c/{old}/b", f"data/!ab/c/{sealed}/c", f"data/!de/f/{old}/d", "data/!ab/c/e"
+        )
+        listed = run.list_stored(step)
+        assert addresses_of(listed) == sorted(
+            [f"data/{old}/a", f"data/!ab/c/{old}/b", f"data/!de/f/{old}/d", "data/waits"]
+        )
+        assert listed.figures.other_folders == ("!ab", "!de")
+        assert folder.logged[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 1 slices and 2 shards"
+
     def test_of_what_expired(self, folder: Folder) -> None:
         folder.put(f"data/{folder.slices['old']}/a", "data/foreign/d")
         step = folder.step(flow=Flow.COMMITTED)

@@ -2,11 +2,11 @@
 
 None is impossible by construction, but three take more than one line: a checkpoint is part of the report, so to leave
 one without success takes another report; a run limited to some windows leaves none at all; and what is listed next,
-what is pending and what is committed elsewhere all come from one set of sealed slices, taken from no frame.
+what is pending and what is committed elsewhere all come from one set of sealed slices.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import make_step, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame import receipts, slices
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, LIVE, STORE_DF, TIME, DeletedFigures
-from lakefs_gc_assets.collector.frame.slices import folders
+from lakefs_gc_assets.collector.frame.slices import folders, select_unsealed
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import checkpoint_writer, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
@@ -102,8 +102,8 @@ class _UpToLastSlice(BaseCheckpoint):
 
     @property
     def sealed(self) -> frozenset[str]:
-        slices = folders(self._store).slices
-        return frozenset(name for name in slices if name >= self.report.last_read_slice)
+        there = folders(self._store).slices
+        return frozenset(name for name in there if name >= self.report.last_read_slice)
 
 
 def _open_at_last_slice(step: ArrowStep) -> BaseCheckpoint | None:
@@ -226,6 +226,14 @@ def _everything(self: Committed) -> tuple[Unread, ...]:
     return (*self.unread, *unnamed, *self.provisional)
 
 
+def _select_unsharded(engine: LocalEngine, rows: ArrowRows, sealed: Iterable[str]) -> ArrowRows:
+    """Takes for sealed what lies in shards."""
+    return engine.where(
+        select_unsealed(engine, rows, sealed),
+        lambda batch: pc.invert(pc.starts_with(batch.column("address"), "data/!")),
+    )
+
+
 CHAIN_BUGS: dict[str, Bug] = {
     "what is live for now taken for committed": replaced((Committed, "everything", property(_everything))),
     "new commits chosen by date": _new_by_date(_newest_commit),
@@ -238,6 +246,10 @@ CHAIN_BUGS: dict[str, Bug] = {
     "committed left out of the checkpoint": replaced(
         (BaseCheckpoint, "committed", lambda self, step: step.engine.table(LIVE.empty_table()))
     ),
+    "committed in shards left out of the checkpoint": replaced(
+        (checkpoint_writer, "select_unsealed", _select_unsharded)
+    ),
+    "what lies in shards taken for sealed": replaced((slices, "_SLICE_FOLDER", r"^data/(?P<folder>[0-9a-v]{19}[0g])/")),
     "failed deletions dropped": replaced(_dealt_with(Outcome.FAILED), _UNCHECKED),
     "a dry run as base run": replaced(
         (planning, "newest_sweep", _newest_of_all),

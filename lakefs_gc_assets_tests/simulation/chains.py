@@ -37,7 +37,8 @@ class ChainMaker(Maker):
 
     def setup(self, seed: int) -> Setup:
         setup = super().setup(seed)
-        return replace(setup, layout="sharded" if self.chance.random() < 0.03 else "slice")
+        drawn = self.chance.random()
+        return replace(setup, layout="sharded" if drawn < 0.1 else "switched" if drawn > 0.8 else "slice")
 
     def round(self) -> None:
         """Some writing, time, perhaps a change of what the next run rests on, and a run."""

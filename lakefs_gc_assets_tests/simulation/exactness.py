@@ -44,7 +44,7 @@ LATE_SECONDS = 26 * HOUR
 _BY_LISTING_ALONE = (Kept.YOUNG, Kept.MULTIPART)
 """Reasons to keep an object that only its listing tells."""
 _NO_SLICE = ""
-_SLICE_FOLDER = re.compile(r"^data/([0-9a-v]{19}[0g])/")
+_SLICE_FOLDER = re.compile(r"^data/(?:![0-9A-Za-z_-]{2}/[0-9A-Za-z_-]/)?([0-9a-v]{19}[0g])/")
 Marked = dict[str, Kept | None]
 """What becomes of each object that nothing references: why it is kept, None for a candidate."""
 
@@ -86,10 +86,14 @@ class Exactness:
 
     def listing(self, plan: Plan, listing: Listing) -> None:
         """An optimized run begins to list: what a clean one would list beside that."""
-        store = self.store
-        parts = [part for part in universe_listing.listing(store, plan.cutoff).parts if part not in listing.parts]
-        batches = (batch for part in parts for batch in universe_listing.list_part(store, part, plan.slice_window))
-        self.elsewhere[plan.run_id] = [row for batch in batches for row in batch.to_pylist()]
+        store, sealed = self.store, (None, *(listing.sealed or ()))
+        self.elsewhere[plan.run_id] = [
+            row
+            for part in universe_listing.listing(store, plan.cutoff).parts
+            for batch in universe_listing.list_part(store, part, plan.slice_window)
+            for row in batch.to_pylist()
+            if part not in listing.parts or (part.slice is None and _slice_folder(row["address"]) in sealed)
+        ]
 
     def commits(self, run_id: str, held: set[str]) -> None:
         """An optimized run knows the commits, and this is all that they hold."""

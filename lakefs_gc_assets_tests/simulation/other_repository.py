@@ -43,7 +43,7 @@ class OtherRepository:
     server: Server = field(init=False)
 
     def __post_init__(self) -> None:
-        self.server = Server(_SERVER_NUMBER, MachineClock(self.time, 0.0), sharded=False)
+        self.server = Server(_SERVER_NUMBER, MachineClock(self.time, 0.0), sharded_from=math.inf)
 
     @classmethod
     def from_scene(cls, around: Around, time: TrueTime, own: Repository, servers: Servers) -> "OtherRepository":

@@ -106,10 +106,9 @@ class Quiet:
                 return False
             raise Left(f"a run in quiet times failed: {world.log[-1]}")
         assert last.run is not None
-        if last.run.plan.flow is not flow and world.setup.layout != "sharded":
+        if last.run.plan.flow is not flow:
             raise Left(f"a clean run in quiet times instead of an optimized one: {last.run.plan.why_clean}")
-        alone = world.setup.layout != "sharded" and not world.setup.around.also_live
-        if full_listing_days and alone and last.run.plan.base_run is None:
+        if full_listing_days and not world.setup.around.also_live and last.run.plan.base_run is None:
             raise Left(f"everything was listed in quiet times: {last.run.plan.why_clean}")
         return True
 

@@ -7,6 +7,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FULL_LISTING_DAYS, History, Step
 from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker, with_false_dates
+from lakefs_gc_assets_tests.simulation.world import Setup
 
 LEAST_RUNS = 7
 _FLOWS = {Flow.UNIFIED: 16, Flow.COMMITTED: 3, Flow.CLEAN: 1}
@@ -30,6 +31,10 @@ class RulesChainMaker(RetentionMaker):
         super().__init__(chance)
         self.runs = 0
         self.episodes = (*self.episodes, (self.little_between, 6), (self.comes_and_goes, 6))
+
+    def setup(self, seed: int) -> Setup:
+        setup = super().setup(seed)
+        return replace(setup, layout="switched") if seed % 10 == 8 else setup
 
     def open(self, name: str, flow: Flow, *, sweep: int = DELETE) -> None:
         """A run begins, mostly one that lists; the flow that is asked for is no matter."""

@@ -50,11 +50,15 @@ _OBJECTS_ON_PAGE = 2
 
 @dataclass
 class Server:
-    """One server process: its clock, its slice, its names."""
+    """One server process: its clock, its slice, its names.
+
+    Attributes:
+        sharded_from: when it begins to name objects by the sharded layout, by its clock.
+    """
 
     number: int
     clock: MachineClock
-    sharded: bool
+    sharded_from: float
     slice: str = ""
     slice_created: int = 0
     names: int = 0
@@ -74,7 +78,7 @@ class Server:
         if linkable:
             digest = hashlib.sha256(name.encode()).digest()
             name += "," + base64.urlsafe_b64encode(digest).decode().rstrip("=")
-        shard = f"!{name[17:19]}/{name[16]}/" if self.sharded else ""
+        shard = f"!{name[17:19]}/{name[16]}/" if now >= self.sharded_from else ""
         return f"data/{shard}{self.slice}/{name}", now
 
     def descending(self) -> str:

@@ -72,6 +72,8 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "ranges of the recheck marked as read": 16,
         "sealed recomputed and shrinking": 0,
         "committed left out of the checkpoint": 0,
+        "committed in shards left out of the checkpoint": 6,
+        "what lies in shards taken for sealed": 6,
         "failed deletions dropped": 12,
         "a dry run as base run": 0,
         "checkpoint without success": 0,

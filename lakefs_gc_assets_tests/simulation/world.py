@@ -1,5 +1,6 @@
 """The simulated world: time, store, repository, servers, users' unfinished work, and the oracle that watches."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +10,7 @@ from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.storage.signing import Signer
 from lakefs_gc_assets_tests.simulation.around import ALONE, Around
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, ETags, md5
-from lakefs_gc_assets_tests.simulation.clocks import HOUR, MachineClock, TrueTime
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock, TrueTime
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle
 from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository, listed
@@ -42,6 +43,7 @@ class Setup:
         server_skews: of each server, seconds.
         seen_servers: how many of them ever answer the collector.
         dumps: whether the collector may dump refs.
+        layout: of new names; where it is `switched`, one server after another begins to use the sharded one.
         retention: whether runs by retention rules are among those that collect.
         signed: whether collectors sign what they leave, and believe nothing else.
         around: other repositories, and what the settings allow.
@@ -51,7 +53,7 @@ class Setup:
     start: float = START
     rules: Rules = "oss"
     etags: ETags = "md5"
-    layout: Literal["slice", "sharded"] = "slice"
+    layout: Literal["slice", "sharded", "switched"] = "slice"
     uri: str = "s3://bucket/repo/"
     server_skews: tuple[float, ...] = (0.0, 0.0)
     seen_servers: int = 1
@@ -109,8 +111,10 @@ class World:
         signer = Signer.from_setting(SIGNING_KEY, setup.uri) if setup.signed else None
         bucket = Bucket(MachineClock(time, setup.store_skew), setup.etags, signer)
         repository = Repository(setup.uri, bucket)
-        sharded = setup.layout == "sharded"
-        machines = [Server(number, MachineClock(time, skew), sharded) for number, skew in enumerate(setup.server_skews)]
+        machines = [
+            Server(number, MachineClock(time, skew), _sharded_from(setup, number))
+            for number, skew in enumerate(setup.server_skews)
+        ]
         servers = Servers(repository, machines)
         servers.misbehaviour.page_rows = setup.page_rows
         servers.misbehaviour.refuse_dumps = not setup.dumps
@@ -281,6 +285,11 @@ class World:
             for key in self.bucket.keys
             if not key.startswith("_lakefs/") and key != "dummy" and not self.oracle.reachable(key)
         ]
+
+
+def _sharded_from(setup: Setup, number: int) -> float:
+    """When a server begins to name objects by the sharded layout."""
+    return {"slice": math.inf, "sharded": -math.inf, "switched": setup.start + (number + 2) * 2 * DAY}[setup.layout]
 
 
 def _listed_in(world: World) -> tuple[RepositoryFacts, ...]:

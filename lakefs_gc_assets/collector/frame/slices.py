@@ -1,7 +1,11 @@
-"""The slices of a store: which there are, the windows that they fall into, and which rows lie in sealed ones."""
+"""The slices of a store: which there are, the windows that they fall into, and which rows lie in sealed ones.
+
+A slice of the sharded layout has a folder in each shard that an object of it lies in. Its name is the same in all of
+them, and it is sealed in all of them at once.
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,8 +20,11 @@ from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, WindowSiz
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _NO_SLICE = ""
-_SLICE_FOLDER = r"^data/(?P<folder>[0-9a-v]{19}[0g])/"
+_IN_SHARD = r"![0-9A-Za-z_-]{2}/[0-9A-Za-z_-]/"
+_SLICE_FOLDER = rf"^data/(?:{_IN_SHARD})?(?P<folder>[0-9a-v]{{19}}[0g])/"
+_SLICE_FOLDER_IN_SHARD = rf"^data/{_IN_SHARD}(?P<folder>[0-9a-v]{{19}}[0g])/"
 _SHARD = re.compile(r"![0-9A-Za-z_-]{2}")
+SLICES = pa.schema([pa.field("slice", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +35,9 @@ class Folders:
     others: tuple[str, ...]
 
     @property
-    def sharded(self) -> bool:
-        """True if some folder belongs to the sharded layout, whose slices lie deeper and are not seen here."""
-        return any(_SHARD.fullmatch(name) for name in self.others)
+    def shards(self) -> tuple[str, ...]:
+        """Those of the others that belong to the sharded layout, whose slices lie deeper and are not seen here."""
+        return tuple(name for name in self.others if _SHARD.fullmatch(name))
 
 
 def folders(store: ObjectStore) -> Folders:
@@ -93,21 +100,44 @@ def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
 
     The folder decides and not the column `slice`, which is null for odd names inside of a slice.
     """
-    return engine.where(rows, partial(_in_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
+    return engine.where(rows, partial(_in_sealed, sealed_folders(sealed)))
 
 
 def select_unsealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
     """Rows whose address lies in a slice that is not sealed."""
-    return engine.where(rows, partial(_outside_of_folders, pa.array([_NO_SLICE, *sorted(sealed)], pa.string())))
+    return engine.where(rows, partial(_in_unsealed, sealed_folders(sealed)))
 
 
-def _in_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    matches = pc.extract_regex(rows.column("address"), _SLICE_FOLDER)
-    return pc.is_in(pc.coalesce(pc.struct_field(matches, "folder"), _NO_SLICE), value_set=folders)
+def sealed_folders(sealed: Iterable[str]) -> pa.StringArray:
+    """The folders of sealed slices, and the one that stands for no slice at all, for `outside_of_folders`."""
+    return pa.array([_NO_SLICE, *sorted(sealed)], pa.string())
 
 
-def _outside_of_folders(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.invert(_in_folders(folders, rows))
+def _in_sealed(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return pc.invert(outside_of_folders(folders, rows.column("address")))
+
+
+def _in_unsealed(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
+    return outside_of_folders(folders, rows.column("address"))
+
+
+def outside_of_folders(folders: pa.StringArray, addresses: pa.StringArray) -> pa.BooleanArray:
+    """True for addresses that lie in a slice that is not among the folders."""
+    matches = pc.extract_regex(addresses, _SLICE_FOLDER)
+    return pc.invert(pc.is_in(pc.coalesce(pc.struct_field(matches, "folder"), _NO_SLICE), value_set=folders))
+
+
+def folder_of(address: str) -> tuple[str, str] | None:
+    """The folder of the slice that an address lies in, with a trailing slash, and the slice; None outside of slices."""
+    found = re.match(_SLICE_FOLDER, address)
+    return None if found is None else (found[0], found["folder"])
+
+
+def slices_in_shards(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The slices (SLICES) of addresses that have the sharded layout, each once in a batch."""
+    for batch in batches:
+        matches = pc.extract_regex(batch.column("address"), _SLICE_FOLDER_IN_SHARD)
+        yield pa.record_batch([pc.drop_null(pc.struct_field(matches, "folder").unique())], schema=SLICES)
 
 
 def slices_of(rows: pa.Table) -> pa.StringArray:

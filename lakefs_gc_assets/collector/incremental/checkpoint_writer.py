@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     NoFigures,
     StoredFigures,
 )
-from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
+from lakefs_gc_assets.collector.frame.slices import SLICES, Folders, select_sealed, select_unsealed, slices_in_shards
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
@@ -140,8 +140,6 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
         )
     if is_limited(listed, universe_of(step, listed, committed)):
         return f"it was limited to {step.plan.scope}"
-    if Folders((), listed.figures.other_folders).sharded:
-        return "the repository has the sharded layout, where slices cannot be told apart by one listing"
     if not _has_not_committed(step):
         return "its candidates were found by an earlier version of the collector"
     return None
@@ -162,14 +160,25 @@ def _has_not_committed(step: Step[R]) -> bool:
 
 
 def seal(step: Step[R]) -> frozenset[str]:
-    """The slices that are sealed after this run."""
+    """The slices that are sealed after this run: every shard was listed, so a slice is complete in all of them."""
     before = open_base_checkpoint(step)
+    listed = checkpoints.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt)
     return checkpoints.sealed(
         before.sealed if before else frozenset(),
-        checkpoints.read_listed_slices(step.repository.store, step.plan.run_id, step.plan.attempt),
+        listed.union(_listed_in_shards(step)),
         step.plan.cutoff,
         step.plan.skew,
     )
+
+
+def _listed_in_shards(step: Step[R]) -> Iterable[str]:
+    """The slices of the sharded layout that were listed: known by their objects alone."""
+    engine, listed = step.engine, step.stored(STORE_DF)
+    if not Folders((), listed.figures.other_folders).shards:
+        return ()
+    each = engine.map_batches(listed.rows(engine, "address"), slices_in_shards, SLICES)
+    found: list[str] = engine.collect(engine.distinct(each)).column("slice").to_pylist()
+    return found
 
 
 def select_pending(

@@ -124,7 +124,7 @@ SIZES = FactKind(
 HASHES = FactKind(
     "range_hashes",
     "hashes of addresses",
-    3,
+    4,
     RANGE_HASHES,
     ascending=("hashes.list.element",),
     join=_join_hashes,

@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
 from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
 from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.frame.slices import Folders, folders
+from lakefs_gc_assets.collector.frame.slices import Folders, folder_of, folders, outside_of_folders, sealed_folders
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -87,6 +87,7 @@ class Listing:
     """Parts to list, and slices that are skipped because nothing in them is old enough.
 
     Attributes:
+        sealed: slices whose objects are left out; None where everything is listed.
         slices_elsewhere: slices that are old enough, and are not listed because they are of other windows.
         limited: true if anything is not listed because it is of another window.
     """
@@ -94,6 +95,7 @@ class Listing:
     parts: tuple[Part, ...]
     skipped_slices: tuple[str, ...]
     folders: Folders
+    sealed: frozenset[str] | None
     slices_elsewhere: tuple[str, ...] = ()
     limited: bool = False
 
@@ -105,7 +107,7 @@ class Listing:
 
 def nothing(store: ObjectStore) -> Listing:
     """A listing of no part at all."""
-    return Listing((), (), folders(store))
+    return Listing((), (), folders(store), None)
 
 
 def listing(
@@ -121,7 +123,8 @@ def listing(
     `data/` (shards, old layouts, foreign folders) is listed whole, the root and `data/` themselves without descending.
 
     Args:
-        sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices.
+        sealed: slices that an earlier run sealed: only other slices are listed, and nothing outside of slices. What
+            lies in shards is listed whole, since each may have a folder of any slice, and only other slices are stored.
         windows: only what falls into these windows is listed; None for all. What lies outside of slices is of the
             window `legacy`.
         window_size: of the windows.
@@ -132,31 +135,40 @@ def listing(
     if sealed is None and has_legacy:
         parts = [Part("", only_directly=True), Part(DATA_PREFIX, only_directly=True)]
         parts += [Part(f"{DATA_PREFIX}{name}/") for name in namespace_folders.others]
+    elif has_legacy:
+        parts = [Part(f"{DATA_PREFIX}{name}/") for name in namespace_folders.shards]
     unsealed = [name for name in namespace_folders.slices if name not in (sealed or ())]
     skipped = {name for name in unsealed if layout.as_datetime(layout.created_at(name)) >= cutoff}
     old_enough = [name for name in unsealed if name not in skipped]
     elsewhere = {name for name in old_enough if windows is not None and layout.window(name, window_size) not in windows}
     parts += [Part(f"{DATA_PREFIX}{name}/", slice=name) for name in old_enough if name not in elsewhere]
     limited = bool(elsewhere) or not has_legacy
-    return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders, tuple(sorted(elsewhere)), limited)
+    return Listing(tuple(parts), tuple(sorted(skipped)), namespace_folders, sealed, tuple(sorted(elsewhere)), limited)
 
 
 def list_part(
-    store: ObjectStore, part: Part, window_size: WindowSize, limit: int | None = None
+    store: ObjectStore,
+    part: Part,
+    window_size: WindowSize,
+    limit: int | None = None,
+    sealed: pa.StringArray | None = None,
 ) -> Generator[pa.RecordBatch, None, Rest | None]:
     """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out.
 
     Args:
+        sealed: folders of sealed slices, whose objects are left out; None where everything is listed.
         limit: stop after so many objects, at the end of a batch, where the store lists in order.
     Returns:
         The rest of the part, which may have no objects; None where the part was listed to its end.
     """
     listed, first = 0, ""
-    for batch in _batches(store, part):
+    for batch in _batches(store, part) if sealed is None else _unsealed_batches(store, part, sealed):
         if not batch.num_rows:
             continue
-        yield as_listed(batch, window_size)
         keys = batch.column("key")
+        # Names of shards are read one by one, so before that.
+        wanted = batch if sealed is None else batch.filter(outside_of_folders(sealed, keys))
+        yield as_listed(wanted, window_size)
         listed, first = listed + batch.num_rows, first or keys[0].as_py()
         if limit is not None and listed >= limit and isinstance(store, ListsInOrder):
             names = pc.utf8_slice_codeunits(keys, len(part.prefix)).to_pylist()
@@ -170,6 +182,40 @@ def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
     if part.only_directly:
         return iter([as_batch(store.list_level(part.prefix).objects)])
     return store.list(part.prefix)
+
+
+_FULL_PAGE = 1000
+"""Objects of a page of the services that list in order."""
+_BEHIND_ALL_NAMES = "~"
+
+
+def _unsealed_batches(store: ObjectStore, part: Part, sealed: pa.StringArray) -> Iterator[pa.RecordBatch]:
+    """As `_batches`, without most of what lies in sealed slices: behind a page of one of them the next folder follows.
+
+    No more pages are listed for that. How many are saved depends on how a server spreads a slice over shards.
+    """
+    if part.slice is not None or not isinstance(store, ListsInOrder):
+        yield from _batches(store, part)
+        return
+    # With a bound, each page comes by itself. Nothing that lies in a slice is behind it.
+    folders, until = {*sealed.to_pylist()}, part.until or part.prefix + _BEHIND_ALL_NAMES
+    after: str | None = part.after
+    while after is not None:
+        behind = None
+        for batch in store.list_between(part.prefix, after, until):
+            yield batch
+            if behind := _end_of_sealed(batch, folders):
+                break
+        after = behind
+
+
+def _end_of_sealed(page: pa.RecordBatch, sealed: Collection[str]) -> str | None:
+    """Key behind which the next folder begins, if a full page lies in one folder of a sealed slice."""
+    keys = page.column("key")
+    place = folder_of(keys[-1].as_py())
+    if len(keys) < _FULL_PAGE or place is None or place[1] not in sealed or not keys[0].as_py().startswith(place[0]):
+        return None
+    return place[0] + _BEHIND_ALL_NAMES
 
 
 def list_inventory_file(
@@ -312,7 +358,7 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
     """
     inventory = inventory_of(step.repository, step.plan)
     if inventory is None:
-        return list_parts(step, listing.parts)
+        return list_parts(step, listing)
     step.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")
     read = partial(_read_inventory, inventory, listing, step.plan.slice_window)
     tasks = step.tasks(step.repository.settings.listing_partitions)
@@ -321,31 +367,36 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
     return step.write(STORE_DF, existing)
 
 
-def list_parts(step: Step[R], parts: Sequence[Part], large: int = LARGE_PART) -> tuple[FrameFile, ...]:
-    """Lists parts to their ends, and writes their objects as files of `store_df`.
+def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tuple[FrameFile, ...]:
+    """Lists the parts of a listing to their ends, and writes their objects as files of `store_df`.
 
     Args:
         large: after so many objects of one part a task leaves the rest of it to others.
     """
     tasks = step.tasks(step.repository.settings.listing_partitions)
-    work = partial(_list_as_task, step.repository.opener, step.plan, large)
+    parts, sealed = listing.parts, listing.sealed
+    # Without shards only whole slices are listed, none of them sealed.
+    left_out = None if sealed is None or not listing.folders.shards else sealed_folders(sealed)
+    work = partial(_list_as_task, step.repository.opener, step.plan, large, left_out)
     files: list[FrameFile] = []
     while parts:
         groups = [[group] for group in spread(parts, tasks)]
         answers = step.engine.collect(step.engine.read(groups, work, _ANSWER)).to_pylist()
         files += (FrameFile(**json.loads(row["file"])) for row in answers if row["file"])
         rests = [_rest(row["rest"]) for row in answers if row["rest"]]
-        parts = [piece for rest in rests for piece in cut(rest)]
+        parts = tuple(piece for rest in rests for piece in cut(rest))
     return tuple(files)
 
 
-def _list_as_task(opener: OpensStore, plan: Plan, large: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+def _list_as_task(
+    opener: OpensStore, plan: Plan, large: int, sealed: pa.StringArray | None, parts: Sequence[Part]
+) -> Iterator[pa.RecordBatch]:
     store = opener.open()
     writer = FileWriter(store, run_folder.frame(plan.run_id, STORE_DF.name), LISTED)
     rests: list[Rest] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        list_whole = partial(_list_whole, store, plan.slice_window, large)
+        list_whole = partial(_list_whole, store, plan.slice_window, large, sealed)
         for batches, rest in work_ahead(list_whole, parts, _AT_ONCE):
             rests.extend([rest] if rest else [])
             yield from batches
@@ -359,10 +410,10 @@ def _list_as_task(opener: OpensStore, plan: Plan, large: int, parts: Sequence[Pa
 
 
 def _list_whole(
-    store: ObjectStore, window_size: WindowSize, large: int, part: Part
+    store: ObjectStore, window_size: WindowSize, large: int, sealed: pa.StringArray | None, part: Part
 ) -> tuple[list[pa.RecordBatch], Rest | None]:
     """The rows listed from a part, and its rest."""
-    listed, batches = list_part(store, part, window_size, large), []
+    listed, batches = list_part(store, part, window_size, large, sealed), []
     while True:
         try:
             batches.append(next(listed))

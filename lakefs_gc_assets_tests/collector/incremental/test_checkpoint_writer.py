@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.slices import Folders, select_sealed, select_unsealed
+from lakefs_gc_assets.collector.frame.slices import select_sealed, select_unsealed
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import (
     CheckpointCounts,
@@ -62,7 +62,9 @@ ENGINE = LocalEngine()
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 IDS = layout.XidGenerator(b"abcde", 7)
 SLICES = [IDS.descending(NOW - timedelta(days=days)) for days in (1, 40, 80)]
-NAMES = [f"data/{folder}/{name}" for folder in (*SLICES, "old", SLICES[0] + "x") for name in ("a", "b", "c/d")]
+SHARDED = [f"!ab/c/{SLICES[0]}", f"!-_/9/{SLICES[0]}", f"!ab/c/{SLICES[1]}"]
+NO_SLICES = ["old", SLICES[0] + "x", "!ab/c", f"!ab/{SLICES[0]}", f"!ab/cd/{SLICES[0]}", f"!abc/d/{SLICES[0]}"]
+NAMES = [f"data/{folder}/{name}" for folder in (*SLICES, *SHARDED, *NO_SLICES) for name in ("a", "b", "c/d")]
 ADDRESSES = st.sets(st.sampled_from([*NAMES, "root", "data/direct", f"x/data/{SLICES[0]}/a"]))
 SETTLED = st.sets(st.sampled_from(SLICES))
 
@@ -78,7 +80,8 @@ def addresses_of(rows: ArrowRows) -> Counter[str]:
 def folder_of(address: str) -> str | None:
     """The slice that an address lies in, told apart without a pattern."""
     parts = address.split("/")
-    return parts[1] if parts[0] == "data" and len(parts) > 2 and parts[1] in SLICES else None
+    at = 3 if "/".join(parts[1:4]) in SHARDED else 1
+    return parts[at] if parts[0] == "data" and len(parts) > at + 1 and parts[at] in SLICES else None
 
 
 @given(ADDRESSES, SETTLED)
@@ -286,15 +289,16 @@ class TestLeave:
         repository.store.delete([run_folder.manifest(SWEEP.run_id, NOT_COMMITTED_DF.name)])
         assert write_checkpoint(step, outcomes) == "its candidates were found by an earlier version of the collector"
 
-    def test_nothing_is_left_where_slices_cannot_be_told_apart(self, repository: OpenRepository) -> None:
-        step, outcomes = self.swept(repository)
-        listing = step.stored(STORE_DF)
-        sharded = replace(listing.figures, other_folders=("old", "!ab"))
-        step.complete(STORE_DF, sharded, listing.manifest.files)
-        assert Folders((), sharded.other_folders).sharded
-        assert reason_for_none(step, outcomes) == (
-            "the repository has the sharded layout, where slices cannot be told apart by one listing"
-        )
+    @pytest.mark.parametrize("shards", [(), ("!ab", "!cd")])
+    def test_slices_in_shards_are_sealed_by_what_was_listed_of_them(
+        self, repository: OpenRepository, shards: tuple[str, ...]
+    ) -> None:
+        step, _ = self.swept(repository)
+        older, newer = (IDS.descending(PLAN.cutoff - timedelta(hours=hours)) for hours in (5, 1))
+        names = [f"!ab/c/{older}/x", f"!cd/e/{older}/y", f"!ab/c/{newer}/z", f"!ab/{newer}/odd", "!ab/c/odd"]
+        figures = replace(step.stored(STORE_DF).figures, other_folders=("old", *shards))
+        put(step, STORE_DF, pa.Table.from_pylist([listed(f"data/{name}") for name in names], LISTED), figures)
+        assert seal(step) == ({OLD, older} if shards else {OLD})
 
 
 class TestLateArrivals:

@@ -298,6 +298,15 @@ class TestPlanning:
         made = self.plan(opened)
         assert made.flow is Flow.CLEAN and made.why_clean is not None and made.why_clean.endswith(": !ab")
 
+    def test_a_new_shard_makes_it_clean_only_where_there_was_none(self, opened: OpenRepository) -> None:
+        report = ended(opened, began(opened, DAY))
+        assert report.checkpoint is not None
+        reports.write(opened.store, replace(report, checkpoint=replace(report.checkpoint, other_folders=("!ab",))))
+        opened.store.put("data/!cd/e/object", b"")
+        assert self.plan(opened).flow is Flow.OPTIMIZED
+        opened.store.put("data/!cde/object", b"")
+        assert (self.plan(opened).why_clean or "").endswith(": !cde")
+
     def test_windows_are_those_with_something_to_look_at(self, opened: OpenRepository) -> None:
         def put(moment: datetime) -> None:
             opened.store.put(f"data/{IDS.descending(moment)}/{IDS.ascending(moment)}", b"")

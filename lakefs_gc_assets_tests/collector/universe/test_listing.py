@@ -44,7 +44,7 @@ def opener(tmp_path: Path) -> StoreOpener:
 
 
 def stored(opener: StoreOpener, large: int) -> StoredFrame[StoredFigures]:
-    parts = listing.listing(opener.open(), CUTOFF).parts
+    parts = listing.listing(opener.open(), CUTOFF)
     step = made_step(LocalEngine(), opened_by(opener, listing_partitions=TASKS), PLAN_OF_NOVEMBER)
     files = listing.list_parts(step, parts, large)
     return step.unfinished(STORE_DF, LISTED_FIGURES, files)

@@ -93,6 +93,17 @@ class TestWhatIsListed:
         assert found == sorted(listed(store, listing), key=lambda row: str(row["address"]))
         assert len(found) == 6
 
+    def test_shards_are_listed_whole_and_only_what_lies_in_unsealed_slices_is_taken(self, store: ObjectStore) -> None:
+        sealed, young = (slice_of(CUTOFF - timedelta(hours=hours)) for hours in (9, 1))
+        new = [f"data/{young}/x", f"data/!ab/c/{young}/x", f"data/!cd/e/{young}/x", f"data/!cd/e/{young}/odd/y"]
+        fill(store, *new, f"data/{sealed}/x", f"data/!ab/c/{sealed}/x", f"data/!ab/{young}/x", "data/!ab/c/x", "data/y")
+        listing = parts.listing(store, CUTOFF, frozenset([sealed]))
+        folders = pa.array(["", sealed], pa.string())
+        batches = [batch for part in listing.parts for batch in parts.list_part(store, part, "month", sealed=folders)]
+        assert sorted(pa.Table.from_batches(batches)["address"].to_pylist()) == sorted(new)
+        assert [part.prefix for part in listing.parts] == ["data/!ab/", "data/!cd/", f"data/{young}/"]
+        assert not [part for part in parts.listing(store, CUTOFF, frozenset(), ["2026-11"]).parts if part.slice is None]
+
     def test_an_empty_namespace(self, store: ObjectStore) -> None:
         found = parts.listing(store, CUTOFF)
         assert (found.slices, found.skipped_slices) == ((), ())

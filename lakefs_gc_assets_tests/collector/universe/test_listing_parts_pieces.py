@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.frame.slices import sealed_folders
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import Part, Rest
 from lakefs_gc_assets.lakefs import layout
@@ -33,9 +34,9 @@ class Names(LocalStore):
         listed: how many rows each listing gave, in order of the calls.
     """
 
-    def __init__(self, folder: Path, names: Sequence[str], batch: int) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], batch: int, prefix: str = PREFIX) -> None:
         super().__init__(folder)
-        self._names = sorted((PREFIX + name for name in names), key=str.encode)
+        self._names = sorted((prefix + name for name in names), key=str.encode)
         self._bytes = [name.encode() for name in self._names]
         self._batch = batch
         self.listed: list[int] = []
@@ -164,3 +165,43 @@ def test_a_part_that_is_not_large_is_listed_in_one_go(tmp_path: Path) -> None:
 
     assert in_rounds(store, 1001)[1] == 1
     assert store.listed == [1000]
+
+
+class TestShards:
+    """An optimized run lists a shard and stores what lies in slices that are not sealed."""
+
+    SLICES = tuple(layout.XidGenerator().descending(BORN + timedelta(hours=hours)) for hours in range(4))
+
+    def listed(self, names: Sequence[str], sealed: Sequence[str], folder: Path) -> tuple[list[str], list[int]]:
+        store = Names(folder, names, 1000, "data/!ab/")
+        folders = sealed_folders(sealed)
+        batches = listing.list_part(store, Part("data/!ab/"), "month", sealed=folders)
+        rows = [address.removeprefix("data/!ab/") for batch in batches for address in batch["address"].to_pylist()]
+        return rows, store.listed
+
+    def test_of_a_sealed_slice_a_page_is_listed(self, tmp_path: Path) -> None:
+        newest, new, old, oldest = sorted(self.SLICES)
+        names = {
+            folder: [f"{folder}/{number:06}" for number in range(count)]
+            for folder, count in ((f"c/{newest}", 2), (f"c/{old}", 8_000), (f"c/{new}", 1_500), (f"d/{oldest}", 4_000))
+        }
+        rows, pages = self.listed([*chain(*names.values())], [old, oldest], tmp_path)
+        assert rows == names[f"c/{newest}"] + names[f"c/{new}"]
+        # Three pages until one lies in a single sealed slice, then a page of the other.
+        assert pages == [3_000, 1_000, 0]
+
+    @given(st.data())
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+    def test_exactly_what_lies_in_no_sealed_slice_is_left_out(self, tmp_path: Path, data: st.DataObject) -> None:
+        folders = [*(f"{leaf}/{name}" for leaf in "-c" for name in self.SLICES), "c", f"cd/{self.SLICES[0]}", ""]
+        counts = data.draw(st.lists(st.sampled_from([0, 1, 2_500]), min_size=len(folders), max_size=len(folders)))
+        odd = data.draw(
+            st.sets(st.sampled_from([f"{folder}/{name}" for folder in folders for name in ("~", "é~", "x/y")]))
+        )
+        names = {
+            f"{folder}/{at:05}" for folder, count in zip(folders, counts, strict=True) for at in range(count)
+        } | odd
+        sealed = data.draw(st.sets(st.sampled_from(self.SLICES)))
+        rows, _ = self.listed(sorted(names), sorted(sealed), tmp_path)
+        unsealed = {f"{leaf}/{name}" for leaf in "-c" for name in self.SLICES if name not in sealed}
+        assert sorted(rows) == sorted(name for name in names if "/".join(name.split("/")[:2]) in unsealed)
