@@ -36,6 +36,8 @@ from lakefs_gc_assets.spark.start import process
 
 SECONDS_TO_LEAVE = 8.0
 """How long a command may take to end after SIGTERM."""
+SECONDS_TO_RELEASE = 1.0
+"""How long it may take to release the lock after that."""
 
 
 class Status(IntEnum):
@@ -129,7 +131,9 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
     """Ends the process a few seconds after SIGTERM, whatever it waits for then.
 
     A thread of native code that waits for a store does not notice the signal, and to release the lock of a store that
-    does not answer takes minutes. Everything that a run does may be cut off at any point, as a power failure would.
+    does not answer takes minutes.
+    Everything that a run does may be cut off at any point, as a power failure would. A lock of a store that answers is
+    released.
     """
     # Where standard error is replaced, this process is a test's: it does more than this command.
     if threading.current_thread() is not threading.main_thread() or sys.stderr is not sys.__stderr__:
@@ -143,9 +147,10 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
         while reader.recv(1) != bytes([signal.SIGTERM]):
             pass
         time.sleep(SECONDS_TO_LEAVE)
+        locks = sys.modules.get("lakefs_gc_assets.collector.lock")
         line = (
-            f"interrupted, and left after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer: if "
-            "it held the repository's lock, that stays until it expires, see lakefs-gc unlock"
+            f"interrupted, and left after {SECONDS_TO_LEAVE:.0f} s, since the server or the store did not answer"
+            f"{locks.release_taken(SECONDS_TO_RELEASE) if locks else ''}"
         )
         if as_json:
             _answer_error(line, Status.INTERRUPTED)

@@ -28,6 +28,7 @@ from enum import Enum, auto
 from functools import cache
 from pathlib import Path
 from typing import NotRequired, TypedDict, Unpack
+from weakref import WeakSet
 
 from pydantic import TypeAdapter
 
@@ -116,6 +117,10 @@ def _reader() -> TypeAdapter[_Record]:
     return TypeAdapter(_Record)
 
 
+_TAKEN: "WeakSet[Lock]" = WeakSet()
+"""Locks that this process took, as far as somebody still has them."""
+
+
 class Asked(TypedDict):
     """Arguments of both ways of taking the lock.
 
@@ -157,6 +162,7 @@ class Lock:
         self.store_clock = store_clock
         self.owner = record.owner
         self.process = record.process
+        _TAKEN.add(self)
 
     @classmethod
     def acquire(cls, store: ObjectStore, **asked: Unpack[Asked]) -> "Lock":
@@ -231,6 +237,11 @@ class Lock:
         with self._writing:
             self._write(replace(self._record, released=True))
 
+    @property
+    def is_released(self) -> bool:
+        """True if this process released the lock."""
+        return self._record.released
+
     def _write(self, record: _Record) -> None:
         data = record.encode()
         if self._etag is None:
@@ -254,6 +265,28 @@ class Lock:
             pass
         verify(self._store, self.token)
         raise LockLost(f"the lock {KEY} was changed by another process: nothing more may be deleted")
+
+
+def release_taken(seconds: float) -> str:
+    """Releases the locks that this process has, in so many seconds, since it is about to end without its usual end.
+
+    Returns a clause about what became of them; empty where there was none.
+    """
+    held = [lock for lock in _TAKEN if not lock.is_released]
+
+    def release(lock: Lock) -> None:
+        with suppress(StorageError, LockLost):
+            lock.release()
+
+    threads = [threading.Thread(target=release, args=(lock,), daemon=True) for lock in held]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+    kept = [lock.held_until for lock in held if not lock.is_released]
+    if kept:
+        return f": the repository's lock stays until {max(kept)}, unless `lakefs-gc unlock` releases it before"
+    return ": the repository's lock is released" if held else ""
 
 
 def verify(store: ObjectStore, token: LockToken) -> None:

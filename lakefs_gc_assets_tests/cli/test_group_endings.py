@@ -73,11 +73,20 @@ def test_an_interrupt_ends_in_one_line_and_lets_go_of_what_is_held(
 
 STUCK = """
 import sys
+import time
+from datetime import UTC, datetime, timedelta
+from lakefs_gc_assets.collector.lock import Lock
+from lakefs_gc_assets.storage.local.store import LocalStore
 from obstore.store import S3Store
 from lakefs_gc_assets.cli import group
 
 @group.click.command()
 def wait():
+    store, hour = LocalStore(sys.argv[3]), timedelta(hours=1)
+    lock = Lock.acquire(store, run_id="run", owner="owner", now=datetime.now(UTC), expiry=hour)
+    if sys.argv[4] == "silent":
+        group.SECONDS_TO_RELEASE = 0.1
+        LocalStore.put_if_match = lambda *_: time.sleep(30)
     print("waiting", flush=True)
     options = {"timeout": "30s", "allow_http": True}
     S3Store("bucket", endpoint=sys.argv[2], skip_signature=True, client_options=options).get("key")
@@ -88,10 +97,14 @@ group.LazyGroup("stuck", lazy_commands=commands).main(["wait"])
 """
 
 
-def test_sigterm_ends_a_command_in_time_that_waits_in_native_code() -> None:
+@pytest.mark.parametrize(
+    ("store", "outcome"),
+    [("answers", " is released"), ("silent", r" stays until \d{4}-.* UTC, unless `lakefs-gc unlock`.*")],
+)
+def test_sigterm_ends_a_command_in_time_that_waits_in_native_code(tmp_path: Path, store: str, outcome: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        command = [sys.executable, "-c", STUCK, "wait", endpoint]
+        command = [sys.executable, "-c", STUCK, "wait", endpoint, str(tmp_path), store]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "waiting\n"
@@ -102,8 +115,8 @@ def test_sigterm_ends_a_command_in_time_that_waits_in_native_code() -> None:
             finally:
                 process.kill()
     assert process.returncode == Status.INTERRUPTED
-    assert said.startswith("lakefs-gc: interrupted, and left after 1 s, since the server or the store did not answer")
-    assert said.count("\n") == 1
+    cause = "interrupted, and left after 1 s, since the server or the store did not answer"
+    assert re.fullmatch(f"lakefs-gc: {cause}: the repository's lock{outcome}\n", said), said
 
 
 def test_the_help_and_the_page_about_scripts_list_every_status() -> None:

@@ -464,7 +464,9 @@ class _Reader:
             yield key, value
 
     def _wrong(self, node: yaml.Node, problem: str) -> NoReturn:
-        raise ConfigurationError(f"{self._file}, line {_line(node)}: {problem}")
+        # A policy may come with a launch, and quote a text of any length.
+        short = problem if len(problem) <= _LONGEST_PATTERN else f"{problem[:100]} … {problem[-200:]}"
+        raise ConfigurationError(f"{self._file}, line {_line(node)}: {short}")
 
 
 def _is_null(node: yaml.Node) -> bool:
