@@ -323,7 +323,8 @@ class CollectionSettings(Settings):
         ge=0,
         le=1,
         description="A sweep is refused when a larger share is gone of the branches that the newest successful sweep "
-        "found, or a dry run since; up to five may go as long as one is left, none with 0.",
+        "found, or a dry run since; up to five may go as long as one is left, none with 0. Those that `lakefs-gc "
+        "branches` deleted do not count. That command in turn refuses to delete a larger share at once.",
     )
     max_uncommitted_loss_share: float = Field(
         default=0.5,
@@ -505,6 +506,9 @@ class AutomationSettings(Settings):
     )
     purge_cron: str = Field(
         default="0 6 * * *", description="When the schedule empties the quarantine of what has been there long (cron)."
+    )
+    stale_branches_cron: str = Field(
+        default="0 7 * * 1", description="When the schedule shows stale branches (cron). It deletes none."
     )
     sweep_within_days: float = Field(
         default=0,

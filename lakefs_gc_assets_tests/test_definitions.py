@@ -17,7 +17,7 @@ from lakefs_gc_assets.settings import Configuration
 SECRET = "do-not-show-me"
 
 WHOLE_RUNS = (HISTORY, SWEEPS)
-BESIDE = ("repository_check", "retention_forecast")
+BESIDE = ("repository_check", "retention_forecast", "stale_branches")
 """Assets that jobs report, and that are no part of a run."""
 """The assets that have no partitions: one event is about a whole run."""
 
@@ -116,9 +116,17 @@ def test_columns_are_described_before_any_run(definitions: dg.Definitions) -> No
 def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
     repository = definitions.get_repository_def()
 
-    assert {"collect", "open_run", "approve", "expire_runs", "restore", "purge", "forecast", "fsck"} <= {
-        job.name for job in repository.get_all_jobs()
-    }
+    assert {
+        "collect",
+        "open_run",
+        "approve",
+        "expire_runs",
+        "restore",
+        "purge",
+        "forecast",
+        "fsck",
+        "stale_branches",
+    } <= {job.name for job in repository.get_all_jobs()}
     assert {sensor.name: sensor.default_status for sensor in repository.sensor_defs} == {
         "launch_opened_runs": dg.DefaultSensorStatus.RUNNING,
         "follow_deleted_report": dg.DefaultSensorStatus.STOPPED,
@@ -131,6 +139,7 @@ def test_jobs_sensors_and_schedules(definitions: dg.Definitions) -> None:
         "dry_runs": ("0 1 * * *", dg.DefaultScheduleStatus.STOPPED),
         "expire_old_runs": ("0 5 * * 0", dg.DefaultScheduleStatus.STOPPED),
         "empty_quarantine": ("0 6 * * *", dg.DefaultScheduleStatus.STOPPED),
+        "find_stale_branches": ("0 7 * * 1", dg.DefaultScheduleStatus.STOPPED),
     }
     collect = definitions.resolve_job_def("collect")
     assert {node.name for node in collect.nodes} >= set(STEPS)
@@ -199,7 +208,7 @@ def test_each_repository_starts_by_itself() -> None:
 
     targets = {sensor.name: {target.job_name for target in sensor.targets} for sensor in both.sensor_defs}
     targets |= {schedule.name: {schedule.job_name} for schedule in both.schedule_defs}
-    assert len(targets) == 2 * 7
+    assert len(targets) == 2 * 8
     for name, jobs in targets.items():
         if name.startswith("note_failures"):
             assert jobs == set(), "it starts nothing"

@@ -14,6 +14,10 @@ COMMANDS = {
         "Deletes what an earlier dry run found, after checking again that nothing uses it.",
         "lakefs_gc_assets.cli.common:start_as_configured",
     ),
+    "branches": LazyCommand(
+        "lakefs_gc_assets.cli.branches:branches",
+        "Shows stale branches, deletes them if approved, and makes them again.",
+    ),
     "candidates": LazyCommand(
         "lakefs_gc_assets.cli.candidates:candidates",
         "Lists the garbage of a run: the objects that a sweep deletes.",

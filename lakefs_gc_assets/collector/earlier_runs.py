@@ -19,7 +19,7 @@ earlier run listed it long enough ago. Each run keeps its sightings of such obje
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -276,7 +276,9 @@ def _put(store: ObjectStore, index: _Index, etag: str) -> None:
         store.put_if_match(KEY, data, etag)
 
 
-def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: LogLine) -> int | None:
+def branch_baseline(
+    store: ObjectStore, run_id: str, repository: str, warn: LogLine, present: Collection[str] | None = None
+) -> int | None:
     """The most branches that any run of a repository counted since its newest successful sweep, that one included.
 
     Runs that failed count for nothing, however many there were; dry runs may raise the number and never lower it.
@@ -287,6 +289,8 @@ def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: LogL
         run_id: only runs older than it are looked at.
         repository: its id; runs of others that share its storage namespace do not count.
         warn: receives a warning for each run whose report cannot be read.
+        present: branches that are there now; those that were deleted as stale since a run count as not counted by it.
+            None to leave none out.
     Returns:
         Branches with a commit that holds something; None where no earlier run counted them.
     Raises:
@@ -300,6 +304,8 @@ def branch_baseline(store: ObjectStore, run_id: str, repository: str, warn: LogL
         branches, swept = count_branches(store, earlier, runs.settled(earlier), warn)
         if branches is None:
             continue
+        if present is not None:
+            branches = without_deleted(store, earlier, repository, branches, present, warn)
         most = branches if most is None else max(most, branches)
         if swept:
             break
@@ -335,6 +341,27 @@ def count_branches(
     if ended.span.attempt != committed.span.attempt:
         return None, False
     return len(committed.figures.heads), ended.figures.swept
+
+
+def without_deleted(
+    store: ObjectStore, run_id: str, repository: str, counted: int, present: Collection[str], warn: LogLine
+) -> int:
+    """Number of branches that a run counted, without those that were deleted as stale since.
+
+    Records are read only if fewer are there now. Without the frame that names what the run counted, none is left out.
+
+    Args:
+        counted: number of branches that it counted.
+        present: branches that are there now.
+    """
+    if len(present) >= counted:
+        return counted
+    try:
+        committed = manifests.read(store, run_id, COMMITTED_DF)
+    except (OrderViolation, CorruptFile):
+        return counted
+    deleted = across_runs.branches_we_deleted(store, repository, committed.span.ended_at, warn)
+    return counted - len(deleted.intersection(committed.figures.heads).difference(present))
 
 
 DELETIONS = pa.schema([RECEIPTS.field("address"), RECEIPTS.field("attempt")])

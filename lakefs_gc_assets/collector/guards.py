@@ -254,6 +254,21 @@ def require_branches(now: int, marked: int, settings: CollectionSettings) -> Non
         raise _lost_branches(now, marked)
 
 
+def require_few_stale(going: int, branches: int, settings: CollectionSettings) -> None:
+    """Raises GuardTripped where too many of the branches are to be deleted as stale.
+
+    Args:
+        branches: how many there were when these were chosen.
+    """
+    loss = Gauge.of_share("stale branches", "max_branch_loss_share", going, branches, settings, floor=_FEW_BRANCHES)
+    if loss.is_exceeded:
+        raise GuardTripped(
+            "stale branches",
+            f"{going:,} of {branches:,} branches would be deleted, {loss.figure:.1%}, more than {loss.limit:.1%}",
+            "Look at them; if they are right, raise collection.max_branch_loss_share, or let the policy name fewer",
+        )
+
+
 def require_own_namespace(
     nested: Sequence[str], repositories_unknown: str | None, settings: CollectionSettings
 ) -> None:

@@ -224,7 +224,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         references.tidy_facts(step)
     if committed.definition:
         note_last_holders(step, committed.definition.last_holders)
-    branches_before = branch_baseline(step.repository.store, step.plan.run_id, step.plan.repository, step.warn)
+    store, repository = step.repository.store, step.plan.repository
+    branches_before = branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
     figures = describe_committed(committed, branches_before, ids)
     figures = replace(
         figures,

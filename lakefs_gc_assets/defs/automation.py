@@ -1,6 +1,7 @@
 """Schedules, and sensors that launch opened runs, and an optimized run after each run that deleted.
 
-All schedules are off until turned on: clean runs, dry runs, removal of old runs and of quarantined objects.
+All schedules are off until turned on: clean runs, dry runs, removal of old runs and of quarantined objects, and a look
+at stale branches.
 """
 
 import time
@@ -143,10 +144,14 @@ def define_schedules(
     names: Names,
     settings: AutomationSettings,
     opening: dg.JobDefinition,
-    expire: dg.JobDefinition,
-    purge: dg.JobDefinition,
+    others: tuple[dg.JobDefinition, dg.JobDefinition, dg.JobDefinition],
 ) -> list[dg.ScheduleDefinition]:
-    """The schedules of one repository. The job open_run opens runs, so that Dagster's page Runs shows its failures."""
+    """The schedules of one repository. The job open_run opens runs, so that Dagster's page Runs shows its failures.
+
+    Args:
+        others: the jobs expire_runs, purge and stale_branches.
+    """
+    expire, purge, stale = others
 
     def schedule(
         name: str,
@@ -213,5 +218,13 @@ def define_schedules(
             f"brings back objects that are live again. Launch the job {names.qualified('purge')} first to see the "
             "quarantine. Cron: automation.purge_cron.",
             by_this_schedule,
+        ),
+        schedule(
+            "find_stale_branches",
+            settings.stale_branches_cron,
+            stale,
+            {},
+            f"Shows which branches of {names.repository} the policy calls stale; deletes nothing. Cron: "
+            "automation.stale_branches_cron.",
         ),
     ]

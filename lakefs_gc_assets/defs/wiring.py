@@ -21,6 +21,7 @@ from lakefs_gc_assets.defs import (
     maintenance,
     notifying,
     repository_check,
+    stale_branches,
 )
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
@@ -62,7 +63,7 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
-    opening = jobs.open_run_job(names, launch)
+    opening, stale = jobs.open_run_job(names, launch), stale_branches.stale_branches_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     sweep_within = timedelta(days=settings.sweep_within_days)
     collecting = dg.define_asset_job(
@@ -82,6 +83,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
         purge,
         forecasting.forecast_job(names),
         repository_check.fsck_job(names),
+        stale,
     ]
     if loaded.configuration.emr_serverless.application_id:
         of_one_op.append(emr.collect_job(names, loaded))
@@ -93,6 +95,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
                 *history.define(names, sweep_within),
                 forecasting.define(names),
                 repository_check.define(names),
+                stale_branches.define(names),
             ],
         ),
         asset_checks=[
@@ -101,7 +104,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
             repository_check.define_check(names),
         ],
         jobs=[collecting, *of_one_op],
-        schedules=automation.define_schedules(names, settings, opening, expire, purge),
+        schedules=automation.define_schedules(names, settings, opening, (expire, purge, stale)),
         sensors=[
             automation.launch_opened_runs(names),
             automation.follow_deleted_report(names, settings),

@@ -83,7 +83,9 @@ def delete(core: Core, name: str) -> None:
             "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
         )
         database.execute("DELETE FROM parts WHERE upload_id IN (SELECT id FROM uploads WHERE repository = ?)", (name,))
-        for table in ("branches", "tags", "commits", "retention_rules", "issued_addresses", "copies", "uploads"):
+        for table in ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses"):
+            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
+        for table in ("copies", "uploads"):
             database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
         database.execute("DELETE FROM repositories WHERE id = ?", (repository.id,))
 
@@ -93,6 +95,21 @@ def set_metadata(core: Core, repository: Repository, key: str, value: str) -> No
     with core.database.transaction() as database:
         metadata = get(core, repository.id).metadata | {key: value}
         database.execute("UPDATE repositories SET metadata = ? WHERE id = ?", (json.dumps(metadata), repository.id))
+
+
+def protection_patterns(core: Core, repository: Repository) -> list[str]:
+    """The patterns of the branch protection rules, which this server states and does not enforce."""
+    with core.database.transaction() as database:
+        rows = database.execute("SELECT pattern FROM protected_branches WHERE repository = ?", (repository.id,))
+        return sorted(pattern for (pattern,) in rows)
+
+
+def protect_branches(core: Core, repository: Repository, patterns: list[str]) -> None:
+    """Sets the branch protection rules in place of those before."""
+    with core.database.transaction() as database:
+        database.execute("DELETE FROM protected_branches WHERE repository = ?", (repository.id,))
+        for pattern in patterns:
+            database.execute("INSERT INTO protected_branches VALUES (?, ?)", (repository.id, pattern))
 
 
 def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> Repository:

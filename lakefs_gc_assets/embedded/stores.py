@@ -223,6 +223,9 @@ CREATE TABLE IF NOT EXISTS files (
 CREATE TABLE IF NOT EXISTS retention_rules (
     repository TEXT PRIMARY KEY, default_days INTEGER NOT NULL, branches TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS protected_branches (
+    repository TEXT, pattern TEXT, PRIMARY KEY (repository, pattern)
+);
 CREATE TABLE IF NOT EXISTS issued_addresses (
     repository TEXT, address TEXT, issued_at INTEGER NOT NULL, PRIMARY KEY (repository, address)
 );

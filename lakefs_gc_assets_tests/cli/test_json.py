@@ -150,6 +150,21 @@ def test_a_check(asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> 
     require_documented("fsck --json", json.loads(asked("fsck", "--quiet")))
 
 
+def test_stale_branches(asked: Callable[..., str], repository: Repository) -> None:
+    content = yaml.safe_load((repository.folder / "lakefs-gc.yaml").read_text())
+    collection = {**content["collection"], "retention_policy": "stale.yaml", "max_branch_loss_share": 1}
+    (repository.folder / "stale.yaml").write_text("stale_branches: [{branches: '*', max_age: 0d}]")
+    (repository.folder / "other.yaml").write_text(yaml.safe_dump({**content, "collection": collection}))
+    listing = json.loads(asked("branches", "list", "--quiet", "--config", "other.yaml"))
+    require_documented("branches list --json", listing)
+    arguments = ("--yes", "--config", "other.yaml")
+    deleted = [json.loads(line) for line in asked("branches", "approve", *arguments, listing["digest"]).splitlines()]
+    require_documented("branches approve --json", deleted)
+    back = [json.loads(line) for line in asked("branches", "restore", *arguments).splitlines()]
+    require_documented("branches restore --json", back)
+    assert [each["branch"] for each in back] == [each["branch"] for each in deleted]
+
+
 def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:
     planned = json.loads(asked("restore", "--run-id", repository.swept.run_id, "--dry-run"))
     require_documented("restore --dry-run --json", planned)

@@ -9,6 +9,7 @@ from lakefs_gc_assets.collector.earlier_runs import branch_baseline
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, DeletedFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
+from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch, write_deleted_branch
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -49,6 +50,27 @@ def test_it_is_what_the_newest_successful_sweep_found(opened: OpenRepository, fl
     swept(opened, 3 * HOUR, 200)
     swept(opened, 2 * HOUR, 96, flow)
     assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 96
+
+
+def test_branches_that_were_deleted_as_stale_since_are_left_out(opened: OpenRepository) -> None:
+    plan = began(opened, 3 * HOUR)
+    ended(opened, plan, counts={"branches": 5})
+    figures = replace(COMMITTED_FIGURES, heads=dict.fromkeys(("main", "b1", "b2", "b3", "b4"), "m"))
+    span = Span(COMMITTED_DF.name, plan.run_id, plan.attempt, NOW, NOW)
+
+    def baseline(*present: str) -> int | None:
+        return branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, present)
+
+    for name, at in (("b1", NOW + HOUR), ("b2", NOW + HOUR), ("b3", NOW - HOUR), ("made since", NOW + HOUR)):
+        write_deleted_branch(
+            opened.store, DeletedBranch(opened.facts.id, name, "c", False, "digest", BranchState.DELETED, at)
+        )
+    assert baseline("main") == 5, "nothing says which branches the run counted"
+    manifest.write(opened.store, Manifest(span, (), figures))
+    assert baseline("main") == 3, "of the four, one was made since, and one deleted before the run counted"
+    assert baseline("main", "b2") == 4, "somebody made it again"
+    assert baseline("main", "a", "b", "c", "d") == 5
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 5
 
 
 def test_a_run_that_was_refused_does_not_take_it_away(opened: OpenRepository) -> None:

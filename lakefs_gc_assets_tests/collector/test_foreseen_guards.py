@@ -36,10 +36,11 @@ from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.scenes import Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 
-WARNED, ENDS_IT, TIME_ALONE = (
+WARNED, ENDS_IT, TIME_ALONE, NO_RUN = (
     "a dry run warns",
     "it ends a dry run as well",
     "only what happens after the mark trips it",
+    "it guards no run",
 )
 GUARDS = {
     ("_tripped", "share of candidates"): WARNED,
@@ -61,6 +62,8 @@ GUARDS = {
     ("list_rule_guards", "rules of unknown branches"): WARNED,
     ("list_rule_guards", "pinned commits"): WARNED,
     ("require_clocks_agree", "clocks"): ENDS_IT,
+    # The list of stale branches says it before anybody approves.
+    ("require_few_stale", "stale branches"): NO_RUN,
 }
 """Every guard by the function that makes it."""
 

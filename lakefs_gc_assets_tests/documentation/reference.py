@@ -252,6 +252,7 @@ def policy_schema() -> str:
     duration = {"type": ["string", "null"], "pattern": r"^\d{1,9}[hdw]$"}
     flag = {"type": ["boolean", "null"]}
     pattern = {"pattern": r"^[A-Za-z0-9_./*?\[\]!{},-]{1,1000}$"}
+    names = {"type": "array", "items": {"type": "string", **pattern}}
     count = {"type": ["integer", "null"], "minimum": 1, "maximum": 100_000}
     rule = {
         "type": "object",
@@ -286,10 +287,25 @@ def policy_schema() -> str:
             "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
         },
         "keep_tags": {
-            "anyOf": [flag, {"type": "array", "items": {"type": "string", **pattern}}],
+            "anyOf": [flag, names],
             "description": "Whether tagged commits stay; so they do by default. A list: those of tags that one fits.",
         },
         "stale_after": {**duration, "description": "Branches whose head is older are reported, and nothing else."},
+        "stale_branches": {
+            "type": ["array", "null"],
+            "description": "Branches that `lakefs-gc branches` deletes if approved; the first rule that fits counts.",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["branches"],
+                "properties": {
+                    "branches": {"anyOf": [{"type": "string", **pattern}, names]},
+                    "max_age": {**duration, "description": "Since the first commit of the branch's own."},
+                    "max_inactivity": {**duration, "description": "Since its last commit or staged write."},
+                    "uncommitted": {**flag, "description": "Whether uncommitted changes go with a branch."},
+                },
+            },
+        },
         "replace": {**flag, "description": "Whether the server's rules do not count. Needs a default."},
     }
     content = {

@@ -142,7 +142,7 @@ class Reader:
 
     def _run(self, line: str) -> None:
         """Gives a command, answers what it asks, and takes up what it wrote. It must end well."""
-        given = re.sub(r"\b(RUN|ADDRESS)\b", lambda word: self._word(word[0]), line)
+        given = re.sub(r"\b(RUN|ADDRESS|DIGEST)\b", lambda word: self._word(word[0]), line)
         environment = {name: value for name, value in os.environ.items() if name != CONFIGURATION_VARIABLE}
         environment |= {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -174,7 +174,9 @@ class Reader:
         return "y\n"
 
     def _word(self, word: str) -> str:
-        """What a reader puts in place of a word in capitals: the newest run, or an object that it found."""
+        """What a reader puts in place of a word in capitals: the newest run, an object of it, or what was shown."""
+        if word == "DIGEST":
+            return self.said["lakefs-gc branches"].rpartition("approve ")[2].partition("`")[0]
         newest = self.newest_run
         return newest.id if word == "RUN" else str(newest.candidates.to_arrow()["address"][0])
 
@@ -258,6 +260,15 @@ def test_retention_rules(tmp_path: Path) -> None:
         _header, found = reader.said["lakefs-gc candidates"].splitlines()
         assert "only expired commits hold it" in found
         assert reader.said["lakefs-gc approve RUN"].partition("\n")[0].endswith("committed: deleted")
+
+        with server.clock.at(now - timedelta(days=100)):
+            clients.call(server, "POST", "/repositories/repo/branches", {"name": "scratch-a", "source": "main"})
+            clients.upload(server, "forgotten", b"forgotten", branch="scratch-a")
+            clients.commit(server, "forgotten", branch="scratch-a")
+        reader.follow("stale-branches")
+
+        assert ": deleted\n" in reader.said["lakefs-gc branches approve DIGEST"]
+        assert ": made again\n" in reader.said["lakefs-gc branches restore"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ It takes no lock and deletes nothing, so it may run beside a collection.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import ReportSettings
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 NAME = "retention_forecast"
 """Name of the asset, and of the frame's folder in the folder of a forecast."""
@@ -562,6 +562,16 @@ def _keep_largest(sums: pa.Table) -> pa.Table:
     if others_rows := pc.indices_nonzero(pc.is_null(rows.column(FOLDER.name))).to_pylist():
         others[others_rows[0]] = totals.num_rows - len(names)
     return rows.append_column("others", pa.array(others)).cast(_LARGEST)
+
+
+def read_newest(store: ObjectStore) -> tuple[str, pa.Table] | None:
+    """Id and rows (FORECAST) of the newest forecast that came to its end and can be read; None without one."""
+    for forecast_id in islice(run_folder.folders(store), _RUNS_LOOKED_AT):
+        key = forecast_key(forecast_id)
+        if (data := get_if_there(store, key)) is not None:
+            with suppress(CorruptFile):
+                return forecast_id, tables.decode(FORECAST, data, key, NAME)
+    return None
 
 
 def begun_key(forecast_id: str) -> str:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier_runs import count_branches
+from lakefs_gc_assets.collector.earlier_runs import count_branches, without_deleted
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
@@ -566,9 +566,11 @@ class LiveCheck(Generic[R]):
         other_repositories.require_own_addresses(
             repository.api, repository.store, repository.namespace, current.own.heads
         )
-        before, _ = count_branches(repository.store, self._step.plan.run_id, None, self._step.warn)
+        store, plan, heads = repository.store, self._step.plan, current.own.heads
+        before, _ = count_branches(store, plan.run_id, None, self._step.warn)
         if before is not None:
-            guards.require_branches(len(current.own.heads), before, repository.settings)
+            before = without_deleted(store, plan.run_id, plan.repository, before, heads, self._step.warn)
+            guards.require_branches(len(heads), before, repository.settings)
 
     def _look_for_hidden(self, copies: R, current: Committed) -> None:
         """Looks for copies that may be staged where the server does not list them."""

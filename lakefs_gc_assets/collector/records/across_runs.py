@@ -1,4 +1,4 @@
-"""Records beside the lock that outlive runs: the last restoration, and the objects that cannot be deleted.
+"""Records beside the lock that outlive runs: the last restoration, undeletable objects, and deleted branches.
 
 A restoration is stored before the first object is restored, and concerns every run that was opened before: such a run
 deletes nothing more, and no run builds on it, since its mark and its checkpoint lack those objects. Which runs these
@@ -9,18 +9,23 @@ with one that concerns all of them. So it stops these runs for good, and no run 
 An object cannot be deleted for a lock or a missing permission, which no repetition overcomes. The
 first run that fails at such an object does not succeed, so that somebody looks. The object is put on a list beside the
 lock. Later runs try to delete it again, and succeed also where they fail at objects on the list alone.
+
+A branch that `collector.stale_branches` deletes has a record of its own, stored before the deletion. These records are
+the list by which branches are made again. The guard on the number of branches leaves out those that they name.
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 
 from lakefs_gc_assets.collector.records.outcomes import objects_of
 from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there, keys_below
 
 FORMAT_VERSION = 1
 RESTORATION_KEY = f"{run_folder.ROOT}restored.json"
@@ -238,3 +243,69 @@ def write_undeletable(store: ObjectStore, entries: Sequence[Undeletable]) -> Non
     """Stores the list in place of the one before, under the repository's lock. An empty first list is not stored."""
     if entries or head_if_there(store, UNDELETABLE_KEY) is not None:
         store.put(UNDELETABLE_KEY, records_json.encode(_Undeletables(tuple(entries))))
+
+
+BRANCHES = f"{run_folder.ROOT}branches/"
+"""Folder of what was shown of stale branches, and of the records of those that were deleted."""
+_DELETED = f"{BRANCHES}deleted/"
+
+
+class BranchState(StrEnum):
+    """State of a branch that was to be deleted. Records hold these texts."""
+
+    DELETING = "deleting"
+    DELETED = "deleted"
+    KEPT = "kept"
+    RESTORED = "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedBranch:
+    """A branch that was deleted, or was about to be, and all that it takes to make it again.
+
+    Attributes:
+        listing: what was approved.
+        at: when it came into this state, UTC.
+    """
+
+    repository: str
+    branch: str
+    commit_id: str
+    hidden: bool
+    listing: str
+    state: BranchState
+    at: datetime
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def key(self) -> str:
+        """Key of the record."""
+        name = hashlib.sha256(f"{self.repository}/{self.branch}".encode()).hexdigest()[:32]
+        return f"{_DELETED}{self.listing}-{name}.json"
+
+
+def write_deleted_branch(store: ObjectStore, record: DeletedBranch) -> None:
+    """Stores the record of a branch in place of an earlier one of the same listing, under the repository's lock."""
+    store.put(record.key, records_json.encode(record))
+
+
+def read_deleted_branches(store: ObjectStore, repository: str, warn: LogLine) -> tuple[DeletedBranch, ...]:
+    """Records of one repository, the newest last. Warns of each that cannot be read, and leaves it out."""
+    records = []
+    for key in keys_below(store, _DELETED):
+        try:
+            data = get_if_there(store, key)
+            if data is not None:
+                records.append(records_json.decode(DeletedBranch, FORMAT_VERSION, data, key))
+        except CorruptFile as corrupt:
+            warn(f"the record of a deleted branch cannot be read: {corrupt}")
+    return tuple(sorted((each for each in records if each.repository == repository), key=lambda each: each.at))
+
+
+def branches_we_deleted(store: ObjectStore, repository: str, since: datetime, warn: LogLine) -> frozenset[str]:
+    """Names of branches that were deleted as stale after a moment, UTC."""
+    return frozenset(
+        record.branch
+        for record in read_deleted_branches(store, repository, warn)
+        if record.state is BranchState.DELETED and record.at > since
+    )

@@ -95,6 +95,8 @@ class Dump:
         sealed: the branch of each sealed staging token.
         tables: ids of its files.
         waited, at_once, compacted: as in LiveCommits.
+        hidden: branches that listings leave out.
+        tokens: staging token of each branch; it changes with each commit, and with each branch of the same name.
     """
 
     started_at: datetime
@@ -108,6 +110,8 @@ class Dump:
     waited: float = 0.0
     at_once: bool = False
     compacted: Mapping[str, str] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
+    tokens: Mapping[str, str] = field(default_factory=dict)
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
@@ -261,8 +265,19 @@ def _dumped(
         commits = CommitColumns.joined([commits, CommitColumns.from_commits(fetched)])
     sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
     compacted = {base: branch.id for branch in records for base in branch.compacted_bases}
-    ended_at = clock.now()
-    return Dump(started_at, ended_at, commits, branches, tags, len(fetched), sealed, tuple(tables), compacted=compacted)
+    return Dump(
+        started_at,
+        clock.now(),
+        commits,
+        branches,
+        tags,
+        len(fetched),
+        sealed,
+        tuple(tables),
+        compacted=compacted,
+        hidden=frozenset(branch.id for branch in records if branch.hidden),
+        tokens={branch.id: branch.staging_token for branch in records},
+    )
 
 
 def _finished_dump(api: LakeFSApi, settings: CollectionSettings, clock: Clock) -> RefsDump:

@@ -254,10 +254,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     """
     dump, policy = readings.dump, readings.policy
     claimed = Graph.from_commits(dump.commits, dump.branches)
-    graph = claimed
-    if readings.written is not None:
-        dated = dated_by_files(dump.commits, readings.written, now)
-        graph = claimed.dated(dated, earliest_seconds(dump.commits, readings.written))
+    graph = claimed if readings.written is None else with_dates(claimed, readings.written, now)
     rules = retention_rules.effective(readings.rules, policy, dump.branches)
     if rules is None:
         every = np.ones(len(graph.commits), np.bool_)
@@ -276,6 +273,11 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     by_files &= False if graph is claimed else ~active_commits(claimed, rules, now).flags
     in_doubt = active.in_doubt & ~others
     return Retention(graph, active, tags, pinned, listed, late, active.flags | others, by_files, in_doubt)
+
+
+def with_dates(graph: Graph, written: Integers, now: datetime) -> Graph:
+    """The graph with the latest date that is known of each commit, see `dated_by_files`. Raises LakeFSError."""
+    return graph.dated(dated_by_files(graph.commits, written, now), earliest_seconds(graph.commits, written))
 
 
 def _with_shown(api: LakeFSApi, retained: Retention, shown: Collection[str]) -> Retention:

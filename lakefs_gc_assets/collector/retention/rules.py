@@ -18,6 +18,11 @@ pinned:                 # these commits stay
   - 5f5d7ef81b54ea39c0628742c3572eaa93194b363fce135ff345dc5281e91168
 keep_tags: true         # tagged commits stay; so they do by default. false: none, ["v*"]: those of some tags
 stale_after: 90d        # reports branches whose head is older
+stale_branches:         # `lakefs-gc branches` shows and deletes these; of several rules the first that fits
+  - branches: ["user-*", "{dev,test}-*"]
+    max_inactivity: 30d # since the last commit; without a limit the branches stay
+    max_age: 180d       # since the first commit of its own; with both, both must be over
+    uncommitted: true   # with uncommitted changes, too; the last write counts for max_inactivity
 replace: false          # true: the server's rules do not count
 
 `load_server_rules` reads rules for the server from a file in the JSON of its API, as `lakectl gc set-config` takes it:
@@ -29,7 +34,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import translate
 from functools import cache
@@ -82,6 +87,27 @@ class BranchRule:
 
 
 @dataclass(frozen=True, slots=True)
+class StaleRule:
+    """When branches whose name fits are stale: when all of its limits are over. Without limits never.
+
+    Attributes:
+        patterns: without braces.
+        max_age: since the first commit of the branch's own.
+        max_inactivity: since its last commit or staged write.
+        uncommitted: True if also branches with uncommitted changes are.
+    """
+
+    patterns: tuple[str, ...]
+    max_age: timedelta | None
+    max_inactivity: timedelta | None
+    uncommitted: bool
+    line: int = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"rule of line {self.line}"
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A policy; the default one adds nothing but the tags.
 
@@ -90,6 +116,7 @@ class Policy:
         pinned: ids of commits that stay whatever their age.
         keep_tags: whether tagged commits stay; patterns of the tags whose commits do.
         stale_after: branches whose head is older are reported, and nothing else.
+        stale: rules of branches to delete, in order; they decide nothing that a run keeps.
         replace: whether the server's rules do not count.
     """
 
@@ -99,6 +126,7 @@ class Policy:
     keep_tags: bool | tuple[str, ...] = True
     stale_after: timedelta | None = None
     replace: bool = False
+    stale: tuple[StaleRule, ...] = ()
 
     def rule_of(self, branch: str) -> BranchRule | None:
         """The rule that fits: an exact name wins over patterns, of patterns the longest, of equally long ones the one
@@ -115,6 +143,10 @@ class Policy:
         if isinstance(self.keep_tags, bool):
             return self.keep_tags
         return any(_fits(pattern, tag) for pattern in self.keep_tags)
+
+    def stale_rule_of(self, branch: str) -> StaleRule | None:
+        """The first rule of stale branches that fits."""
+        return next((rule for rule in self.stale if any(_fits(pattern, branch) for pattern in rule.patterns)), None)
 
     def exact_names(self) -> Iterator[tuple[str, int]]:
         """The branches it names, with their lines."""
@@ -151,6 +183,14 @@ def _expression(pattern: str) -> re.Pattern[str]:
 def _length(pattern: str) -> int:
     """The length of a pattern where `[abc]` counts as one character, which is what it stands for."""
     return len(_CLASS.sub("?", pattern))
+
+
+def may_fit(pattern: str, name: str) -> bool:
+    """True if a pattern of the server's fits a name, and where the pattern is written in a way that is not known."""
+    patterns = [*islice(expand_braces(pattern), _MOST_RULES)]
+    if len(pattern) > _LONGEST_PATTERN or len(patterns) == _MOST_RULES or not all(map(_is_pattern, patterns)):
+        return True
+    return any(_fits(each, name) for each in patterns)
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -192,9 +232,10 @@ _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _PARENTS = {"first-parents": False, "all-parents": True}
 _FLAGS = {"true": True, "false": False}
 _SERVER_FIELDS = frozenset({"default_retention_days", "retention_days", "branch_id"})
-_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "replace")
+_KEYS = ("default", "branches", "pinned", "keep_tags", "stale_after", "stale_branches", "replace")
 _PARTS = ("retention", LAST, "keep", "follow")
 """Keys of a rule that states more than a duration."""
+_STALE_PARTS = ("branches", "max_age", "max_inactivity", "uncommitted")
 
 
 def load_policy(file: Path) -> Policy:
@@ -349,6 +390,7 @@ class _Reader:
             keep_tags=self._tags(nodes["keep_tags"]) if "keep_tags" in nodes else True,
             stale_after=value_of("stale_after", self._duration, None),
             replace=replace,
+            stale=value_of("stale_branches", self._stale_rules, ()),
         )
 
     def _rules(self, node: yaml.Node) -> tuple[BranchRule, ...]:
@@ -362,6 +404,23 @@ class _Reader:
                     self._wrong(key, f"{pattern} is said twice")
                 rules[pattern] = replace(rule, pattern=pattern, line=_line(key))
         return tuple(rules.values())
+
+    def _stale_rules(self, node: yaml.Node) -> tuple[StaleRule, ...]:
+        if not isinstance(node, yaml.SequenceNode):
+            self._wrong(node, "stale_branches must be a list of rules")
+        rules, count = [], 0
+        for item in node.value:
+            parts = self._nodes(item, "a rule of stale branches", _STALE_PARTS)
+            if "branches" not in parts:
+                self._wrong(item, "a rule of stale branches needs `branches`: names and patterns")
+            patterns = self._names(parts["branches"], "branches")
+            count += len(patterns)
+            if count > _MOST_RULES:
+                self._wrong(item, f"a policy has stale branches by at most {_MOST_RULES:,} names and patterns")
+            limits = [self._duration(parts[name]) if name in parts else None for name in ("max_age", "max_inactivity")]
+            uncommitted = "uncommitted" in parts and self._flag(parts["uncommitted"])
+            rules.append(StaleRule(patterns, limits[0], limits[1], uncommitted, _line(item)))
+        return tuple(rules)
 
     def _patterns(self, node: yaml.ScalarNode, what: str) -> Iterator[str]:
         """What a name or pattern stands for without its braces, one at a time."""
@@ -399,15 +458,17 @@ class _Reader:
         return int(text)
 
     def _tags(self, node: yaml.Node) -> bool | tuple[str, ...]:
-        if not isinstance(node, yaml.SequenceNode):
-            return self._flag(node)
+        return self._names(node, "tags") if isinstance(node, yaml.SequenceNode) else self._flag(node)
+
+    def _names(self, node: yaml.Node, what: str) -> tuple[str, ...]:
+        """Names and patterns of a list, without braces."""
         patterns: list[str] = []
-        for item in node.value:
+        for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(item, yaml.ScalarNode):
-                self._wrong(item, "here must be a name or pattern of tags")
-            patterns += islice(self._patterns(item, "tags"), _MOST_RULES)
+                self._wrong(item, f"here must be a name or pattern of {what}")
+            patterns += islice(self._patterns(item, what), _MOST_RULES)
             if len(patterns) >= _MOST_RULES:
-                self._wrong(item, f"a policy has less than {_MOST_RULES:,} names and patterns of tags")
+                self._wrong(item, f"a policy has less than {_MOST_RULES:,} names and patterns of {what}")
         return tuple(patterns)
 
     def _commits(self, node: yaml.Node) -> tuple[str, ...]:

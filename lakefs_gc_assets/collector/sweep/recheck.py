@@ -20,6 +20,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.earlier_runs import without_deleted
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
@@ -165,11 +166,19 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     )
     require_retention_holds(current)
     guards.require_commits_ended({**marked.sealed, **(sealed or {})}, current.own.sealed)
-    guards.require_branches(len(current.own.heads), len(marked.heads), repository.settings)
+    guards.require_branches(
+        len(current.own.heads), _branches_left(step, len(marked.heads), current), repository.settings
+    )
     live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
     require_uncommitted_kept(step, live, prepared, current)
     step.log(f"recheck: {prepared.files} files of uncommitted data, {current.own.commits:,} commits")
     return live
+
+
+def _branches_left(step: Step[R], marked: int, current: Committed) -> int:
+    """Branches of the mark, without those that were deleted as stale since."""
+    store, plan = step.repository.store, step.plan
+    return without_deleted(store, plan.run_id, plan.repository, marked, current.own.heads, step.warn)
 
 
 def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | None:

@@ -43,10 +43,11 @@ _NO_SUCH_OBJECT = re.compile(r"(?:.*: )?(?:(?:path|object|entry|branch|reference
 
 
 class LakeFSClient:
-    """`LakeFSApi` of one repository. Safe to use from several threads.
+    """`LakeFSApi` and `BranchesApi` of one repository. Safe to use from several threads.
 
     Calls are repeated after broken connections, timeouts, 429 and 5xx: each may be made twice without harm (a repeated
-    page of a preparation leaves an extra file). Answers are read strictly; see the port for what each method raises.
+    page of a preparation leaves an extra file). Those that delete or make branches are made once. Answers are read
+    strictly; see the ports for what each method raises.
     """
 
     def __init__(
@@ -128,6 +129,45 @@ class LakeFSClient:
         operation = self._branches.list_branches_with_http_info
         results = self._pages(call, operation, self._repository, show_hidden=True)
         return tuple(sorted(map(parsing.branch, results), key=lambda branch: branch.id))
+
+    def branch(self, name: str) -> Branch | None:
+        """A branch; None only where lakeFS itself says that there is none. Any other 404 raises NotFound."""
+        call = self._call("GET", f"/branches/{name}", "fs:ReadBranch")
+        operation = self._branches.get_branch_with_http_info
+        answer = self._caller.ask(call, operation, self._repository, name, accepted=frozenset({404}))
+        if answer.meaning == 404:
+            self._require_absence(call, answer)
+            return None
+        fields = Fields.read(call, answer.body)
+        branch = parsing.branch(fields)
+        if branch.id != name:
+            raise fields.wrong("id", f"is {branch.id!r}, which was not asked for")
+        return branch
+
+    def protection_patterns(self) -> tuple[str, ...]:
+        """The patterns of the repository's branch protection rules."""
+        call = self._call("GET", "/settings/branch_protection", "branches:GetBranchProtectionRules")
+        operation = self._repositories.get_branch_protection_rules_with_http_info
+        return parsing.protection_patterns(call, self._caller.ask(call, operation, self._repository).body)
+
+    def delete_branch(self, name: str) -> None:
+        """Deletes a branch with what is uncommitted on it; its commits stay, dangling.
+
+        That there is no such branch is fine, where lakeFS itself says so.
+        """
+        call = self._call("DELETE", f"/branches/{name}", "fs:DeleteBranch")
+        operation = self._branches.delete_branch_with_http_info
+        answer = self._caller.ask(call, operation, self._repository, name, accepted=frozenset({404}), once=True)
+        if answer.meaning == 404:
+            self._require_absence(call, answer)
+
+    def create_branch(self, name: str, commit_id: str, hidden: bool) -> None:
+        """Makes a branch on a commit."""
+        from lakefs_sdk.models.branch_creation import BranchCreation
+
+        call = self._call("POST", "/branches", "fs:CreateBranch")
+        body = BranchCreation(name=name, source=commit_id, hidden=hidden)
+        self._caller.ask(call, self._branches.create_branch_with_http_info, self._repository, body, once=True)
 
     def tags(self) -> tuple[Branch, ...]:
         """Every tag, sorted by name."""

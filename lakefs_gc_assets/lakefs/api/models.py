@@ -4,7 +4,7 @@ Times are UTC. Addresses are as the server spells them unless said otherwise.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -53,11 +53,16 @@ class DiffEntry:
 
 @dataclass(frozen=True, slots=True)
 class ObjectStats:
-    """`stat` of a path; `physical_address` in full, as the server formats it."""
+    """`stat` of a path; `physical_address` in full, as the server formats it.
+
+    Attributes:
+        mtime: when the path was written, seconds since 1970; None where the server does not say.
+    """
 
     path: str
     physical_address: str
     size: int | None
+    mtime: int | None = field(default=None, compare=False)
 
 
 OBJECTS_ON_PAGE = 1000
@@ -203,6 +208,26 @@ class LakeFSApi(Protocol):
 
     def prepare_commits(self) -> PreparedCommits:
         """Makes the server list the commits that its retention keeps, in one call, which may take long."""
+        ...
+
+
+class BranchesApi(Protocol):
+    """Calls that delete branches and make them again; nothing is repeated after a failure that may have done it."""
+
+    def branch(self, name: str) -> Branch | None:
+        """A branch; None only where lakeFS itself says that there is none."""
+        ...
+
+    def protection_patterns(self) -> tuple[str, ...]:
+        """The patterns of the repository's branch protection rules."""
+        ...
+
+    def delete_branch(self, name: str) -> None:
+        """Deletes a branch, if there is one, with what is uncommitted on it; its commits stay, dangling."""
+        ...
+
+    def create_branch(self, name: str, commit_id: str, hidden: bool) -> None:
+        """Makes a branch on a commit."""
         ...
 
 

@@ -180,6 +180,11 @@ def branch(answer: Fields) -> Branch:
     return Branch(id=answer.text("id"), commit_id=answer.text("commit_id"))
 
 
+def protection_patterns(call: object, body: str) -> tuple[str, ...]:
+    """The answer is a list, which alone is no object."""
+    return tuple(rule.text("pattern") for rule in Fields.read(call, f'{{"rules": {body}}}').items("rules"))
+
+
 def change(answer: Fields) -> DiffEntry:
     """One entry of a diff."""
     kind = answer.text("type")
@@ -189,11 +194,12 @@ def change(answer: Fields) -> DiffEntry:
 
 
 def stats(answer: Fields) -> ObjectStats:
-    """`size_bytes` is absent where lakeFS does not know it."""
+    """`size_bytes` and `mtime` are absent where lakeFS does not know them."""
     return ObjectStats(
         path=answer.text("path"),
         physical_address=answer.text("physical_address"),
         size=answer.number("size_bytes") if answer.has("size_bytes") else None,
+        mtime=answer.number("mtime") if answer.has("mtime") else None,
     )
 
 

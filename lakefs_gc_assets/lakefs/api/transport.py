@@ -139,14 +139,19 @@ class Caller:
         operation: Callable[..., Any],
         *arguments: Any,
         accepted: frozenset[int] = frozenset(),
+        once: bool = False,
         **query: Any,
     ) -> Answer:
         """Calls one `…_with_http_info` operation of the SDK; statuses in `accepted` are answers besides 2xx.
 
         Raises the subclass of LakeFSError that belongs to the answer, after the retries that it allows.
+
+        Args:
+            once: True for a call that must not be repeated, since it may have been carried out.
         """
+        repeat: Callable[..., Answer] = (lambda make, *details: make(*details)) if once else self._retrying
         try:
-            return self._retrying(self._once, call, operation, arguments, query, accepted)
+            return repeat(self._once, call, operation, arguments, query, accepted)
         except _Transient as last:
             raise last.error from None
 

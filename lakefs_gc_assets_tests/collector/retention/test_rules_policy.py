@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.retention import rules as retention_rules
-from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, edit_policy, in_units
+from lakefs_gc_assets.collector.retention.rules import BranchRule, Policy, StaleRule, edit_policy, in_units
 from lakefs_gc_assets.errors import ConfigurationError
 
 DAY = timedelta(days=1)
@@ -58,6 +58,21 @@ class TestFiles:
         found = read(example.partition("line:\n")[2].partition("`load_server_rules`")[0])
         assert found.rule_of("user-x") == BranchRule("user-*", timedelta(hours=36), 5)
         assert (len(found.pinned), found.keep_tags, found.replace) == (1, True, False)
+
+    def test_stale_branches(self) -> None:
+        policy = read(
+            "stale_branches:\n- branches: 'a-{x,y}'\n- {branches: ['a-*', b], max_age: 3d, uncommitted: true}"
+        )
+        first, second = policy.stale
+        assert first == StaleRule(("a-x", "a-y"), None, None, False, 2)
+        assert second == StaleRule(("a-*", "b"), 3 * DAY, None, True, 3)
+        fits = {name: policy.stale_rule_of(name) for name in ("a-x", "a-z", "b", "c")}
+        assert fits == {"a-x": first, "a-z": second, "b": second, "c": None}
+        assert policy.stated() == Policy().stated(), "they decide nothing that a run keeps"
+
+    def test_the_rule_of_a_branch_is_set_above_stale_branches(self) -> None:
+        text = "branches:\n  main: 3d\nstale_branches:\n- {branches: a, max_age: 3d}\n"
+        assert edit_policy(text, "policy.yaml", "dev", "4d") == text.replace("3d\nst", "3d\n  dev: 4d\nst")
 
     def test_rules_that_count(self) -> None:
         text = "branches:\n  main: {retention: 8w, keep: {monthly: 12, daily: 7}, follow: all-parents, keep_last: 5}\n"
@@ -156,6 +171,14 @@ class TestFiles:
             ("default: 3d\nbranches: [", 2, ""),
             ("default: 3d\n\tbranches: x", 2, ""),
             ("a: &x 1\nb: *y", 2, "undefined alias"),
+            ("stale_branches: {a: 3d}", 1, "stale_branches must be a list of rules"),
+            ("stale_branches:\n- a", 2, "a rule of stale branches must be written as `key: value`"),
+            ("stale_branches:\n- max_age: 3d", 2, "needs `branches`"),
+            ("stale_branches:\n- {branches: a, max_age: 3}", 2, "3 has no unit"),
+            ("stale_branches:\n- {branches: a, age: 3d}", 2, "'age' is none of branches, max_age, max_inactivity"),
+            ("stale_branches:\n- {branches: a, uncommitted: no}", 2, "'no' is neither true nor false"),
+            ("stale_branches:\n- branches: [[a]]", 2, "here must be a name or pattern of branches"),
+            ("stale_branches:\n- branches: '[z-a]'", 2, "'[z-a]' is no name or pattern of branches"),
         ],
     )
     def test_faults_are_named_by_their_line(self, text: str, line: int, words: str) -> None:
@@ -175,6 +198,11 @@ class TestFiles:
             ("keep_tags: ['" + "{a,b}" * 199 + "']", "less than 10,000 names and patterns of tags"),
             ("keep_tags: ['" + "{a,b}" * 13 + "', '" + "{a,b}" * 11 + "']", "less than 10,000 names and patterns"),
             ("keep_tags: [" + "a" * 1_001 + "]", "of tags has at most 1,000 characters"),
+            ("stale_branches: [branches: '" + "{a,b}" * 199 + "']", "less than 10,000 names and patterns of branches"),
+            (
+                "stale_branches:\n" + ("- branches: '" + "{a,b}" * 12 + "'\n") * 3,
+                "stale branches by at most 10,000 names",
+            ),
             ("branches: {'" + "{a,b}" * 13 + "': 3d, '" + "{c,d}" * 11 + "': 3d}", "at most 10,000 branches"),
         ],
     )

@@ -20,6 +20,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "results": [{"id": "main", "commit_id": "c"}],
         "pagination": {"has_more": False, "next_offset": "", "results": 1},
     },
+    "branch": {"id": "main", "commit_id": "c"},
     "tags": {
         "results": [{"id": "v1", "commit_id": "c"}],
         "pagination": {"has_more": False, "next_offset": "", "results": 1},
@@ -63,6 +64,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 ARGUMENTS: dict[str, tuple[object, ...]] = {
     "prepare_uncommitted": (None,),
+    "branch": ("main",),
     "first_change": ("main",),
     "stat": ("main", "p"),
     "list_objects": ("main", "o"),

@@ -84,7 +84,7 @@ def scripted(
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_GET = do_POST = do_PUT = _answer
+        do_DELETE = do_GET = do_POST = do_PUT = _answer
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Requests are kept instead."""

@@ -132,6 +132,35 @@ def test_paths_of_every_kind_are_asked_for_as_they_are() -> None:
         assert client.stat("v1", "no such path") is None
 
 
+def test_what_changes_branches_is_asked_once() -> None:
+    """The first call may have been carried out, and somebody may have made a branch of that name since."""
+    for answer in (refused(503, "later"), Scripted(breaks=True)):
+        with talking(answer) as (client, server, sleeps):
+            with pytest.raises(ServerUnavailable):
+                client.delete_branch("a")
+            with pytest.raises(ServerUnavailable):
+                client.create_branch("a", "c", True)
+            assert [target for _, target, _ in server.requests] == [
+                "/api/v1/repositories/repo/branches/a",
+                "/api/v1/repositories/repo/branches",
+            ]
+            assert json.loads(server.requests[1][2]) == {"name": "a", "source": "c", "force": False, "hidden": True}
+            assert not sleeps.seconds
+
+
+def test_protection_rules_are_read_strictly() -> None:
+    with talking(said([{"pattern": "main"}, {"pattern": "v*"}])) as (client, _, _):
+        assert client.protection_patterns() == ("main", "v*")
+    with talking(said([])) as (client, _, _):
+        assert client.protection_patterns() == ()
+    contents: tuple[object, ...] = ({}, None, ["main"], [{}], [{"pattern": ""}], [{"pattern": 1}])
+    for content in contents:
+        with talking(said(content)) as (client, _, _), pytest.raises(LakeFSError):
+            client.protection_patterns()
+    with talking(refused(403, "no")) as (client, _, _), pytest.raises(AccessDenied, match="GetBranchProtectionRules"):
+        client.protection_patterns()
+
+
 def test_several_threads_ask_at_once() -> None:
     with ReplayServer(folder_of("small"), now=NOW) as server, ThreadPoolExecutor(8) as pool:
         client = client_of(server)
@@ -222,6 +251,20 @@ class TestAbsence:
             client.stat("main", "p")
         with talking(answer) as (client, _, _), pytest.raises(NotFound):
             client.list_objects("main", "p")
+
+    def test_of_a_branch_is_what_lakefs_says(self) -> None:
+        with talking(refused(404, "branch not found")) as (client, server, _):
+            assert client.branch("gone") is None
+            client.delete_branch("gone")
+            assert [method for method, _, _ in server.requests] == ["GET", "DELETE"]
+        for answer in (refused(404, "repository not found"), Scripted(404, b"not found")):
+            with talking(answer) as (client, _, _):
+                with pytest.raises(NotFound):
+                    client.branch("gone")
+                with pytest.raises(NotFound):
+                    client.delete_branch("gone")
+        with talking(said({"id": "other", "commit_id": "c"})) as (client, _, _), pytest.raises(LakeFSError):
+            client.branch("main")
 
     def test_of_a_branch_is_no_objects(self) -> None:
         with talking(refused(404, "branch not found")) as (client, _, _):

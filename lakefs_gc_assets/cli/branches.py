@@ -1,0 +1,163 @@
+"""`lakefs-gc branches`: branches that the policy calls stale, their deletion, and making them again."""
+
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    YES,
+    answer,
+    is_confirmed,
+    loaded_configuration,
+    open_repository,
+    print_result,
+    progress_unless,
+    show_progress,
+)
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import stale_branches
+from lakefs_gc_assets.collector.page.markup import shown
+from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.stale_branches import Listing, Outcome, Standing
+from lakefs_gc_assets.errors import CollectionError
+
+_SHOWN = 20
+"""Maximum branches that lines name which stay although a rule fits them."""
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def branches(context: click.Context) -> None:
+    """Shows stale branches, deletes them if approved, and makes them again.
+
+    Without a command of its own it does what `list` does.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_stale, file=None, repository=None, quiet=False, as_json=False)
+
+
+@branches.command("list")
+@CONFIG
+@REPOSITORY
+@QUIET
+@JSON
+def list_stale(file: Path | None, repository: str | None, quiet: bool, as_json: bool) -> None:
+    """Shows which branches are stale by the rules of the policy, and why others stay. Deletes nothing.
+
+    The rules are the list stale_branches in the file of collection.retention_policy. The last line says how to approve
+    the deletion of exactly these branches.
+    """
+    opened = open_repository(loaded_configuration(file, repository))
+    listing = stale_branches.list_branches(opened, progress_unless(quiet))
+    if as_json:
+        answer({**asdict(listing), "digest": listing.digest})
+        return
+    for line in describe(listing):
+        click.echo(shown(line))
+
+
+@branches.command()
+@CONFIG
+@REPOSITORY
+@YES
+@QUIET
+@JSON
+@click.argument("digest")
+def approve(file: Path | None, repository: str | None, quiet: bool, as_json: bool, digest: str) -> None:
+    """Deletes the branches that `list` showed with this digest, as far as nothing of them has changed.
+
+    Each branch is looked at again right before its deletion. Uncommitted changes go for good. A branch can be made
+    again on its commit, whose objects stay for as long as `list` says. Asks unless --yes is given. May be repeated.
+
+    Exit status 0 if all of them are deleted, 6 if some are not, 4 if a guard refuses.
+    """
+    opened = open_repository(loaded_configuration(file, repository))
+    _require_confirmed(f"Delete the branches of {digest}, as far as they are as they were shown?")
+    owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
+    _print(stale_branches.delete(opened, digest, owner, note, show_progress), as_json)
+
+
+@branches.command()
+@CONFIG
+@REPOSITORY
+@YES
+@JSON
+@click.argument("names", metavar="[BRANCH]...", nargs=-1)
+def restore(file: Path | None, repository: str | None, as_json: bool, names: tuple[str, ...]) -> None:
+    """Makes branches again that `approve` deleted, each on its commit: those that are named, or all.
+
+    A branch of that name that somebody made meanwhile on another commit stays as it is. Objects that runs have deleted
+    since do not come back; `lakefs-gc fsck` finds what is missing. Asks unless --yes is given. May be repeated.
+
+    Exit status 0 if all of them are there, 6 if not.
+    """
+    opened = open_repository(loaded_configuration(file, repository))
+    planned = stale_branches.list_deleted(opened, names, show_progress)
+    for record in planned:
+        show_progress(shown(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z"))
+    if planned:
+        _require_confirmed("Make these branches again?")
+    owner = f"branches-{uuid.uuid4().hex}"
+    _print(stale_branches.restore(opened, names, owner, show_progress), as_json)
+
+
+def _require_confirmed(question: str) -> None:
+    """Raises CollectionError unless --yes is given or a person says so."""
+    if not is_confirmed() and not click.confirm(question, err=True):
+        raise CollectionError("it was not confirmed: nothing was changed")
+
+
+def _print(outcomes: Iterable[Outcome], as_json: bool) -> None:
+    """Prints outcomes as they come; ends the process if one is not as it was asked for."""
+    is_well = True
+    for outcome in outcomes:
+        is_well &= outcome.is_well
+        if as_json:
+            answer(asdict(outcome), indent=None)
+        else:
+            why = f": {outcome.why}" if outcome.why else ""
+            print_result(shown(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate}{why}"))
+    if not is_well:
+        sys.exit(Status.INCOMPLETE)
+
+
+def describe(listing: Listing) -> Iterator[str]:
+    """A listing as lines: stale branches, others that a rule fits, and how to approve."""
+    for standing in listing.stale:
+        yield from _describe(standing, listing)
+    kept = [each for each in listing.standings if each.kept and each.rule]
+    yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
+    if len(kept) > _SHOWN:
+        yield f"{len(kept) - _SHOWN:,} more are shown with --json"
+    yield f"{listing.repository}: {len(listing.stale):,} of {len(listing.standings):,} branches are stale"
+    if any(each.alone is None for each in listing.stale):
+        yield "`lakefs-gc forecast` says what each holds alone; this command shows it from then on"
+    if listing.refused_by:
+        yield f"the deletion would be refused: {listing.refused_by}"
+    elif listing.stale:
+        yield f"`lakefs-gc branches approve {listing.digest}` deletes them"
+
+
+def _describe(standing: Standing, listing: Listing) -> Iterator[str]:
+    assert standing.first_own_commit is not None
+    yield (
+        f"{standing.identity.branch}: first commit of its own {standing.first_own_commit:%F}, last one "
+        f"{standing.head_made_at:%F}, by the {standing.rule}"
+    )
+    if standing.changes:
+        yield f"    {standing.changes:,} uncommitted changes go with it for good"
+    if standing.alone is not None and listing.forecast_made_at is not None:
+        freed = f"; its deletion frees {size(standing.freed.bytes)} at once" if standing.freed else ""
+        yield (
+            f"    holds {objects_of(standing.alone.objects)}, {size(standing.alone.bytes)}, alone{freed} (forecast of "
+            f"{listing.forecast_made_at:%F})"
+        )
+    yield f"    can be made again with its data {standing.undo}"
