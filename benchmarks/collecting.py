@@ -120,6 +120,10 @@ def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
 
 def _counting(loaded: Loaded, spark: SparkSettings) -> Loaded:
     config = {"spark.python.daemon.module": "benchmarks.worker_daemon", **spark.config}
+    # On a cluster executors have another environment.
+    for name, value in os.environ.items():
+        if name in ("PYTHONPATH", counting.FOLDER_VARIABLE, "BENCHMARK_STORE_SECRET"):
+            config[f"spark.executorEnv.{name}"] = value
     counted = loaded.configuration.model_copy(update={"spark": spark.model_copy(update={"config": config})})
     return Loaded(counted, loaded.secret_variables)
 

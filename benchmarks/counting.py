@@ -1,14 +1,17 @@
 """Counts calls of API and store, and bytes read, over all processes of a run.
 
 Each process adds up in a file of its own, so none waits for another; a process that is killed leaves its counts. A
-second file has the key of each object that it read, and how many bytes that were.
+second file has the key of each object that it read, and how many bytes that were. A third one has each call, when it
+began and ended, and the task that made it.
 """
 
 import mmap
 import os
 import re
 import struct
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass, fields
 from functools import wraps
@@ -49,7 +52,24 @@ class Counts:
 _FIELDS = struct.Struct(f"<{len(fields(Counts))}q")
 
 
-_READ = ".read"
+@dataclass(frozen=True)
+class Call:
+    """One call of a store or of the server.
+
+    Attributes:
+        kind: the store's method; "api" of the server; "task" for all that a worker did for a task.
+        task: Spark's number of the task that made it; None for the driver.
+        amount: bytes read or written, keys listed or deleted; microseconds of processor of a worker.
+    """
+
+    kind: str
+    task: int | None
+    began: float
+    ended: float
+    amount: int
+
+
+_READ, _CALLS = ".read", ".calls"
 _ID = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}(?:[0-9a-f]{32})?|[0-9a-v]{20}|(?<=[-_/])[0-9]+(?=[-_./])"
 )
@@ -78,7 +98,7 @@ def pages(keys: int) -> int:
 
 def total(folder: Path) -> Counts:
     """The counts of all processes so far."""
-    files = (file for file in folder.iterdir() if file.suffix != _READ)
+    files = (file for file in folder.iterdir() if file.suffix not in (_READ, _CALLS))
     found = [_FIELDS.unpack(data) for file in files if len(data := file.read_bytes()) == _FIELDS.size]
     return Counts(*(sum(column) for column in zip(*found, strict=True))) if found else Counts()
 
@@ -92,6 +112,32 @@ def read_by_kind(folder: Path) -> dict[str, int]:
             kind = _ID.sub("*", key)
             amounts[kind] = amounts.get(kind, 0) + int(size)
     return dict(sorted(amounts.items(), key=lambda each: -each[1]))
+
+
+def log_call(kind: str, began: float, amount: int) -> None:
+    """Writes down a call that ends now."""
+    pyspark = sys.modules.get("pyspark")
+    context = pyspark.TaskContext.get() if pyspark else None
+    task = context.taskAttemptId() if context else -1
+    with Path(os.environ[FOLDER_VARIABLE], f"{os.getpid()}{_CALLS}").open("a", encoding="utf-8") as file:
+        file.write(f"{kind} {task} {began:.6f} {time.time():.6f} {amount}\n")
+
+
+def calls(folder: Path) -> tuple[Call, ...]:
+    """The calls of all processes so far, in the order in which they began."""
+    found = []
+    for file in folder.glob(f"*{_CALLS}"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            kind, task, began, ended, amount = line.split()
+            found.append(Call(kind, int(task) if task != "-1" else None, float(began), float(ended), int(amount)))
+    return tuple(sorted(found, key=lambda call: call.began))
+
+
+def _amount(result: object, *arguments: Any) -> int:
+    """Bytes that a call gave or took, or keys that it took or listed."""
+    if prefixes := getattr(result, "prefixes", ()):
+        return len(prefixes) + len(getattr(result, "objects", ()))
+    return next((len(each) for each in (result, *arguments) if isinstance(each, bytes | list | tuple)), 0)
 
 
 def _note_read(data: bytes | None, key: str, *part: int) -> None:
@@ -150,6 +196,7 @@ def _wrap(kind: type, name: str, count: Callable[..., None], *answers: type[Exce
         if getattr(_inside, "call", name) != name:
             return method(*arguments, **options)
         outermost, _inside.call = not hasattr(_inside, "call"), name
+        began, result = time.time(), None
         try:
             result = method(*arguments, **options)
         except answers:
@@ -158,6 +205,7 @@ def _wrap(kind: type, name: str, count: Callable[..., None], *answers: type[Exce
         finally:
             if outermost:
                 del _inside.call
+                log_call("api" if name == "request" else name, began, _amount(result, *arguments[1:]))
         count(result, *arguments[1:])
         return result
 
@@ -169,12 +217,14 @@ def _wrap_listing(kind: type, name: str) -> None:
 
     @wraps(method)
     def counted(*arguments: Any, **options: Any) -> Iterator[Any]:
-        keys = 0
+        keys, began = 0, time.time()
         try:
             for batch in method(*arguments, **options):
+                log_call(name, began, batch.num_rows)
                 _add(store_calls=1)
                 keys += batch.num_rows
                 yield batch
+                began = time.time()
         finally:
             _add(lists=pages(keys))
 

@@ -18,10 +18,12 @@ class Memory:
 
     Attributes:
         processor_seconds: what each process had used when it was last seen.
+        used: pairs of time and what all of them had used by then, seconds.
     """
 
     samples: list[tuple[float, int]] = field(default_factory=list)
     processor_seconds: dict[int, float] = field(default_factory=dict)
+    used: list[tuple[float, float]] = field(default_factory=list)
 
     def peak(self, since: float = 0, until: float = float("inf")) -> int:
         """The largest sum of a span of time; 0 where there was no sample."""
@@ -37,6 +39,7 @@ def sampled(pid: int) -> Iterator[Memory]:
         while not ended.wait(_PAUSE_SECONDS):
             found = tree(pid)
             memory.processor_seconds |= {process: _processor_seconds(process) for process in found}
+            memory.used.append((time.time(), sum(memory.processor_seconds.values())))
             memory.samples.append((time.time(), sum(_pss(process) for process in found)))
 
     thread = threading.Thread(target=sample, daemon=True)

@@ -9,14 +9,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
 from benchmarks import counting, processes
-from benchmarks.counting import Counts
+from benchmarks.counting import Call, Counts
 
 _STORED = re.compile(r"^  (\w+): ([\d,]+) rows in [\d.]+ s(?:, [\d,]+ a second)?(?:, and ([\d.]+) s of waiting)?")
 _SECRETS = {
@@ -55,6 +55,9 @@ class Run:
         cpu_seconds: of all its processes together.
         load: how many processes wanted to run on the machine in the minute before it.
         read: bytes that were read by what kind of object, most first.
+        began: seconds since the epoch.
+        calls: of stores and of the server.
+        used: moments, and the processor seconds that all its processes had used by then.
     """
 
     phases: tuple[Phase, ...]
@@ -65,6 +68,9 @@ class Run:
     told: tuple[str, ...]
     lines: tuple[str, ...]
     read: dict[str, int]
+    began: float
+    calls: tuple[Call, ...]
+    used: tuple[tuple[float, float], ...]
 
     @property
     def counts(self) -> Counts:
@@ -82,7 +88,7 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for `--json`."""
-        return asdict(self)
+        return asdict(replace(self, calls=(), used=()))
 
 
 class Show(Protocol):
@@ -150,7 +156,8 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
                 said = process.stderr.read()
                 process.wait()
                 ended = time.time()
-                read = counting.read_by_kind(Path(environment[counting.FOLDER_VARIABLE]))
+                counted = Path(environment[counting.FOLDER_VARIABLE])
+                read, calls = counting.read_by_kind(counted), counting.calls(counted)
         finally:
             process.kill()
     if process.returncode != 0 or not events or not events[-1].get("succeeded"):
@@ -165,6 +172,9 @@ def run(settings: dict[str, Any], *options: str, show: bool = False) -> Run:
         tuple(told),
         tuple(step["line"] for step in steps),
         read,
+        began,
+        calls,
+        tuple(memory.used),
     )
 
 

@@ -24,7 +24,7 @@ from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 
 _LATE = 0.02
-"""Seconds that each answer waits."""
+"""Seconds that each answer waits, unless it is said."""
 _TASKS = 8
 """At once, on any machine: most of them wait for answers."""
 
@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("branches", type=int, nargs="?", default=0)
     parser.add_argument("--shape")
+    parser.add_argument("--late", type=float, default=_LATE)
     asked = parser.parse_args()
     folder: Path = asked.folder
     if asked.shape:
@@ -46,7 +47,7 @@ def main() -> None:
     else:
         bucket = NumberedBucket(folder / "objects", vast.VastObjects.from_size(folder, vast.Vast(asked.branches)))
         spark = SparkSettings(master=f"local[{_TASKS}]", many_objects=True)
-        _serve(bucket, vast.server(folder), spark, _LATE)
+        _serve(bucket, vast.server(folder), spark, asked.late)
     (folder / DELETED).write_bytes(bucket.deleted)
 
 

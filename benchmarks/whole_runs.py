@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks import changes, event_log, other_engines, prices, repositories, tables, vast
+from benchmarks import changes, event_log, other_engines, prices, repositories, scaling, tables, vast
 from benchmarks.bottom_line import SIZE, bottom_line, require_exact
 from benchmarks.counting import Counts
 from benchmarks.marks import Measure, at_most, figure
@@ -313,9 +313,10 @@ SUITES: dict[str, Callable[[Show], list[Measure]]] = {
     "change": change,
     "rules": rules,
     "libraries": libraries,
+    "scaling": scaling.scaling,
     "bottom-line": bottom_line,
 }
-ASKED_FOR_ONLY = ("bottom-line", "change", "rules", "libraries")
+ASKED_FOR_ONLY = ("bottom-line", "change", "rules", "libraries", "scaling")
 """They take half an hour and more, some of them for what they are measured on."""
 
 

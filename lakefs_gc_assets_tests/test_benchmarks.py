@@ -139,19 +139,24 @@ def test_tasks_are_read_from_the_log_of_events(tmp_path: Path) -> None:
     settings: dict[str, Any] = {}
     with event_log.kept(settings, "local[4]") as folder:
         assert settings["spark"]["config"]["spark.eventLog.dir"] == folder.as_uri()
-    stage = {"Event": "SparkListenerStageSubmitted", "Stage Info": {"Stage ID": 3, "Stage Name": "collect"}}
+    submitted = {"Stage ID": 3, "Stage Name": "collect", "Submission Time": 500}
+    stage = {"Event": "SparkListenerStageSubmitted", "Stage Info": submitted}
     ended: dict[str, Any] = {
         "Event": "SparkListenerTaskEnd",
         "Stage ID": 3,
         "Task End Reason": {"Reason": "Success"},
-        "Task Info": {"Launch Time": 1000, "Finish Time": 3500},
-        "Task Metrics": {"Shuffle Read Metrics": {"Total Records Read": 7}},
+        "Task Info": {"Task ID": 9, "Launch Time": 1000, "Finish Time": 3500, "Executor ID": "1"},
+        "Task Metrics": {
+            "Executor CPU Time": 700_000_000,
+            "Executor Deserialize CPU Time": 50_000_000,
+            "Shuffle Read Metrics": {"Total Records Read": 7},
+        },
     }
     failed = {**ended, "Task End Reason": {"Reason": "ExceptionFailure"}}
     lines = [json.dumps(event) for event in ({"Event": "SparkListenerLogStart"}, stage, ended, failed)]
     (tmp_path / "log").write_text("\n".join(lines))
 
-    assert event_log.tasks(tmp_path) == [Task("collect", 2.5, 7)]
+    assert event_log.tasks(tmp_path) == [Task("collect", 2.5, 7, 9, 3, 0.5, 1.0, 0.75, "1")]
 
 
 def test_counts_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +196,11 @@ def test_requests_are_counted_as_a_bucket_bills_them(tmp_path: Path, monkeypatch
     counts = counting.total(tmp_path / "counts")
     assert (counts.lists, counts.gets, counts.puts, counts.deletes, counts.bytes_read) == (2, 3, 1, 1, 5)
     assert counting.read_by_kind(tmp_path / "counts") == {"a/b": 5}
+    calls = counting.calls(tmp_path / "counts")
+    assert [(call.kind, call.amount) for call in calls] == [
+        *(("put", 3), ("get", 3), ("get_part", 2), ("head", 0), ("list", 1), ("list_level", 0), ("delete", 2)),
+    ]
+    assert all(call.task is None and call.began <= call.ended for call in calls)
     assert [counting.pages(keys) for keys in (0, 1, 1000, 1001)] == [1, 1, 1, 2]
 
 

@@ -1,0 +1,137 @@
+"""The scheduler that `make bench SUITES=scaling` replays tasks with."""
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.cluster import CallFailed, Cluster, Cost, Phase, Stage, Store, simulate
+from benchmarks.scaling import bottom_line_of
+
+_KINDS = st.sampled_from(["get", "list", "put", "delete", "api"])
+_CALLS = st.tuples(_KINDS, st.floats(0, 0.3), st.integers(1, 1000))
+_COSTS = st.builds(Cost, st.lists(_CALLS, max_size=5).map(tuple), st.integers(1, 4), st.floats(0, 2))
+_PHASES = st.builds(
+    lambda alone, first, second, beside: Phase("step", (alone,), (Stage(first), Stage(second, (0,))), beside),
+    *(_COSTS, st.lists(_COSTS, min_size=1, max_size=6).map(tuple), st.lists(_COSTS, max_size=6).map(tuple), _COSTS),
+)
+_STORES = st.builds(
+    Store,
+    latency=st.floats(0, 0.2),
+    reads=st.sampled_from([0.0, 20.0, 5500.0]),
+    writes=st.sampled_from([0.0, 1000.0, 3500.0]),
+    resets=st.sampled_from([0.0, 0.01, 0.1]),
+)
+_FAIR = settings(max_examples=20, deadline=None, derandomize=True)
+
+
+@_FAIR
+@given(_PHASES, st.integers(1, 20), _STORES)
+def test_an_executor_runs_one_task_at_once_and_each_task_runs(phase: Phase, executors: int, store: Store) -> None:
+    made = simulate([phase], Cluster(executors, per_task=0.01), store)
+
+    spans = defaultdict(list)
+    for executor, began, ended in made.tasks:
+        spans[executor].append((began, ended))
+    assert all(before[1] <= after[0] for each in spans.values() for before, after in pairwise(sorted(each)))
+    assert len(made.tasks) == sum(len(stage.tasks) for stage in phase.stages) + made.failed_tasks
+    # The second stage begins when the first has ended.
+    first = len(phase.stages[0].tasks) + made.failed_tasks
+    if not made.failed_tasks:
+        assert all(began >= max(end for *_, end in made.tasks[:first]) for _, began, _ in made.tasks[first:])
+
+
+@_FAIR
+@given(_PHASES, st.integers(1, 20), st.floats(0, 0.2))
+def test_work_is_conserved(phase: Phase, executors: int, latency: float) -> None:
+    made = simulate([phase], Cluster(executors), Store(latency))
+
+    tasks = [cost for stage in phase.stages for cost in stage.tasks]
+    least = sum(cost.cpu for cost in tasks)
+    most = sum(cost.cpu + sum(latency + seconds for _, seconds, _ in cost.calls) for cost in tasks)
+    worked = sum(ended - began for _, began, ended in made.tasks)
+    assert least - 1e-6 <= worked <= most + 1e-6
+    assert made.seconds >= made.serial + worked / executors - 1e-6
+    assert not made.refused and not made.lost and not made.keys_left
+
+
+@_FAIR
+@given(_PHASES, _STORES, st.sampled_from([(0.0, 0.0), (10.0, 1.0)]))
+def test_the_limits_of_the_store_are_never_exceeded(phase: Phase, store: Store, storms: tuple[float, float]) -> None:
+    try:
+        made = simulate([phase], Cluster(20), replace(store, storms=storms))
+    except CallFailed:
+        return
+    for kind, rate in (("read", store.reads), ("write", store.writes)):
+        taken = [(moment, amount) for moment, which, amount in made.answered if which == kind and rate]
+        for place, (begun, _) in enumerate(taken):
+            total = 0
+            for moment, amount in taken[place:]:
+                total += amount
+                # What one second did not use, the next one may.
+                assert total <= rate * (1 + moment - begun) + 1
+    assert not [moment for moment, _, _ in made.answered if storms[1] and moment % 10 >= 9]
+
+
+@_FAIR
+@given(_PHASES, st.integers(1, 10), st.floats(0, 0.2))
+def test_more_executors_are_hardly_ever_slower(phase: Phase, executors: int, latency: float) -> None:
+    few, many = (simulate([phase], Cluster(executors * factor), Store(latency)).seconds for factor in (1, 2))
+
+    tasks = [cost for stage in phase.stages for cost in stage.tasks]
+    longest = max(cost.cpu + sum(latency + seconds for _, seconds, _ in cost.calls) for cost in tasks)
+    # In another order the longest task may come last.
+    assert many <= few + longest + 1e-6
+
+
+def test_calls_are_made_ahead_of_the_work_with_what_they_bring() -> None:
+    calls = (("get", 0.0, 0),) * 8
+    one = Phase("read", (), (Stage((Cost(calls, 1, 0.9),)),))
+    four = Phase("read", (), (Stage((Cost(calls, 4, 0.9),)),))
+
+    assert simulate([one], Cluster(1), Store(0.5)).seconds == pytest.approx(8 * 0.5 + 0.9)
+    assert simulate([four], Cluster(1), Store(0.5)).seconds < 8 * 0.5 / 4 + 0.9 + 0.1
+
+
+def test_other_work_of_the_machine_makes_all_work_longer() -> None:
+    phase = Phase("read", (Cost(cpu=2),), (Stage((Cost(cpu=1.0),) * 8),))
+
+    assert simulate([phase], Cluster(8), Store()).seconds == pytest.approx(3)
+    assert simulate([phase], Cluster(4, slow=2, slow_driver=2), Store()).seconds == pytest.approx(8)
+
+
+def test_a_sweep_takes_as_long_as_the_store_lets_it() -> None:
+    sweep = Phase("sweep", (), (Stage((Cost((("delete", 0.0, 1000),) * 4),) * 64),))
+
+    made = simulate([sweep], Cluster(64), Store(0.1, writes=3500))
+    assert made.refused and made.keys_left < 2_560
+    assert sum(amount for _, _, amount in made.answered) + made.keys_left == 256_000
+    assert 256_000 / 3500 - 1 <= made.seconds < 2 * 256_000 / 3500
+
+
+def test_a_store_that_refuses_everything_ends_the_run() -> None:
+    with pytest.raises(CallFailed):
+        simulate([Phase("list", (Cost((("list", 0, 1),)),))], Cluster(1), Store(resets=1))
+    with pytest.raises(CallFailed):
+        simulate([Phase("list", (), (Stage((Cost((("list", 0, 1),)),)),))], Cluster(1), Store(resets=1))
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    random.seed(1)
+    phase = Phase("read", (), (Stage((Cost((("get", 0.1, 9),) * 9),) * 9),))
+    first, second = (simulate([phase], Cluster(4), Store(0.1, resets=0.1), seed=3) for _ in range(2))
+
+    assert first == second and first.lost
+
+
+def test_the_work_of_the_driver_grows_as_it_grew_and_tasks_with_the_size() -> None:
+    small = Phase("mark", (Cost((("api", 0, 0),) * 10, 1, 1.0),), (Stage((Cost(cpu=1),)),))
+    large = Phase("mark", (Cost((("api", 0, 0),) * 20, 1, 3.0),), (Stage((Cost(cpu=1),) * 2),))
+
+    (made,) = bottom_line_of([small], [large], (10, 20, 60))
+    assert len(made.alone[0].calls) == 60 and made.alone[0].cpu == 11
+    assert len(made.stages[0].tasks) == 6
