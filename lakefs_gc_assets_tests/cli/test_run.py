@@ -264,6 +264,7 @@ def test_a_lock_that_somebody_holds(runs: PlainRuns, invoke: Invoke) -> None:
     assert re.search(r"lock: held by somebody \(.+\) for run other", invoke("status").stdout)
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_says_no_more_than_that(tmp_path: Path) -> None:
     """What Dagster, Spark and the JVM would say of themselves is kept away from the reader."""
     with ReplayServer(folder_of("empty")) as server:

@@ -125,6 +125,7 @@ def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
             assert screens.status(screens.launch(job, config)) == "SUCCESS"
 
 
+@pytest.mark.slow
 def test_the_proxy_says_who_launches_and_no_launch_can_say_it(screens: Screens) -> None:
     instance, policy = screens.instance, LaunchSettings()
     through = screens.launch("open_run", user=" Ada\tLovelace")

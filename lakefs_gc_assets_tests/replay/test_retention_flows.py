@@ -150,7 +150,7 @@ def require_expired_and_unreferenced(folder: str, engine: Engine) -> None:
 CHAINS = [
     "small",
     "merge-dangling",
-    pytest.param("random-dag/11", marks=needs_recordings),
+    pytest.param("random-dag/11", marks=[needs_recordings, pytest.mark.slow]),
     pytest.param("random-dag/14", marks=needs_recordings),
 ]
 _KEPT_DAYS = (400, 30, 3, 400, 1, 0)

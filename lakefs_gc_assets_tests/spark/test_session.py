@@ -293,6 +293,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
     value = " planted: a=b\\c #!\tü"
     started = subprocess.run(
@@ -314,6 +315,7 @@ def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("session.properties"))
 
 
+@pytest.mark.slow
 def test_java_says_nothing_of_a_session_that_cannot_be_made() -> None:
     """Whoever asked for the session says it; one that a process no longer needs, as it ends, is nobody's concern."""
     code = (

@@ -66,6 +66,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return caches
 
 
+@pytest.mark.slow
 def test_spark_runs_a_job_on_the_bundled_java(no_java: Path) -> None:
     done = subprocess.run([sys.executable, "-c", JOB], capture_output=True, text=True, timeout=240)
 
