@@ -51,11 +51,11 @@ def stored(opener: StoreOpener, large: int) -> StoredFrame[StoredFigures]:
 
 
 def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(opener: StoreOpener, tmp_path: Path) -> None:
-    large = slice_of(3000, BORN)
-    others = [name for hour in range(1, 25) for name in slice_of(125, BORN + timedelta(hours=hour))]
+    large = slice_of(6000, BORN)
+    others = [name for hour in range(1, 25) for name in slice_of(250, BORN + timedelta(hours=hour))]
     make_files(tmp_path / "repository", large + others, BORN.timestamp())
 
-    frame = stored(opener, large=250)
+    frame = stored(opener, large=500)
 
     assert Counter(frame.table()["address"].to_pylist()) == Counter(large + others)
     # All rows are of one window, so each task wrote one file.
