@@ -26,7 +26,7 @@ import yaml
 from pydantic import BaseModel, Field, ModelWrapValidatorHandler, ValidationError, create_model, model_validator
 from pydantic_core import ErrorDetails, InitErrorDetails
 
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, show_by_variable
 from lakefs_gc_assets.settings import CREDENTIALS, Configuration, Settings
 
 CONFIGURATION_VARIABLE = "LAKEFS_GC_CONFIG"
@@ -228,6 +228,8 @@ def loaded_from(content: dict[str, Any], source: str) -> Loaded:
         for name, value in values.items()
         if (variable := _reference(value)) is not None and _is_text(section, name)
     }
+    for variable in texts.values():
+        show_by_variable(os.environ.get(variable, ""), variable)
     configuration = _validated(_resolved(content, ()), source)
     return Loaded(configuration, secrets, apart=bool(configuration.name), text_variables=texts)
 

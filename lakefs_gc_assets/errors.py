@@ -2,9 +2,10 @@
 
 The message of an exception says what happened, to what, and what to do. It never holds credentials: it is built from
 names of settings, keys of objects and figures. Names and values that it quotes may be anything, so it shows as one line
-of limited length.
+of limited length. A location that came from an environment variable is shown by the variable's name.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -18,8 +19,25 @@ _STACK = ("\tat ", "  File ", "Traceback ")
 _LONGEST_LINE = 1000
 
 
+_LOCATION, _HOST = re.compile(r".*[/:@.].*"), re.compile(r"(?<=//)(?!127\.)[\w-]+(?:\.[\w-]+)+")
+_SHORTEST_LOCATION = 8
+_variables: dict[str, str] = {}
+
+
+def show_by_variable(value: str, variable: str) -> None:
+    """From now on, errors show the name of an environment variable in place of a location that came from it.
+
+    So does the name of a host in it. What is short or no location, such as a repository's name, is shown as it is.
+    """
+    for part in (value, *_HOST.findall(value)):
+        if len(part) >= _SHORTEST_LOCATION and _LOCATION.fullmatch(part):
+            _variables[part] = variable
+
+
 def _printable(text: str) -> str:
     """The text with whatever is not printable escaped, and its middle left out where it is long."""
+    for value in sorted(_variables, key=len, reverse=True):
+        text = text.replace(value, f"{{env: {_variables[value]}}}")
     if not text.isprintable():
         text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     if len(text) > _LONGEST_TEXT:

@@ -10,12 +10,13 @@ from urllib.parse import quote
 
 import pytest
 
+from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.configuration_file import loaded_from
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LakeFSError
 from lakefs_gc_assets.lakefs.addresses import Location, Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Configuration, LakeFSSettings, StoreSettings
@@ -134,6 +135,32 @@ def test_a_store_that_refuses(code: str, message: str, monkeypatch: pytest.Monke
     ):
         require_none(told(action))
     require_none(repr(store) + repr(vars(store)))
+
+
+def test_locations_that_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_variables", {})
+    monkeypatch.setenv("TEST_SERVER", "http://lakefs.private.invalid:81")
+    monkeypatch.setenv("TEST_FOLDER", "/nowhere/private")
+    monkeypatch.setenv("TEST_REPOSITORY", "measurements")
+    content = {
+        "repository": {"env": "TEST_REPOSITORY"},
+        "lakefs": {
+            "endpoint": {"env": "TEST_SERVER"},
+            "secret_access_key": {"env": "TEST_SECRET"},
+            "access_key_id": "A",
+        },
+        "store": {"local_root": {"env": "TEST_FOLDER"}},
+    }
+    loaded = loaded_from(content, "file").configuration
+    client = LakeFSClient(loaded.lakefs, loaded.repository, FixedClock(), lambda seconds: None)
+    with pytest.raises(LakeFSError) as unreachable:
+        client.repository()
+    assert "private" not in str(unreachable.value)
+    assert str(unreachable.value).startswith(
+        "GET /repositories/measurements: {env: TEST_SERVER}/api/v1 cannot be reached"
+    )
+    with pytest.raises(ConfigurationError, match=r"there is no folder \{env: TEST_FOLDER\}/repo for local://repo"):
+        open_store(loaded.store, Namespace.parse("local://repo"))
 
 
 def test_no_store_at_all() -> None:

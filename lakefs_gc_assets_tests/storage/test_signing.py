@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.stored import records_json, run_folder, tables
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, NotOffered
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -19,6 +21,8 @@ from lakefs_gc_assets.storage.interface import CopiesObjects, KeepsVersions, Lis
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.signing import SignedStore, Signer, is_signed
+from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
+from lakefs_gc_assets_tests.collector.scripted import NOW
 
 KEY, OTHER_KEY = "k" * 32, "o" * 40
 HERE = Path(__file__).parent
@@ -117,6 +121,9 @@ def test_conditional_writes_sign_too(tmp_path: Path) -> None:
         (f"{RUN}/committed_df/read-a.parquet", True),
         (f"{RUN}/pending/manifest.json", True),
         (f"{RUN}/anything/new.json", True),
+        (f"{RUN}/receipts/part-a.parquet", True),
+        (f"{RUN}/receipts/read-earlier-a", True),
+        ("names/a/b", True),
         ("lock.json", False),
         (f"{RUN}/committed_df/read-earlier-a.parquet", False),
         (f"{RUN}/pending/slice_window=2026-01/part-a.parquet", False),
@@ -131,6 +138,15 @@ def test_what_is_signed(name: str, signs: bool) -> None:
     assert not is_signed(f"data/{name}")
     assert not is_signed(f"_lakefs/retention/gc/quarantine/{RUN}/{name}")
     assert is_signed(f"_lakefs/retention/gc/quarantine/{RUN}/purging/purged-a")
+
+
+@pytest.mark.parametrize("name", ["part-a.parquet", "read-earlier-a.parquet", "counted.parquet", "a"])
+def test_receipts_that_somebody_else_wrote_are_refused_whatever_their_name(tmp_path: Path, name: str) -> None:
+    forged = tables.encode(receipts.table(candidates("data/live"), [Outcome.ACCEPTED], [None], NOW))
+    LocalStore(tmp_path).put(run_folder.receipts(RUN) + name, forged)
+    assert receipts.read(LocalStore(tmp_path), RUN).num_rows == 1
+    with pytest.raises(CorruptFile, match="it is not signed"):
+        receipts.read(signed(tmp_path), RUN)
 
 
 def test_a_store_keeps_its_abilities(tmp_path: Path) -> None:

@@ -525,9 +525,7 @@ class _Reader:
             yield key, value
 
     def _wrong(self, node: yaml.Node, problem: str) -> NoReturn:
-        # A policy may come with a launch, and quote a text of any length.
-        short = problem if len(problem) <= _LONGEST_PATTERN else f"{problem[:100]} … {problem[-200:]}"
-        raise ConfigurationError(f"{self._file}, line {_line(node)}: {short}")
+        raise ConfigurationError(f"{self._file}, line {_line(node)}: {problem}")
 
 
 def _is_null(node: yaml.Node) -> bool:
