@@ -257,6 +257,15 @@ def test_what_installs_and_builds_is_pinned_by_the_lock() -> None:
     assert re.search(r"^hatchling==", lock.read_text(), re.MULTILINE)
 
 
+def test_each_image_installs_in_the_folder_that_the_lock_was_copied_to() -> None:
+    for stage in (FOLDER / "Containerfile").read_text().split("\nFROM ")[1:]:
+        before, _, _ = stage.partition("RUN awk")
+        assert re.findall(r"^WORKDIR (.*)|^COPY .* requirements.lock (.*)", before, re.MULTILINE)[-2:] == [
+            ("/src", ""),
+            ("", "./"),
+        ]
+
+
 def test_what_numba_compiled_in_the_image_is_where_a_run_may_write() -> None:
     """The root of its pod cannot be written, and numba uses no folder that it cannot write to."""
     pod = deployments()["lakefs-gc-code"]
