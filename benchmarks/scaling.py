@@ -26,6 +26,7 @@ from benchmarks.marks import Measure, at_most, figure
 from benchmarks.repositories import ROOT
 from benchmarks.runs import Run, Show, run, served
 from benchmarks.vast import Vast
+from lakefs_gc_assets.collector.sweep.passes import MOST_DELETING
 from lakefs_gc_assets_tests import clusters
 
 _LATE = 0.2
@@ -43,6 +44,8 @@ _S3 = Store(bandwidth=50e6, reads=5500, writes=3500)
 _SEVERE = replace(_S3, latency=0.2, resets=0.01, storms=(300, 20))
 _LITTLE = 0.1
 """Tasks that take fewer processor seconds say what a task costs beside its work."""
+_START = "start"
+"""The step whose tasks start the first workers, and do not grow."""
 _OFF = 25
 """So many percent may a prediction be off."""
 _SEED = {"store_df": 60, "uncommitted_df": 90, "committed_df": 900, "deleted_report": 9000}
@@ -231,6 +234,18 @@ def _recorded(size: Vast, executors: int, like: int) -> Recording:
     return Recording(made, tasks, _LATE)
 
 
+def _dealt(stage: Stage, factor: int) -> Stage:
+    """A stage of so many times the tasks; those that delete are put together, as the product does."""
+    tasks = stage.tasks * factor
+    if any(kind == "delete" and amount > 1 for task in tasks for kind, _, amount in task.calls):
+        shares = [tasks[start::MOST_DELETING] for start in range(min(MOST_DELETING, len(tasks)))]
+        tasks = tuple(
+            Cost(tuple(call for task in share for call in task.calls), 1, sum(task.cpu for task in share))
+            for share in shares
+        )
+    return replace(stage, tasks=tasks)
+
+
 def bottom_line_of(small: Sequence[Phase], large: Sequence[Phase], sizes: Sequence[float]) -> list[Phase]:
     """The plan of a third size by those of two: tasks grow with the size, and the driver's work as it grew."""
     first, second, third = sizes
@@ -246,7 +261,7 @@ def bottom_line_of(small: Sequence[Phase], large: Sequence[Phase], sizes: Sequen
             much,
             alone=tuple(map(grown, less.alone, much.alone)),
             beside=grown(less.beside, much.beside),
-            stages=tuple(replace(each, tasks=each.tasks * round(third / second)) for each in much.stages),
+            stages=tuple(_dealt(each, 1 if much.name == _START else round(third / second)) for each in much.stages),
         )
         for less, much in zip(small, large, strict=True)
     ]

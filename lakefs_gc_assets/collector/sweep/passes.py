@@ -289,6 +289,11 @@ def _approval(candidates: Manifest[CandidateFigures], now: datetime, approver: s
     return Approval(span.run_id, span.attempt, candidates.digest, now, approver)
 
 
+MOST_DELETING = 32
+"""Tasks that delete at the same time, at most: they can ask for many times what one prefix of S3 takes.
+
+Of more, each slows down to so few keys a second that the store refuses the last of a batch for a minute.
+"""
 _NAMED = ("address", "size", "slice", "slice_window")
 """Columns that a receipt copies from its candidate."""
 
@@ -488,14 +493,16 @@ def _receipts(
 
 
 def _tasks_of_rate(step: Step[R]) -> int | None:
-    """How many tasks delete at most where there is a limit to the rate: each keeps to its share, however late it runs.
+    """How many tasks delete at most; None where all may.
 
-    There are no more than run at the same time, and few enough for each to delete half a batch a second: that it
-    manages also where the store answers late.
+    Where there is a limit to the rate, each task keeps to its share, however late it runs. There are no more than run
+    at the same time, and few enough for each to delete half a batch a second: that it manages also where the store
+    answers late.
     """
     settings = step.repository.settings
     if not settings.max_delete_rate:
-        return None
+        # In quarantine most of the time goes to copies, one by one.
+        return None if settings.quarantines or step.engine.tasks_at_once <= MOST_DELETING else MOST_DELETING
     batch = BATCH if settings.quarantines else step.repository.store.delete_limit
     return max(1, min(step.engine.tasks_at_once, int(2 * settings.max_delete_rate / batch)))
 

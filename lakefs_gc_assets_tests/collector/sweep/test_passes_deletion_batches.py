@@ -113,6 +113,9 @@ def test_tasks_that_delete_at_a_rate_are_no_more_than_run_at_once_and_can_keep_t
     assert [tasks(rate, 16) for rate in (0.1, 100, 3500, 10**6)] == [1, 1, 7, 16]
     assert tasks(3500, 2) == 2
     assert tasks(100, 16, "quarantine") == 2
+    # More would each want so many keys of a store that throttles that it refuses some for a minute.
+    assert [tasks(0, at_once) for at_once in (32, 33, 256)] == [None, 32, 32]
+    assert tasks(0, 256, "quarantine") is None
 
 
 def test_receipts_name_the_attempt_and_each_delete_marker(s3_server: S3Server) -> None:
