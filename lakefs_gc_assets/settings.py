@@ -372,6 +372,11 @@ class CollectionSettings(Settings):
         description="Id of a dry run whose candidates are to be deleted after all, for `lakefs-gc approve`; in the UI "
         "launch the job approve. What is live is checked again first.",
     )
+    only_addresses: tuple[str, ...] | None = Field(
+        default=None,
+        description="Runs and purges delete none but these objects, named below the storage namespace (data/…), as "
+        "`lakefs-gc erase` sets it. By default all. Everything else about them is as usual.",
+    )
     lock_expiry_minutes: float = Field(
         default=60,
         gt=0,

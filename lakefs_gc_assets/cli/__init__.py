@@ -43,6 +43,11 @@ COMMANDS = {
         "Serves an embedded lakeFS with a sample repository until interrupted.",
         serves=True,
     ),
+    "erase": LazyCommand(
+        "lakefs_gc_assets.cli.erase:erase",
+        "Erases the objects at paths in all commits, and certifies that they are gone.",
+        "lakefs_gc_assets.cli.common:start_as_configured",
+    ),
     "explain": LazyCommand("lakefs_gc_assets.cli.explain:explain", "Says why the object at ADDRESS stays or goes."),
     "init": LazyCommand("lakefs_gc_assets.cli.init:init", "Writes a configuration file to begin with."),
     "forecast": LazyCommand(
@@ -88,6 +93,10 @@ COMMANDS = {
     ),
     "unlock": LazyCommand(
         "lakefs_gc_assets.cli.unlock:unlock", "Releases the repository's lock if RUN holds it and is dead."
+    ),
+    "verify": LazyCommand(
+        "lakefs_gc_assets.cli.verify:verify",
+        "Checks a certificate of `lakefs-gc erase`, and looks again whether everything is gone.",
     ),
 }
 

@@ -344,9 +344,12 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             rows,
             not_committed.count,
             STORE_DF.schema,
-            lambda eligible: clear_hidden(step, eligible, heads, STORE_DF.schema, etags, record_heads=True),
+            lambda eligible: clear_hidden(
+                step, only_asked(step, eligible), heads, STORE_DF.schema, etags, record_heads=True
+            ),
         ) as chosen:
             unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
+            kept = {**reasons.kept, **cleared.kept}
             earlier_runs.keep_sightings(
                 step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at
             )
@@ -357,8 +360,11 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             written = step.write(CANDIDATES_DF, cleared.candidates, say_why(step))
             # A sweep asks for the present state itself.
             foresees = not step.plan.sweep and any(file.rows for file in written)
+            if step.plan.only_addresses is not None:
+                going = sum(file.rows for file in written) + sum(cleared.kept.values())
+                kept[Kept.NOT_ASKED.value] = reasons.eligible - going
             figures = CandidateFigures(
-                kept={**reasons.kept, **cleared.kept},
+                kept=kept,
                 paths_asked=cleared.asked,
                 paths_unasked=cleared.unasked,
                 unreadable=cleared.unreadable,
@@ -381,6 +387,14 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
     if unasked := describe_unasked(stored, step.repository.settings):
         step.warn(unasked)
     return stored
+
+
+def only_asked(step: Step[R], eligible: R) -> R:
+    """The objects that the plan limits the run to, of those that may go; all of them where it names none."""
+    if step.plan.only_addresses is None:
+        return eligible
+    addresses = pa.table({"address": pa.array(step.plan.only_addresses, pa.string())})
+    return step.engine.among_exactly(eligible, step.engine.table(addresses))
 
 
 def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) -> tuple[tuple[str, str, str], ...]:

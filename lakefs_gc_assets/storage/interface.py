@@ -325,6 +325,41 @@ class KeepsVersions(ObjectStore, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a key, or a delete marker.
+
+    Attributes:
+        is_latest: true for the one that a read without a version gets.
+    """
+
+    key: str
+    version_id: str
+    is_marker: bool
+    is_latest: bool
+    size: int = 0
+    etag: str | None = None
+
+
+@runtime_checkable
+class ListsVersions(ObjectStore, Protocol):
+    """A store that lists all versions of its keys, and deletes single ones for good."""
+
+    def versions(self, prefix: str) -> Iterator[Version]:
+        """All versions and delete markers of keys with this prefix; in a bucket without versions its objects.
+
+        Raises StorageError.
+        """
+        ...
+
+    def delete_version(self, key: str, version_id: str) -> None:
+        """Deletes one version or delete marker for good; one that is gone counts as deleted.
+
+        Raises StorageError, DeletesOver among them, see `deletes_until`.
+        """
+        ...
+
+
 @runtime_checkable
 class CopiesObjects(ObjectStore, Protocol):
     """A store that copies within a storage namespace by itself."""

@@ -43,7 +43,7 @@ _DIGITS = 64
 _DIGITS_ONLY = re.compile(rb"[0-9a-f]{64}")
 _PARQUET_END = 8
 """Bytes of a table behind its footer: the footer's length in four, and four that are the same in all."""
-_FURTHER_METHODS = ("list_between", "remove_delete_marker", "copy", "copy_if_absent")
+_FURTHER_METHODS = ("list_between", "remove_delete_marker", "copy", "copy_if_absent", "versions", "delete_version")
 """Methods that some stores have beside those of every store, and that read or write no signed file."""
 
 

@@ -72,6 +72,7 @@ class Repository:
         written["lakefs"]["secret_access_key"] = {"env": SECRET_VARIABLE}
         written["store"]["secret_access_key"] = {"env": "TEST_STORE_SECRET"}
         written["spark"] = {"config": {"spark.hadoop.planted": {"env": "TEST_SPARK_PROPERTY"}}}
+        self.name = sample.repository
         self.files = server.objects_folder / sample.repository / "_lakefs"
         self.planted = planted.spellings(self.secret, *PLANTED.values())
         (folder / "lakefs-gc.yaml").write_text(yaml.safe_dump(written))
@@ -142,6 +143,14 @@ def test_a_frame_has_every_column(asked: Callable[..., str], command: str, frame
 def test_one_object(asked: Callable[..., str]) -> None:
     address = json.loads(asked("candidates").splitlines()[0])["address"]
     require_documented("explain --json", json.loads(asked("explain", "--quiet", address)))
+
+
+def test_what_is_at_paths(asked: Callable[..., str], repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "start_as_configured", lambda arguments: None)
+    monkeypatch.setattr(Collector, "engine", lambda collector, settings: LocalEngine())
+    found = json.loads(asked("erase", "--quiet", f"lakefs://{repository.name}/**"))
+    require_documented("erase --json", found)
+    assert found["addresses"] and found["remedies"]
 
 
 def test_a_check(asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def _setting_rows(fields: dict[str, FieldInfo]) -> Iterator[tuple[str, ...]]:
         yield (
             f"`{name}`",
             _type(field) + (", secret" if secret else ""),
-            "" if default in ("", [], {}) else f"`{_scalar(default)}`",
+            "" if default in ("", [], {}, None) else f"`{_scalar(default)}`",
             _text(field.description or ""),
         )
 
@@ -93,6 +93,8 @@ def _type(field: FieldInfo) -> str:
     kind = field.annotation
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(f"`{each}`" if each else "empty" for each in get_args(kind))
+    if NoneType in get_args(kind):
+        return "list of texts"
     if get_origin(kind) in (Union, UnionType):
         return "number, or a number for each storage class; at least 0"
     if get_origin(kind) is list:

@@ -149,7 +149,7 @@ def check(
         CollectionError: the server or the store fails, so that the repository cannot be checked.
     """
     problems = Problems(note)
-    step, files = _begin(repository, engine, problems)
+    step, files = begin_reading(repository, engine, problems, "fsck")
     around = other_repositories.find(repository)
     for other in around.nested:
         problems.findings.append(_shared(other, repository))
@@ -187,7 +187,9 @@ def _shared(other: str, repository: OpenRepository) -> Finding:
     )
 
 
-def _begin(repository: OpenRepository, engine: Engine[R], problems: Problems) -> tuple[Step[R], tuple[str, ...]]:
+def begin_reading(
+    repository: OpenRepository, engine: Engine[R], problems: Problems, owner: str
+) -> tuple[Step[R], tuple[str, ...]]:
     """A step without a lock, and the files of uncommitted data that the server wrote for it."""
     now, files = repository.clock.now(), tuple[str, ...]()
     store_clock = None
@@ -197,7 +199,7 @@ def _begin(repository: OpenRepository, engine: Engine[R], problems: Problems) ->
     except (LakeFSError, OrderViolation, CorruptFile) as error:
         problems.skip(f"staged objects that no branch shows, since uncommitted data cannot be had: {error}")
     # A step of this flow records no facts about what it reads.
-    plan = planning.make_plan(repository, layout.issue_run_id(now), (), "fsck", store_clock or now, Flow.CLEAN)
+    plan = planning.make_plan(repository, layout.issue_run_id(now), (), owner, store_clock or now, Flow.CLEAN)
     return Step(problems.log, problems.log, repository, engine, plan, None), files
 
 

@@ -176,7 +176,7 @@ def find_live(step: Step[R], repository: OpenRepository, problems: Problems, eve
     heads = [*dump.live().heads.values()]
     ordered = [*dict.fromkeys([*heads, *late, *dump.compacted, *reversed(live)])]
     references = References.from_step(step, repository)
-    records, damaged = _read_named(references, LiveFiles.metarange, ordered)
+    records, damaged = read_named(references, LiveFiles.metarange, ordered)
     readable = tuple(each for each in ordered if each not in damaged)
     found = Live(repository, dump, count, readable, records, damaged)
     if is_complete and repository is step.repository and settings.keep_unnamed_ranges:
@@ -201,7 +201,7 @@ def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
     return Dump(started_at, clock.now(), columns, named[0], named[1], 0, {})
 
 
-def _read_named(
+def read_named(
     references: References[R], ranges_of: Callable[[LiveFiles, Item], pa.Table], files: Sequence[Item]
 ) -> tuple[RangeRecords, dict[str, str]]:
     """The distinct ranges that files name, as `References.range_records` has them, and what is wrong with some files.
@@ -236,10 +236,10 @@ def _ranges_or_damage(ranges_of: Callable[[LiveFiles, Item], pa.Table], files: L
 
 def _check_unnamed(references: References[R], live: Live, expired: Sequence[str], problems: Problems) -> None:
     """Reads what a run reads beside live commits: metaranges of expired ones, and files that no commit names."""
-    records, damaged = _read_named(references, LiveFiles.metarange, expired)
+    records, damaged = read_named(references, LiveFiles.metarange, expired)
     known = live.records.ids | records.ids | IdSet([*live.metarange_ids, *live.damaged, *expired, *live.dump.tables])
     sizes = commits.list_ids(live.repository.store, known)
-    unnamed, strange = _read_named(references, LiveFiles.unnamed, [*sizes.items()])
+    unnamed, strange = read_named(references, LiveFiles.unnamed, [*sizes.items()])
     rows = references.of_ranges(unnamed.without(known), _only_damage, ROWS)
     strange |= {row["address"]: row["detail"] for row in references.engine.collect(rows).to_pylist()}
     for name, detail in damaged.items():

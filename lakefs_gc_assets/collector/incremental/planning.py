@@ -383,6 +383,7 @@ def make_plan(
         live_definition=live_definition(repository),
         loosened=dict(repository.loosened),
         opened=repository.opened,
+        only_addresses=settings.only_addresses,
         previous_run=next((other for other in EarlierRuns(repository.store).newest_first() if other > run_id), None),
     )
     if flow is Flow.OPTIMIZED:

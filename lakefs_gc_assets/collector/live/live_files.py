@@ -331,6 +331,17 @@ class LiveFiles:
         folders = entries.keys if whole_paths else _first_components(entries.keys, 1)
         return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
+    def placed(self, record: RangeRecord) -> tuple[pa.Table, pa.BinaryArray]:
+        """Address and path of each entry of a range (FOLDERS, whole paths), and the paths of entries left out.
+
+        An entry is left out if its address may mean several keys, or may lie outside of the namespace.
+        """
+        entries = self._entries(record, ["keys"])
+        assert entries.keys is not None
+        places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
+        others = pc.invert(pc.is_in(pa.array(range(len(entries)), pa.int64()), value_set=places))
+        return pa.table([keys, entries.keys.take(places)], schema=FOLDERS), entries.keys.filter(others)
+
     def metadata_file(self, name: str) -> pa.Table:
         """The addresses that a file of the metadata folder references inside the namespace (LIVE), each once.
 

@@ -262,8 +262,13 @@ def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str
             require_own_plan(moved.plan, repository)
         except OrderViolation as error:
             exclude(moved.run_id, error)
-        else:
-            yield moved
+            continue
+        if repository.settings.only_addresses is not None:
+            chosen = _among(moved.copies, frozenset(repository.settings.only_addresses))
+            moved = replace(moved, copies=moved.copies.filter(chosen))
+            if not moved.copies.num_rows:
+                continue
+        yield moved
 
 
 def purge_by(
@@ -328,7 +333,7 @@ def purge(
     for each in moved:
         verify(store, lock)
         try:
-            _settle(store, each)
+            _settle(store, each.plan)
         except CorruptFile as corrupt:
             yield left_out(each.run_id, f"{corrupt} Delete this file once nobody needs to know what that purge removed")
             continue
@@ -468,19 +473,20 @@ def _fate(result: DeleteResult) -> Fate:
     return Fate.FAILED if result is DeleteResult.FAILED else Fate.PURGED
 
 
-def _settle(store: ObjectStore, moved: Moved) -> None:
-    """Writes the receipts of batches that were broken off, for the copies that are gone.
+def _settle(store: ObjectStore, plan: Plan) -> None:
+    """Writes the receipts of a run's batches that were broken off, for the copies that are gone.
 
     Raises CorruptFile where the list of such a batch cannot be read.
     """
-    folder = passes.key(moved.run_id, _BEGUN)
+    folder = passes.key(plan.run_id, _BEGUN)
     for key in keys_below(store, folder):
         begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
-        still_there = pc.is_in(begun.column("address"), moved.copies.column("address").combine_chunks())
+        # Of all copies, also where only some are to be purged.
+        still_there = pc.is_in(begun.column("address"), _copies(store, plan).column("address").combine_chunks())
         deleted = begun.filter(pc.invert(still_there))
         if deleted.num_rows:
             # The file replaces receipts of the same batch, where they were stored already.
-            receipts.write(store, moved.run_id, key.removeprefix(folder), deleted)
+            receipts.write(store, plan.run_id, key.removeprefix(folder), deleted)
         delete_all(store, [key])
 
 

@@ -100,6 +100,7 @@ class Kept(StrEnum):
     UNRECOGNISED = "a name that lakeFS never makes"
     MULTIPART = "uploaded in parts and not yet seen by an earlier run"
     OTHER_WINDOW = "outside of the run's windows"
+    NOT_ASKED = "none of the objects that the run is limited to"
     HIDDEN_STAGED = "staged with the content of a committed object"
     UNCERTAIN = "may be staged with the content of a committed object: more to ask than collection.hidden_suspect_limit"
     UNREADABLE = (

@@ -18,6 +18,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, keys_b
 
 FORMAT_VERSION = 3
 NAME_FORMAT_VERSION = 1
+_ADDED = ("opened", "no_lock", "name", "only_addresses")
 _WINDOWS_NAMED = 3
 MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9 ._:@+-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
@@ -94,6 +95,7 @@ class Plan:
         opened: whether the run was opened, so that nobody chose its id; plans of earlier versions do not say.
         no_lock: why the run began without a lock that holds; None where it had one.
         name: the name under which somebody opened the run, see `RunName`; None where it has only its id.
+        only_addresses: no other object is a candidate; None for all.
     """
 
     flow: Flow
@@ -121,6 +123,7 @@ class Plan:
     opened: bool = True
     no_lock: str | None = None
     name: str | None = None
+    only_addresses: tuple[str, ...] | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -145,7 +148,7 @@ class Plan:
     @classmethod
     def from_json(cls, data: bytes, file: str) -> "Plan":
         """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        return records_json.decode(cls, FORMAT_VERSION, data, file, added=("opened", "no_lock", "name"))
+        return records_json.decode(cls, FORMAT_VERSION, data, file, added=_ADDED)
 
 
 def describe_windows(windows: Sequence[str]) -> str:

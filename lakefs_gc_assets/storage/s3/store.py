@@ -25,6 +25,7 @@ from lakefs_gc_assets.storage.interface import (
     DeleteResult,
     ObjectFacts,
     Page,
+    Version,
 )
 from lakefs_gc_assets.storage.s3.client import (
     BUSY,
@@ -216,6 +217,38 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             lambda: self._client.delete_object(Bucket=self._bucket, Key=full, VersionId=version_id),
         )
         return True
+
+    def versions(self, prefix: str) -> Iterator[Version]:
+        """See ListsVersions.versions. Takes the permission to list versions."""
+        full = self._full(prefix)
+        position: dict[str, str] = {}
+        while True:
+            page = self._ask(
+                f"list the versions of {full!r}",
+                lambda after=dict(position): self._client.list_object_versions(  # type: ignore[misc]
+                    Bucket=self._bucket, Prefix=full, **after
+                ),
+            )
+            listed: list[tuple[bool, Any]] = [
+                *((False, entry) for entry in page.get("Versions", ())),
+                *((True, entry) for entry in page.get("DeleteMarkers", ())),
+            ]
+            for is_marker, entry in listed:
+                if entry["Key"].startswith(full):
+                    key, etag = entry["Key"].removeprefix(self._root), entry.get("ETag")
+                    facts = entry.get("Size", 0), etag and etag.strip('"')
+                    yield Version(key, entry["VersionId"], is_marker, entry["IsLatest"], *facts)
+            if not page.get("IsTruncated"):
+                return
+            position = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+
+    def delete_version(self, key: str, version_id: str) -> None:
+        """See ListsVersions.delete_version. Takes the permission to delete versions."""
+        full = self._full(key)
+        self._ask(
+            f"delete version {version_id} of {full!r}",
+            lambda: self._client.delete_object(Bucket=self._bucket, Key=full, VersionId=version_id),
+        )
 
     def _ask(self, action: str, call: Callable[[], _Result]) -> _Result:
         """Calls boto3, again where another writer was in the way, and turns its errors into ours."""

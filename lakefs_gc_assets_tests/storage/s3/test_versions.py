@@ -6,7 +6,7 @@ import pytest
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.storage.interface import DeleteResult, KeepsVersions, ObjectStore
+from lakefs_gc_assets.storage.interface import DeleteResult, KeepsVersions, ListsVersions, ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
 
@@ -117,3 +117,45 @@ class TestADeleteMarker:
         assert isinstance(store, KeepsVersions)
         with pytest.raises(StorageError, match="no version of its own"):
             store.remove_delete_marker("key", "null")
+
+
+class TestVersions:
+    @pytest.mark.parametrize("key", ["data/slice/object", "data/slice/ä b%2F+"])
+    def test_all_are_listed_and_single_ones_deleted(self, s3_server: S3Server, versioned: str, key: str) -> None:
+        store = opened(s3_server, versioned)
+        assert isinstance(store, ListsVersions)
+        for content in (b"old", b"newer"):
+            store.put(key, content)
+        store.put(f"{key}2", b"")
+        store.delete([key])
+        of_key = [version for version in store.versions(key) if version.key == key]
+        assert sorted((each.is_marker, each.is_latest, each.size) for each in of_key) == [
+            (False, False, 3),
+            (False, False, 5),
+            (True, True, 0),
+        ]
+        old = next(version for version in of_key if version.size == 3)
+        assert old.etag == "149603e6c03516362a8da23f624db945"
+        store.delete_version(key, old.version_id)
+        store.delete_version(key, old.version_id)
+        assert {*store.versions(key)} == {*of_key, *store.versions(f"{key}2")} - {old}
+
+    def test_a_bucket_without_versions_has_its_objects(self, s3_store: ObjectStore) -> None:
+        assert isinstance(s3_store, ListsVersions)
+        s3_store.put("versions/key", b"1")
+        (version,) = s3_store.versions("versions/")
+        expected = ("versions/key", "null", False, True, 1)
+        assert (version.key, version.version_id, version.is_marker, version.is_latest, version.size) == expected
+
+    def test_page_by_page(self, s3_server: S3Server, versioned: str) -> None:
+        store = opened(s3_server, versioned)
+        assert isinstance(store, ListsVersions)
+        full = store._root  # type: ignore[attr-defined]
+        s3_server.fill(versioned, [f"{full}key {number}" for number in range(1001)])
+        assert len({version.key for version in store.versions("key")}) == 1001
+
+    def test_a_store_that_refuses(self, s3_server: S3Server) -> None:
+        store = opened(s3_server, "no-such-bucket")
+        assert isinstance(store, ListsVersions)
+        with pytest.raises(StorageError, match="list the versions"):
+            next(iter(store.versions("data/")))

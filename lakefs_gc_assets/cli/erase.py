@@ -1,0 +1,168 @@
+"""`lakefs-gc erase`: erases what is at paths, and certifies it."""
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    JSON,
+    QUIET,
+    REPOSITORY,
+    answer,
+    loaded_configuration,
+    open_collector,
+    progress_unless,
+    show_progress,
+)
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
+from lakefs_gc_assets.collector.erasure import certificate
+from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
+from lakefs_gc_assets.collector.page.markup import shown
+from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.defs import maintenance
+from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import AskedRun, decided_here, execute, instance
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
+from lakefs_gc_assets.spark.faults import errors_of_spark
+
+_SHOWN = 50
+_HOLDERS = 5
+_PATHS = 5
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option("--from", "list_", type=click.File(), help="File with further paths, one a line; - for standard input.")
+@click.option("--approve", metavar="DIGEST", help="Erase what an earlier call showed under this digest.")
+@click.option("--key", type=FILE, help="Ed25519 key in PEM that signs the certificate.")
+@click.option("--certificate", "file_of_certificate", type=FILE, help="File to write it to.")
+@QUIET
+@JSON
+@click.argument("paths", metavar="lakefs://REPOSITORY/PATH...", nargs=-1)
+def erase(
+    file: Path | None,
+    repository: str | None,
+    list_: Iterator[str] | None,
+    approve: str | None,
+    key: Path | None,
+    file_of_certificate: Path | None,
+    quiet: bool,
+    as_json: bool,
+    paths: tuple[str, ...],
+) -> None:
+    """Erases the objects at paths in all commits, and certifies that they are gone.
+
+    Without --approve it only shows what would go and what must be done first.
+
+    A PATH has no branch: it is looked for in every commit and in what is staged. One that ends with a slash means
+    everything below it; * stands for any text without a slash, ** for any text.
+
+    The command shows every address that is, or was, at the paths, what holds it, and what to do first. With --approve,
+    a run deletes the addresses that nothing holds, after checking again that nothing uses them, with all guards and at
+    once, whatever collection.sweep_mode says. Their copies in quarantine and their older versions are deleted too.
+    Addresses that anything holds are not touched.
+
+    Exit status 0 if everything is gone, 6 if not or if not everything could be looked at; without --approve, 0 if all
+    could be.
+    """
+    if approve and (key is None or file_of_certificate is None):
+        raise click.UsageError("--approve needs --key and --certificate.")
+    if approve and file_of_certificate is not None and file_of_certificate.exists():
+        raise ConfigurationError(f"{file_of_certificate} is there already: a certificate takes the place of no other")
+    signing_key = certificate.read_private_key(read_file(key)) if approve and key is not None else None
+    loaded = loaded_configuration(file, repository)
+    asked = [*paths, *(line.strip() for line in list_ or () if line.strip())]
+    selection = Selection.parse(loaded.configuration.repository, asked)
+    collector, note = open_collector(loaded), progress_unless(quiet)
+    opened = collector.open_to_read().dumping_at_once()
+    with errors_of_spark():
+        finding = find(opened, collector.engine(opened.settings), selection, note)
+    if signing_key is None or approve is None or file_of_certificate is None:
+        _show(finding, as_json)
+        return
+    _require_approved(finding, approve)
+    run_id, erased_versions = _erase(loaded, collector, finding, note)
+    content = certificate.make(collector.open(), finding, run_id, erased_versions)
+    file_of_certificate.write_bytes(certificate.sign(content, signing_key))
+    if as_json:
+        answer(content)
+    else:
+        for line in describe_certificate(content):
+            click.echo(shown(line))
+    if not all(each["is_gone"] for each in content["addresses"]):
+        sys.exit(Status.INCOMPLETE)
+
+
+def _require_approved(finding: Finding, digest: str) -> None:
+    """Raises CollectionError unless what was found can be erased, and is what was approved."""
+    if finding.unchecked:
+        raise CollectionError(f"nothing was erased, since not everything could be checked: {finding.unchecked[0]}")
+    if not finding.erasable:
+        raise CollectionError("nothing was erased: something holds each of the addresses, or there are none")
+    if finding.digest != digest:
+        raise CollectionError(
+            f"nothing was erased: this is not what was approved, since other addresses are at the paths or are held "
+            f"now. Look again without --approve; the digest is {finding.digest}"
+        )
+
+
+def _erase(loaded: Loaded, collector: Collector, finding: Finding, note: LogLine) -> tuple[str, list[str]]:
+    """Deletes what nothing holds: by a run, then out of quarantine, then versions. Returns the run and the versions."""
+    addresses = tuple(each.address for each in finding.erasable)
+    limited = decided_here(loaded, only_addresses=addresses, sweep_mode="delete", quarantine_days=0)
+    with instance() as home:
+        _, run_id, error = execute(limited, AskedRun(True, Flow.UNIFIED), note, collector.clock, home)
+    if error is not None:
+        raise error
+    erasing = Collector.from_loaded(limited, collector.clock)
+    if finding.quarantined_by:
+        for purged in maintenance.purge(erasing, None, f"erase-{uuid.uuid4().hex}", note, show_progress):
+            note(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
+    return run_id, maintenance.erase_versions(erasing, run_id, addresses, note, show_progress)
+
+
+def _show(finding: Finding, as_json: bool) -> None:
+    if as_json:
+        answer({**asdict(finding), "remedies": finding.remedies, "digest": finding.digest})
+    else:
+        for line in describe(finding):
+            click.echo(shown(line))
+    if finding.unchecked:
+        sys.exit(Status.INCOMPLETE)
+
+
+def describe(finding: Finding) -> Iterator[str]:
+    """A finding as lines: each address with what holds it, what to do first, and how to go on."""
+    for each in finding.addresses[:_SHOWN]:
+        yield from _describe_address(each)
+    if (more := len(finding.addresses) - _SHOWN) > 0:
+        yield f"{more:,} more addresses are shown with --json"
+    yield from (f"not erased: {path} is outside of the storage namespace, or not certain" for path in finding.elsewhere)
+    yield from (f"not read: {what}" for what in finding.unread)
+    yield from (f"not checked: {what}" for what in finding.unchecked)
+    yield from (f"first: {remedy}" for remedy in finding.remedies)
+    erasable, held = len(finding.erasable), len(finding.addresses) - len(finding.erasable)
+    yield f"searched {finding.commits:,} commits, {finding.ranges:,} ranges with {finding.entries:,} entries"
+    yield f"{finding.repository}: {objects_of(erasable)} can be erased, {held:,} are held"
+    if erasable and not finding.unchecked:
+        yield f"to erase them: the same command with --approve {finding.digest} --key FILE --certificate FILE"
+
+
+def _describe_address(held: Held) -> Iterator[str]:
+    remains, paths = held.remains, ", ".join(held.paths[:_PATHS])
+    there = "not there" if remains.is_gone else "deleted, with remains" if remains.size is None else size(remains.size)
+    copies = f", {len(remains.copies):,} copies in quarantine" if remains.copies else ""
+    versions = f", {len(remains.versions):,} versions" if remains.versions else ""
+    yield f"{'held' if held.holders else 'free'}  {held.address} at {paths}: {there}{copies}{versions}"
+    yield from (f"    held by {holder}" for holder in held.holders[:_HOLDERS])
+    if (more := len(held.holders) - _HOLDERS) > 0:
+        yield f"    held by {more:,} more"

@@ -1,0 +1,61 @@
+"""`lakefs-gc verify`: checks the certificate of an erasure, and looks again."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_repository
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.erasure import certificate
+from lakefs_gc_assets.collector.page.markup import shown
+from lakefs_gc_assets.errors import ConfigurationError
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def read_file(file: Path) -> bytes:
+    """The content of a file. Raises ConfigurationError."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+
+
+@click.command()
+@CONFIG
+@REPOSITORY
+@click.option("--key", required=True, type=FILE, help="Public Ed25519 key in PEM of who signed it.")
+@JSON
+@click.argument("certificate_file", metavar="CERTIFICATE", type=FILE)
+def verify(file: Path | None, repository: str | None, key: Path, as_json: bool, certificate_file: Path) -> None:
+    """Checks a certificate of `lakefs-gc erase`, and looks again whether everything is gone.
+
+    The signature must be by this key and the Merkle root that of the receipts. What the certificate calls gone is
+    looked for in the store once more, and its receipts are compared with those of the run.
+
+    Exit status 0 if all of this holds and everything that was asked for was gone, 6 if anything is there.
+    """
+    public_key = certificate.read_public_key(read_file(key))
+    content = certificate.read(read_file(certificate_file), str(certificate_file), public_key)
+    opened = open_repository(loaded_configuration(file, repository), to_read=True)
+    problems = certificate.verify(opened, content)
+    if as_json:
+        answer({"certificate": content, "problems": problems})
+    else:
+        for line in (*describe_certificate(content), *content["limits"], *problems):
+            click.echo(shown(line))
+        if not problems:
+            click.echo("the signature holds, the receipts are those in the store, and nothing of it is there again")
+    if problems or not all(each["is_gone"] for each in content["addresses"]):
+        sys.exit(Status.INCOMPLETE)
+
+
+def describe_certificate(content: Mapping[str, Any]) -> Iterator[str]:
+    """A certificate as lines: what is not gone, what it does not say, and the verdict."""
+    addresses = content["addresses"]
+    yield from (f"not gone: {each['address']}: {each['how']}" for each in addresses if not each["is_gone"])
+    gone = sum(each["is_gone"] for each in addresses)
+    yield f"{content['repository']}: {gone:,} of {len(addresses):,} addresses gone at {content['issued_at']}"

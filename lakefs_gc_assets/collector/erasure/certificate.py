@@ -1,0 +1,213 @@
+"""The certificate of an erasure: what was asked for, what the store has of each address, and a signature over it.
+
+It is JSON of one object with the members `content`, `public_key` and `signature`. The signature is Ed25519 over the
+content in canonical form: keys sorted, no spaces, UTF-8. The Merkle root is over the receipts of the addresses, in
+their order: a leaf is SHA-256 of a zero byte and the receipt in canonical form, a node that of a one byte and its two
+children; a node without a neighbour moves up unchanged.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from lakefs_gc_assets.collector.erasure.find import Finding
+from lakefs_gc_assets.collector.erasure.remains import Remains, look
+from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, STEPS
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
+
+FORMAT_VERSION = 1
+LIMITS = (
+    "It says nothing of backups, replicas, inventories, logs and copies outside of this storage namespace.",
+    "It says nothing of objects that another lakeFS server, or any other writer, has on this storage namespace under "
+    "other addresses.",
+    "Addresses were found by the paths of commits and of what was staged when it was asked. An object that was "
+    "overwritten before it was committed has no path any more: a usual run deletes it.",
+    "The object store was asked whether it has the objects. What it keeps beyond its answers, such as objects deleted "
+    "softly, is not known.",
+)
+_NO_VERSIONS = "The object store does not list versions to this program: whether it keeps any is not known."
+_MAKE_KEY = "Make one: openssl genpkey -algorithm ed25519 -out erasure.pem"
+_MAKE_PUBLIC_KEY = "Make it: openssl pkey -in erasure.pem -pubout -out erasure.pub"
+_HOW = "neither a request for the object nor a listing finds it: of its folder, of quarantine"
+
+
+def read_private_key(data: bytes) -> Ed25519PrivateKey:
+    """An Ed25519 key in PEM without a password. Raises ConfigurationError."""
+    try:
+        key = load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(f"the key cannot be read: {error}. {_MAKE_KEY}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigurationError(f"the key is no Ed25519 key. {_MAKE_KEY}")
+    return key
+
+
+def read_public_key(data: bytes) -> Ed25519PublicKey:
+    """The public half of an Ed25519 key, in PEM. Raises ConfigurationError."""
+    try:
+        key = load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(f"the public key cannot be read: {error}. {_MAKE_PUBLIC_KEY}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigurationError(f"the public key is no Ed25519 key. {_MAKE_PUBLIC_KEY}")
+    return key
+
+
+def make(repository: OpenRepository, finding: Finding, run_id: str, erased_versions: Collection[str]) -> dict[str, Any]:
+    """The content of a certificate, by a new look at the store. Raises CollectionError.
+
+    Args:
+        finding: what was approved.
+        run_id: the run that deleted what nothing held.
+        erased_versions: each as `KEY VERSION`.
+    """
+    store, addresses = repository.store, [each.address for each in finding.addresses]
+    held = {each.address: each.holders for each in finding.addresses}
+    paths = {each.address: each.paths for each in finding.addresses}
+    remains = look(repository, addresses)
+    committed = manifest.read(store, run_id, COMMITTED_DF).figures
+    rows = read_receipts(store, {run_id, *finding.quarantined_by}, addresses)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "repository": finding.repository,
+        "storage_namespace": finding.storage_namespace,
+        "asked": finding.asked,
+        "approved_digest": finding.digest,
+        "issued_at": repository.clock.now(),
+        "addresses": [
+            {
+                "address": each.address,
+                "paths": paths[each.address],
+                "is_gone": each.is_gone,
+                "seen_at": each.seen_at,
+                "how": _describe(each, bool(held[each.address])),
+                "erased_versions": sorted(name for name in erased_versions if _is_of(name, each.address)),
+            }
+            for each in remains
+        ],
+        "searched": {
+            "from": finding.started_at,
+            "to": finding.ended_at,
+            "commits": finding.commits,
+            "ranges": finding.ranges,
+            "entries": finding.entries,
+            "unread": finding.unread,
+            "elsewhere": finding.elsewhere,
+        },
+        "run": {
+            "run_id": run_id,
+            "commits": committed.commits,
+            "ranges": committed.ranges_read,
+            "frames": {name: manifest.read(store, run_id, FRAMES[name]).digest for name in STEPS},
+        },
+        "receipts": rows,
+        "merkle_root": merkle_root(rows),
+        "limits": [*LIMITS, *([_NO_VERSIONS] if any(each.versions is None for each in remains) else [])],
+    }
+    stated: dict[str, Any] = json.loads(_canonical(content))
+    return stated
+
+
+def _describe(remains: Remains, is_held: bool) -> str:
+    """How it was found that an address is gone, or why it is not."""
+    if remains.is_gone:
+        return _HOW if remains.versions is None else f"{_HOW}, and of versions"
+    if is_held:
+        return "it is held, and was not touched"
+    return f"{remains} is left: `lakefs-gc explain {remains.address}` says why a run keeps it"
+
+
+def _is_of(name: str, address: str) -> bool:
+    key = name.rpartition(" ")[0]
+    return key == address or key.endswith(f"/{address}")
+
+
+def read_receipts(store: ObjectStore, run_ids: Collection[str], addresses: Collection[str]) -> list[dict[str, Any]]:
+    """The receipts that runs have for addresses, in canonical order, without empty members. Raises CorruptFile."""
+    wanted = pa.array(sorted(addresses), pa.string())
+    rows = []
+    for run_id in run_ids:
+        table = receipts.read(store, run_id).drop_columns(["slice", "slice_window"])
+        for row in table.filter(pc.is_in(table.column("address"), value_set=wanted)).to_pylist():
+            rows.append({"run_id": run_id, **{name: value for name, value in row.items() if value is not None}})
+    stated: list[dict[str, Any]] = json.loads(_canonical(rows))
+    return sorted(stated, key=_canonical)
+
+
+def merkle_root(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The root over receipts, as hexadecimal digits."""
+    level = [hashlib.sha256(b"\0" + _canonical(row)).digest() for row in rows]
+    while len(level) > 1:
+        pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
+        level = [hashlib.sha256(b"\1" + b"".join(pair)).digest() if len(pair) == 2 else pair[0] for pair in pairs]
+    return (level[0] if level else hashlib.sha256().digest()).hex()
+
+
+def sign(content: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
+    """The certificate as it is stored."""
+    signed = {
+        "content": content,
+        "public_key": base64.b64encode(key.public_key().public_bytes_raw()).decode(),
+        "signature": base64.b64encode(key.sign(_canonical(content))).decode(),
+    }
+    return json.dumps(signed, indent=1, ensure_ascii=False).encode() + b"\n"
+
+
+def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
+    """The content of a certificate whose signature, by this key, and Merkle root hold. Raises CorruptFile."""
+    try:
+        signed = json.loads(data)
+        content, signature = signed["content"], base64.b64decode(signed["signature"], validate=True)
+        key.verify(signature, _canonical(content))
+        version, rows, root = content["format_version"], content["receipts"], content["merkle_root"]
+    except InvalidSignature:
+        raise CorruptFile(file, "signature", "it was not signed by this key, or was altered after that") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptFile(file, "certificate", f"it is no certificate: {error!r}") from None
+    if version != FORMAT_VERSION:
+        raise CorruptFile(file, "format_version", f"it is of format {version}, this program reads {FORMAT_VERSION}")
+    if merkle_root(rows) != root:
+        raise CorruptFile(file, "Merkle root", "it is not that of the receipts")
+    stated: dict[str, Any] = content
+    return stated
+
+
+def verify(repository: OpenRepository, content: Mapping[str, Any]) -> tuple[str, ...]:
+    """What no longer holds of a certificate when the store is looked at again; none if all of it does.
+
+    Raises ConfigurationError for a certificate of another repository, CollectionError if the store cannot be asked.
+    """
+    own = (repository.facts.id, repository.namespace.uri)
+    if (content["repository"], content["storage_namespace"]) != own:
+        raise ConfigurationError(
+            f"the certificate is about {content['repository']} at {content['storage_namespace']}, and this is {own[0]} "
+            f"at {own[1]}"
+        )
+    stated = {each["address"]: each for each in content["addresses"]}
+    problems = [
+        f"{remains.address} is not gone: {remains} is there, and the certificate says that it was gone at "
+        f"{stated[remains.address]['seen_at']}"
+        for remains in look(repository, stated)
+        if stated[remains.address]["is_gone"] and not remains.is_gone
+    ]
+    run_ids = {content["run"]["run_id"], *(row["run_id"] for row in content["receipts"])}
+    if merkle_root(read_receipts(repository.store, run_ids, stated.keys())) != content["merkle_root"]:
+        problems.append(f"the receipts of run {', '.join(sorted(run_ids))} in the store differ from the certificate's")
+    return tuple(problems)
+
+
+def _canonical(value: object) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=datetime.isoformat)
+    return text.encode()

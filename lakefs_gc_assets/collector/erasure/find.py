@@ -1,0 +1,516 @@
+"""Finds every address that commits and branches have, or had, at some paths, and what still holds each of them.
+
+Paths name entries of all commits that the server knows, whether or not they have expired, and what branches show as
+staged. All ranges are then read once more by address, since other paths, branches, tags and repositories may hold the
+same objects. It deletes nothing and needs no lock. What it answers is shown and approved; whether an object is deleted
+is decided by a run, which asks for everything live itself.
+"""
+
+import hashlib
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Generic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import spread
+from lakefs_gc_assets.collector.erasure.remains import Remains, look
+from lakefs_gc_assets.collector.fsck.check import begin_reading
+from lakefs_gc_assets.collector.fsck.metadata import Problems, read_named
+from lakefs_gc_assets.collector.live.hidden import staged_objects
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
+from lakefs_gc_assets.collector.live.references import References, find_unnamed
+from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.retention import commits, retention
+from lakefs_gc_assets.collector.retention.commits import Dump
+from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine
+from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+
+MOST_ADDRESSES = 20_000
+"""Addresses of one erasure: its plan names each."""
+_COMMITS_NAMED = 5
+"""Commits of each address and path that are described."""
+_PLACED = pa.schema(
+    [
+        pa.field("address", pa.string()),
+        pa.field("path", pa.binary()),
+        pa.field("range", pa.string()),
+        pa.field("detail", pa.string()),
+    ]
+)
+"""Entries of ranges. Without an address, the entry lies elsewhere, or `detail` says why the range cannot be read."""
+_NAMING = pa.schema([pa.field("metarange", pa.string()), pa.field("range", pa.string())])
+_WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Paths that somebody asks for.
+
+    Attributes:
+        asked: as they were given.
+        exact: whole paths.
+        patterns: the beginning of the others without a wildcard, and a pattern of the whole path.
+    """
+
+    asked: tuple[str, ...]
+    exact: frozenset[bytes]
+    patterns: tuple[tuple[bytes, re.Pattern[bytes]], ...]
+
+    @classmethod
+    def parse(cls, repository: str, asked: Iterable[str]) -> "Selection":
+        """Reads `lakefs://REPOSITORY/PATH`: a path that ends with a slash means everything below it.
+
+        `*` stands for any text without a slash, `**` for any text; a backslash takes the meaning from what follows it.
+
+        Raises ConfigurationError: one names another repository, or no path.
+        """
+        given, exact, patterns = tuple(dict.fromkeys(asked)), set[bytes](), list[tuple[bytes, re.Pattern[bytes]]]()
+        for each in given:
+            location = parse_location(each)
+            if location is None or location.kind != "lakefs" or location.bucket != repository or not location.key:
+                raise ConfigurationError(f"{each!r} is no lakefs://{repository}/PATH, without a branch")
+            path = location.key
+            literal, pattern, end = [""], "", 0
+            for wild in _WILD.finditer(path):
+                plain, end = path[end : wild.start()] + (wild[1] or ""), wild.end()
+                literal[-1] += plain
+                pattern += re.escape(plain)
+                if wild[1] is None:
+                    literal.append("")
+                    pattern += ".*" if wild[2] else "[^/]*"
+            literal[-1] += path[end:]
+            pattern += re.escape(path[end:]) + (".*" if path.endswith("/") else "")
+            if len(literal) == 1 and not path.endswith("/"):
+                exact.add(literal[0].encode())
+            else:
+                patterns.append((literal[0].encode(), re.compile(pattern.encode(), re.DOTALL)))
+        if not given:
+            raise ConfigurationError("no path is given")
+        return cls(given, frozenset(exact), tuple(patterns))
+
+    def may_be_among(self, records: RangeRecords) -> RangeRecords:
+        """The ranges that may have such a path, by their first and last one."""
+        exact = sorted(self.exact)
+
+        def may_have(first: bytes, last: bytes) -> bool:
+            place = bisect_left(exact, first)
+            if place < len(exact) and exact[place] <= last:
+                return True
+            return any(begin <= last and first[: len(begin)] <= begin for begin, _ in self.patterns)
+
+        bounds = zip(*(records.rows.column(name).to_pylist() for name in ("min_key", "max_key")), strict=True)
+        return RangeRecords(records.rows.filter(pa.array([may_have(*each) for each in bounds], pa.bool_())))
+
+    def chooses(self, paths: pa.BinaryArray) -> pa.BooleanArray:
+        """True for paths that are asked for."""
+        chosen = pc.is_in(paths, value_set=pa.array(sorted(self.exact), pa.binary()))
+        for begin, pattern in self.patterns:
+            at = pc.indices_nonzero(pc.starts_with(paths, begin))
+            matches = pa.array([pattern.fullmatch(path) is not None for path in paths.take(at).to_pylist()], pa.bool_())
+            chosen = pc.or_(chosen, pc.is_in(pa.array(range(len(paths)), at.type), value_set=at.filter(matches)))
+        return chosen
+
+
+class By(StrEnum):
+    """What holds an address."""
+
+    BRANCH = "branch"
+    TAG = "tag"
+    COMMIT = "commit"
+    STAGED = "staged on branch"
+    UNCOMMITTED = "uncommitted data"
+    RANGE = "range"
+
+
+_REMEDIES = {
+    By.BRANCH: "delete the path on branch {name} of {repository} and commit: lakectl fs rm lakefs://{repository}/"
+    "{name}/PATH. Earlier commits hold it until they expire",
+    By.TAG: "delete tag {name} of {repository}, once nobody needs it: lakectl tag delete lakefs://{repository}/{name}",
+    By.COMMIT: "let the commits of {repository} that still count expire: shorten their retention rule, which "
+    "`lakefs-gc policy show` shows, or wait",
+    By.STAGED: "reset or delete the path on branch {name} of {repository}: lakectl branch reset lakefs://{repository}/"
+    "{name} --object PATH",
+    By.UNCOMMITTED: "commit or reset what is staged in {repository}: uncommitted data names the object, and no branch "
+    "shows where",
+    By.RANGE: "wait, or look at collection.keep_unnamed_ranges: range {name} holds it, which no commit names",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Something that holds an address at a path, which is empty where it is not known; `why` says why a commit counts.
+
+    Attributes:
+        name: of the branch, tag, commit or range.
+    """
+
+    repository: str
+    by: By
+    name: str
+    path: str
+    why: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What must be done before the address can be erased."""
+        return _REMEDIES[self.by].format(name=self.name, repository=self.repository)
+
+    def __str__(self) -> str:
+        name, why = f" {self.name}" if self.name else "", f": {self.why}" if self.why else ""
+        return f"{self.by}{name} of {self.repository}{f', path {self.path}' if self.path else ''}{why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An address that is, or was, at a path that is asked for.
+
+    Attributes:
+        paths: those that are asked for.
+        holders: what holds it still; of many commits the newest.
+        remains: what the store has of it.
+    """
+
+    address: str
+    paths: tuple[str, ...]
+    holders: tuple[Holder, ...]
+    remains: Remains
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Addresses at paths that are asked for. Times UTC.
+
+    Attributes:
+        asked: the paths, as they were given.
+        commits, ranges, entries: what was read, of all repositories that count.
+        elsewhere: paths whose objects lie outside of the storage namespace, or whose address may mean several objects.
+        unread: files of metadata that could not be read, and why: what they name is not known.
+        unchecked: what else could not be looked at. Nothing is erased then.
+    """
+
+    repository: str
+    storage_namespace: str
+    asked: tuple[str, ...]
+    started_at: datetime
+    ended_at: datetime
+    commits: int
+    ranges: int
+    entries: int
+    addresses: tuple[Held, ...]
+    elsewhere: tuple[str, ...]
+    unread: tuple[str, ...]
+    unchecked: tuple[str, ...]
+
+    @property
+    def erasable(self) -> tuple[Held, ...]:
+        """Addresses that nothing is known to hold."""
+        return tuple(each for each in self.addresses if not each.holders)
+
+    @property
+    def quarantined_by(self) -> tuple[str, ...]:
+        """Runs that have copies of what is erasable in quarantine."""
+        copies = (copy for each in self.erasable for copy in each.remains.copies)
+        return tuple(sorted({copy.removeprefix(passes.ROOT).partition("/")[0] for copy in copies}))
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        """What must be done first, each once."""
+        return tuple(dict.fromkeys(holder.remedy for each in self.addresses for holder in each.holders))
+
+    @property
+    def digest(self) -> str:
+        """Names exactly what an approval is about: the addresses at the paths, and which of them nothing holds."""
+        found = [[each.address, each.paths, not each.holders] for each in self.addresses]
+        content = json.dumps([self.repository, self.storage_namespace, self.asked, found], separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def find(repository: OpenRepository, engine: Engine[R], selection: Selection, note: LogLine) -> Finding:
+    """Looks at all commits, at what is staged, at ranges that no commit names, and into quarantine.
+
+    Args:
+        note: receives lines about the progress.
+    Raises:
+        ConfigurationError: there are more than MOST_ADDRESSES addresses.
+        CollectionError: the server or the store fails, or a file that no commit names cannot be read.
+    """
+    problems = Problems(note)
+    step, files = begin_reading(repository, engine, problems, "erase")
+    return _Search(step, selection, problems).run(files)
+
+
+@dataclass(frozen=True)
+class _Commits:
+    """Commits of a repository, and the ranges of their metaranges.
+
+    Attributes:
+        is_kept, why: for the position of a commit in the dump, whether it counts, and why.
+        late: metaranges of commits that are newer than the dump, by their ids.
+    """
+
+    repository: OpenRepository
+    dump: Dump
+    metarange_ids: tuple[str, ...]
+    records: RangeRecords
+    is_kept: Callable[[int], bool]
+    why: Callable[[int], str]
+    late: Mapping[str, str]
+
+    def holders(self, metarange_id: str) -> Iterator[Holder]:
+        """What holds the entries of a metarange, with an empty path."""
+        name, columns = self.repository.facts.id, self.dump.commits
+        if metarange_id in self.dump.compacted:
+            yield Holder(name, By.STAGED, self.dump.compacted[metarange_id], "")
+        for commit_id, late_metarange in self.late.items():
+            if late_metarange == metarange_id:
+                yield Holder(name, By.COMMIT, commit_id, "", "newer than the refs dump")
+        at = pc.indices_nonzero(pc.equal(columns.metarange_ids, metarange_id)).to_pylist()
+        ids = dict(zip(columns.ids.take(pa.array(at, pa.int64())).to_pylist(), at, strict=True))
+        for kind, references in ((By.BRANCH, self.dump.branches), (By.TAG, self.dump.tags)):
+            for reference, commit_id in references.items():
+                if commit_id in ids:
+                    yield Holder(name, kind, reference, "")
+        others = ids.keys() - {*self.dump.branches.values(), *self.dump.tags.values()}
+        kept = [commit_id for commit_id in others if self.is_kept(ids[commit_id])]
+        newest = sorted(kept, key=lambda commit_id: (-int(columns.seconds[ids[commit_id]]), commit_id))
+        for commit_id in newest[:_COMMITS_NAMED]:
+            yield Holder(name, By.COMMIT, commit_id, "", self.why(ids[commit_id]))
+
+
+@dataclass
+class _Search(Generic[R]):
+    """Looks for paths, and then for the addresses that they have.
+
+    Attributes:
+        paths: asked paths of each address.
+        holders: of each address; a dict for its order.
+        elsewhere: see Finding.
+    """
+
+    step: Step[R]
+    selection: Selection
+    problems: Problems
+    paths: dict[str, dict[str, None]] = field(default_factory=dict)
+    holders: dict[str, dict[Holder, None]] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
+
+    def run(self, files: Sequence[str]) -> Finding:
+        """The whole search; `files` are those of uncommitted data."""
+        step, repository = self.step, self.step.repository
+        # Staging is asked first: what is committed meanwhile is in the commits.
+        staged = [*self._find_staged()]
+        every = [self._find_commits(each) for each in (repository, *repository.others)]
+        self._find_paths(every[0])
+        if len(self.paths) > MOST_ADDRESSES:
+            raise ConfigurationError(
+                f"{len(self.paths):,} addresses are at these paths, at most {MOST_ADDRESSES:,} can be erased at a "
+                "time: name fewer paths"
+            )
+        step.log(f"addresses at these paths: {len(self.paths):,}; looking for everything that holds them")
+        for address, holder in staged:
+            self._add(address, holder)
+        unread = dict[str, str]()
+        for each in every:
+            self._find_holders(each, unread)
+        self._find_unnamed(every[0], unread)
+        self._find_uncommitted(files)
+        damaged = [f"{finding.address}: {finding.detail}" for finding in self.problems.findings]
+        return Finding(
+            repository.facts.id,
+            repository.namespace.uri,
+            self.selection.asked,
+            step.started_at,
+            repository.clock.now(),
+            sum(len(each.dump.commits) for each in every),
+            sum(len(each.records) for each in every),
+            sum(each.records.entries for each in every),
+            tuple(
+                Held(
+                    remains.address,
+                    tuple(sorted(self.paths[remains.address])),
+                    tuple(self.holders.get(remains.address, ())),
+                    remains,
+                )
+                for remains in look(repository, self.paths)
+            ),
+            tuple(sorted(self.elsewhere)),
+            (*damaged, *(f"{file}: {detail}" for file, detail in sorted(unread.items()))),
+            tuple(self.problems.unchecked),
+        )
+
+    def _add(self, address: str, holder: Holder) -> None:
+        if address in self.paths:
+            self.holders.setdefault(address, {})[holder] = None
+
+    def _find_staged(self) -> Iterator[tuple[str, Holder]]:
+        """What branches show as staged; notes the addresses of asked paths."""
+        namespace = self.step.repository.namespace
+        for repository in (self.step.repository, *self.step.repository.others):
+            for branch in repository.api.branches():
+                for stats in staged_objects(repository.api, branch.id):
+                    keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
+                    holder = Holder(repository.facts.id, By.STAGED, branch.id, stats.path)
+                    yield from ((key, holder) for key in keys)
+                    is_own = repository is self.step.repository
+                    if is_own and self.selection.chooses(pa.array([stats.path.encode()], pa.binary()))[0].as_py():
+                        if len(keys) == 1 and not namespace.may_lie_elsewhere(stats.physical_address):
+                            self.paths.setdefault(keys[0], {})[stats.path] = None
+                        else:
+                            self.elsewhere.add(stats.path)
+
+    def _find_commits(self, repository: OpenRepository) -> _Commits:
+        """All commits of a repository, expired ones too; records metaranges that cannot be read."""
+        step, now = self.step, repository.clock.now()
+        if repository is step.repository:
+            readings = retention.read(repository, now, step.log, retention.policy_of(repository.settings))
+            retained = retention.retention(repository, readings, step.plan.earliest_clock)
+            dump, late = readings.dump, retained.late
+
+            def is_kept(at: int) -> bool:
+                return bool(retained.flags[at])
+
+            def why(at: int) -> str:
+                return "; ".join(retained.why(at))
+        else:
+            dump, late = commits.complete_dump(repository, now, step.log), dict[str, str]()
+
+            def is_kept(at: int) -> bool:
+                return True
+
+            def why(at: int) -> str:
+                return f"collection.also_live names {repository.facts.id}"
+
+        named = commits.distinct_metaranges(dump.commits).to_pylist()
+        ordered = [*dict.fromkeys(id_ for id_ in [*named, *dump.compacted, *late.values()] if id_)]
+        records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
+        for metarange_id, detail in damaged.items():
+            self.problems.unreadable(METADATA_PREFIX + metarange_id, detail)
+        readable = tuple(each for each in ordered if each not in damaged)
+        step.log(f"{repository.facts.id}: {len(dump.commits):,} commits, {len(records):,} ranges")
+        return _Commits(repository, dump, readable, records, is_kept, why, late)
+
+    def _find_paths(self, own: _Commits) -> None:
+        """Notes the addresses that commits have, or had, at the paths."""
+        records = self.selection.may_be_among(own.records)
+        self.step.log(f"{len(records):,} of {len(own.records):,} ranges may have such a path")
+        for row in self._rows(own.repository, records, partial(_asked_entries, self.selection)):
+            if row["path"] is not None:
+                path = _text(row["path"])
+                if row["address"] is None:
+                    self.elsewhere.add(path)
+                else:
+                    self.paths.setdefault(row["address"], {})[path] = None
+
+    def _rows(
+        self, repository: OpenRepository, records: RangeRecords, read: Callable[[LiveFiles, RangeRecord], pa.Table]
+    ) -> list[dict[str, Any]]:
+        references = References.from_step(self.step, repository)
+        rows: list[dict[str, Any]] = self.step.engine.collect(references.of_ranges(records, read, _PLACED)).to_pylist()
+        return rows
+
+    def _find_entries(
+        self, repository: OpenRepository, records: RangeRecords, unread: dict[str, str]
+    ) -> dict[str, list[tuple[str, str]]]:
+        """Addresses, and paths at which a range has them, by the id of the range."""
+        entries: dict[str, list[tuple[str, str]]] = {}
+        addresses = pa.array(sorted(self.paths), pa.string())
+        for row in self._rows(repository, records, partial(_held_entries, addresses)):
+            if row["detail"] is None:
+                entries.setdefault(row["range"], []).append((row["address"], _text(row["path"])))
+            else:
+                unread[METADATA_PREFIX + row["range"]] = row["detail"]
+        return entries
+
+    def _find_holders(self, own: _Commits, unread: dict[str, str]) -> None:
+        """Notes which branches, tags and commits of a repository hold the addresses."""
+        if not self.paths:
+            return
+        entries = self._find_entries(own.repository, own.records, unread)
+        if not entries:
+            return
+        opener, namespace = own.repository.opener, self.step.repository.namespace
+        window_size, range_ids = self.step.plan.slice_window, pa.array(sorted(entries), pa.string())
+
+        def read(metarange_id: str) -> Iterator[pa.RecordBatch]:
+            ids = LiveFiles(opener.open(), namespace, window_size).metarange(metarange_id).column("id")
+            named = ids.filter(pc.is_in(ids, value_set=range_ids))
+            yield from pa.table([pa.repeat(metarange_id, len(named)), named], schema=_NAMING).to_batches()
+
+        engine = self.step.engine
+        naming = engine.collect(engine.read(spread(own.metarange_ids, engine.tasks), read, _NAMING)).to_pylist()
+        holders = {
+            metarange_id: tuple(own.holders(metarange_id)) for metarange_id in {row["metarange"] for row in naming}
+        }
+        for row in naming:
+            for address, path in entries[row["range"]]:
+                for holder in holders[row["metarange"]]:
+                    self._add(address, Holder(holder.repository, holder.by, holder.name, path, holder.why))
+
+    def _find_unnamed(self, own: _Commits, unread: dict[str, str]) -> None:
+        """Notes ranges that hold the addresses and that no commit names, where the settings say that they count."""
+        settings = self.step.repository.settings
+        if not settings.keep_unnamed_ranges or not self.paths:
+            return
+        since = None if settings.keep_old_unnamed_ranges else self.step.plan.cutoff
+        named = commits.distinct_metaranges(own.dump.commits).to_pylist()
+        known = own.records.ids | IdSet([*named, *own.dump.compacted, *own.late.values(), *own.dump.tables])
+        references = References.from_step(self.step)
+        unnamed = find_unnamed(own.repository.store, references, IdSet(), known, since).records
+        for range_id, entries in self._find_entries(own.repository, unnamed, unread).items():
+            for address, path in entries:
+                self._add(address, Holder(own.repository.facts.id, By.RANGE, range_id, path))
+
+    def _find_uncommitted(self, files: Sequence[str]) -> None:
+        """Notes addresses of uncommitted data that no branch shows."""
+        if not files or not self.paths:
+            return
+        engine, name = self.step.engine, self.step.repository.facts.id
+        wanted = engine.table(pa.table({"address": pa.array(sorted(self.paths), pa.string())}))
+        rows = engine.select(References.from_step(self.step).uncommitted(files), "address")
+        for address in engine.collect(engine.distinct(engine.among_exactly(rows, wanted))).column(0).to_pylist():
+            if not any(holder.by is By.STAGED for holder in self.holders.get(address, ())):
+                self._add(address, Holder(name, By.UNCOMMITTED, "", ""))
+
+
+def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) -> pa.Table:
+    """Entries of a range (_PLACED) at paths that are asked for; none if it cannot be read, which is told later."""
+    try:
+        entries, others = files.placed(record)
+    except CorruptFile:
+        return _PLACED.empty_table()
+    entries = entries.filter(selection.chooses(entries.column("folder").combine_chunks()))
+    others = others.filter(selection.chooses(others))
+    count = entries.num_rows + len(others)
+    addresses = pa.chunked_array([*entries.column("address").chunks, pa.nulls(len(others), pa.string())], pa.string())
+    paths = pa.chunked_array([*entries.column("folder").chunks, others], pa.binary())
+    return pa.table([addresses, paths, pa.repeat(record.id, count), pa.nulls(count, pa.string())], schema=_PLACED)
+
+
+def _held_entries(addresses: pa.StringArray, files: LiveFiles, record: RangeRecord) -> pa.Table:
+    """Entries of a range (_PLACED) that may have one of these addresses, or why the range cannot be read."""
+    try:
+        rows = files.folders(record, whole_paths=True)
+    except CorruptFile as damage:
+        unread = {"range": record.id, "detail": f"{damage.check}: {damage.detail}"}
+        return pa.Table.from_pylist([unread], schema=_PLACED)
+    rows = rows.filter(pc.is_in(rows.column("address"), value_set=addresses))
+    count = rows.num_rows
+    return pa.table([*rows.columns, pa.repeat(record.id, count), pa.nulls(count, pa.string())], schema=_PLACED)
+
+
+def _text(path: bytes) -> str:
+    return path.decode("utf-8", "replace")

@@ -1,0 +1,222 @@
+"""What the store still has of an address: the object, copies in quarantine, and versions; and erasing the versions.
+
+Versions below a delete marker go for good under the repository's lock, each batch within the time for which a recheck
+of everything live is believed, as a purge deletes copies. A key whose newest version is an object keeps all of them.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import pyarrow as pa
+
+from lakefs_gc_assets.collector.engine.work import work_ahead
+from lakefs_gc_assets.collector.frame.frames import COPIES
+from lakefs_gc_assets.collector.lock import Lock, verify
+from lakefs_gc_assets.collector.quarantine.purge import Check, Moved, Verdict
+from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.repository import Clock, OpenRepository
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.storage.interface import (
+    NULL_VERSION,
+    ListsVersions,
+    ObjectStore,
+    Version,
+    deletes_until,
+    head_if_there,
+)
+
+_AT_ONCE = 16
+_BATCH = 100
+"""Addresses whose versions are erased between two looks at the lock and the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What the store has of an address.
+
+    Attributes:
+        seen_at: when the store was asked last, UTC.
+        size: of the object; None where neither a request for it nor a listing finds it.
+        copies: keys of copies in quarantine.
+        versions: older versions and delete markers of these keys, as `KEY VERSION`; None if the store tells of none.
+    """
+
+    address: str
+    seen_at: datetime
+    size: int | None
+    copies: tuple[str, ...]
+    versions: tuple[str, ...] | None
+
+    @property
+    def is_gone(self) -> bool:
+        """True if nothing is left that the store tells of."""
+        return self.size is None and not self.copies and not self.versions
+
+    def __str__(self) -> str:
+        parts = [
+            *(["the object"] if self.size is not None else []),
+            *(f"the copy {key}" for key in self.copies),
+            *(f"version {version}" for version in self.versions or ()),
+        ]
+        return ", ".join(parts) or "nothing"
+
+
+def look(repository: OpenRepository, addresses: Iterable[str]) -> tuple[Remains, ...]:
+    """Asks the store for each address, lists it, and looks into quarantine and at versions. Raises StorageError."""
+    store, ordered = repository.store, sorted(addresses)
+    wanted = frozenset(ordered)
+    copies = _find_copies(store, wanted)
+    versions = _find_versions(store, ordered)
+    return tuple(
+        Remains(
+            address,
+            repository.clock.now(),
+            size,
+            tuple(copies.get(address, ())),
+            None if versions is None else tuple(sorted(map(_name, filter(_is_hidden, versions[address])))),
+        )
+        for address, size in zip(ordered, _find_sizes(store, ordered, wanted), strict=True)
+    )
+
+
+def _list_objects(store: ObjectStore, folder: str) -> dict[str, int]:
+    return {listed.key: listed.size for listed in store.list_level(folder).objects}
+
+
+def _find_sizes(store: ObjectStore, ordered: Sequence[str], wanted: Collection[str]) -> Iterator[int | None]:
+    """The size of each object that a request or a listing of its folder finds."""
+    folders = {address[: address.rfind("/") + 1] for address in ordered}
+    listed: dict[str, int] = {}
+    for objects in work_ahead(partial(_list_objects, store), sorted(folders), _AT_ONCE):
+        listed |= {key: size for key, size in objects.items() if key in wanted}
+    for address, facts in zip(ordered, work_ahead(partial(head_if_there, store), ordered, _AT_ONCE), strict=True):
+        yield listed.get(address) if facts is None else facts.size
+
+
+def _is_hidden(version: Version) -> bool:
+    """True unless it is the object itself, or a delete marker that has no version of its own: that holds no content."""
+    return version.version_id != NULL_VERSION if version.is_marker else not version.is_latest
+
+
+def _name(version: Version) -> str:
+    return f"{version.key} {version.version_id}"
+
+
+def _find_copies(store: ObjectStore, addresses: Collection[str]) -> dict[str, list[str]]:
+    """Keys of copies in quarantine, by address."""
+    copies: dict[str, list[str]] = {}
+    for folder in store.list_level(passes.ROOT).prefixes if addresses else ():
+        for batch in store.list(folder):
+            for key in batch["key"].to_pylist():
+                if (address := key.removeprefix(folder)) in addresses:
+                    copies.setdefault(address, []).append(key)
+    return copies
+
+
+def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, list[Version]] | None:
+    """All versions of objects and of their copies in quarantine, by address; None if the store lists none."""
+    if not isinstance(store, ListsVersions):
+        return None
+    versions: dict[str, list[Version]] = {}
+    try:
+        each_of = work_ahead(partial(_list_versions, store), addresses, _AT_ONCE)
+        for address, found in zip(addresses, each_of, strict=True):
+            versions[address] = [version for version in found if version.key == address]
+        for version in store.versions(passes.ROOT) if addresses else ():
+            _, _, address = version.key.removeprefix(passes.ROOT).partition("/")
+            if address in versions:
+                versions[address].append(version)
+    except NotOffered:
+        return None
+    return versions
+
+
+def _list_versions(store: ListsVersions, address: str) -> list[Version]:
+    return [*store.versions(address)]
+
+
+def erase_versions(
+    repository: OpenRepository, plan: Plan, lock: Lock, addresses: Collection[str], check: Check
+) -> Iterator[str]:
+    """Erases versions below delete markers, and then the markers; yields each as `KEY VERSION`.
+
+    Addresses that are live by then, or may be, keep all of theirs, and so does a key whose newest version is an object.
+
+    Args:
+        plan: of the run that deleted the objects.
+        lock: the repository's lock, which is held.
+        check: finds out what is live.
+    Raises:
+        LockLost: the lock is no longer held.
+        CollectionError: what is live cannot be found out, or not fast enough.
+    """
+    store, clock = repository.store, repository.clock
+    versions = _find_versions(store, sorted(addresses))
+    if versions is None or not isinstance(store, ListsVersions):
+        return
+    erasable = {address: going for address, found in versions.items() if (going := _erasable(found))}
+    valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
+    while erasable:
+        verdict = check([Moved(plan, clock.now(), _as_copies(erasable, plan))])
+        is_over = partial(_is_over, verdict, clock, valid)
+        pending, erased = sorted(erasable.keys() - verdict.live - verdict.unsure), 0
+        for start in range(0, len(pending), _BATCH):
+            verify(store, lock.token)
+            for address in pending[start : start + _BATCH]:
+                for name in _erase(store, erasable[address], is_over):
+                    erased += 1
+                    yield name
+            if is_over():
+                break
+        erasable = {address: erasable[address] for address in pending if erasable[address]}
+        if erasable and not erased:
+            raise CollectionError(
+                "no version could be erased in the time for which it is known what is live: raise "
+                "collection.recheck_valid_minutes"
+            )
+
+
+def _is_over(verdict: Verdict, clock: Clock, valid: timedelta) -> bool:
+    return verdict.as_of.passed(clock) >= valid
+
+
+def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], bool]) -> list[str]:
+    """Erases versions in their order until the time is over; takes those out of the list, and returns them."""
+    erased = []
+    with deletes_until(is_over), suppress(DeletesOver):
+        while versions and not is_over():
+            store.delete_version(versions[0].key, versions[0].version_id)
+            erased.append(_name(versions.pop(0)))
+    return erased
+
+
+def _erasable(versions: Sequence[Version]) -> list[Version]:
+    """The versions of keys whose newest one is a delete marker, objects first: without its marker one would be seen."""
+    newest = {version.key: version for version in versions if version.is_latest}
+    going = [
+        version
+        for version in versions
+        if (top := newest.get(version.key)) is not None
+        and top.is_marker
+        # While versioning is suspended, whatever is written next has this version.
+        and not (version.version_id == top.version_id == NULL_VERSION)
+    ]
+    return sorted(going, key=lambda version: (version.key, version.is_marker, version.is_latest))
+
+
+def _as_copies(erasable: Mapping[str, Sequence[Version]], plan: Plan) -> pa.Table:
+    """The addresses as a purge has its copies (COPIES), each with size and ETag of an object below the marker."""
+    addresses = pa.array(sorted(erasable), pa.string())
+    contents = [
+        next((version for version in erasable[address] if not version.is_marker), erasable[address][0])
+        for address in addresses.to_pylist()
+    ]
+    read = layout.read_names(addresses, plan.slice_window)
+    sizes = pa.array([version.size for version in contents], pa.int64())
+    etags = pa.array([version.etag for version in contents], pa.string())
+    return pa.table([addresses, sizes, read.slices, read.windows, etags, addresses], schema=COPIES)

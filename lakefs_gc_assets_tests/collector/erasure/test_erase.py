@@ -1,0 +1,414 @@
+"""Erasing what is at paths, from what is shown to what is certified, against the truth of the embedded server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.erasure import certificate
+from lakefs_gc_assets.collector.erasure import find as finding
+from lakefs_gc_assets.collector.erasure.find import Selection
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError
+from lakefs_gc_assets.lakefs.formats import ranges
+from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import keys_below
+from lakefs_gc_assets_tests.collector.erasure.made import Erasing, erasing, made
+from lakefs_gc_assets_tests.embedded import clients
+
+__all__ = ["made"]
+
+PATH = "lakefs://repo/person/a"
+
+
+def is_range_with(data: bytes, key: str, address: str) -> bool:
+    try:
+        return address in ranges.read_range(data, key).addresses.to_pylist()
+    except CorruptFile:
+        return False
+
+
+@pytest.fixture
+def erasable(made: Erasing) -> Erasing:
+    """A file whose two versions only expired commits hold, and garbage that nobody asks to erase."""
+    made.put("old", "person/a")
+    made.put("bystander", "bystander")
+    made.commit("first", 40)
+    made.put("older garbage", "person/garbage")
+    made.put("new", "person/a")
+    made.commit("second", 30)
+    made.remove("person/a")
+    made.remove("bystander")
+    made.remove("person/garbage")
+    made.commit("third", 20)
+    made.put("kept", "kept")
+    made.commit("fourth", 1)
+    return made
+
+
+def test_what_only_expired_commits_hold_is_erased_and_nothing_else(erasable: Erasing) -> None:
+    shown, before = erasable.shown(PATH), erasable.data
+    assert erasable.holders_in(shown) == {"old": set(), "new": set()}
+    result = erasable.erase(PATH, digest=shown["digest"])
+    assert result.exit_code == Status.WELL, result.output
+    assert before - erasable.data == {erasable.addresses["old"], erasable.addresses["new"]}
+    content = erasable.content
+    assert all(each["is_gone"] for each in content["addresses"])
+    assert {row["address"] for row in content["receipts"]} == before - erasable.data
+    assert {*content["run"]["frames"]} == {"store_df", "uncommitted_df", "committed_df", "candidates", "deleted_report"}
+    verified = erasable.verify()
+    assert verified.exit_code == Status.WELL, verified.output
+    assert all(limit in verified.output for limit in content["limits"])
+
+
+class TestHeld:
+    """Whatever anything live holds stays, and is named with what must be done first."""
+
+    def stays(self, made: Erasing, *holders: str, version: str = "old") -> None:
+        shown = made.shown(PATH)
+        assert made.holders_in(shown)[version] == {*holders}
+        before = made.data
+        result = made.erase(PATH, digest=shown["digest"])
+        assert made.addresses[version] in made.data
+        if len(shown["addresses"]) == 1:
+            assert result.exit_code == Status.FAILED and "something holds each of the addresses" in result.stderr
+            assert made.data == before and not made.certificate.exists()
+        else:
+            assert result.exit_code == Status.INCOMPLETE
+            (left,) = (each for each in made.content["addresses"] if not each["is_gone"])
+            assert (left["address"], left["how"]) == (made.addresses[version], "it is held, and was not touched")
+
+    def test_by_another_path(self, erasable: Erasing) -> None:
+        erasable.link("old", "person/b")
+        erasable.commit("linked", 2)
+        self.stays(erasable, "branch main person/b")
+
+    def test_by_a_tag(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
+        self.stays(erasable, "tag v1 person/a")
+        assert any("lakectl tag delete" in remedy for remedy in erasable.shown(PATH)["remedies"])
+
+    def test_by_another_branch(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        self.stays(erasable, "branch dev person/a", version="new")
+
+    def test_by_a_staged_entry_at_another_path(self, erasable: Erasing) -> None:
+        erasable.link("old", "elsewhere")
+        self.stays(erasable, "staged on branch main elsewhere")
+
+    def test_by_what_is_staged_at_the_path_alone(self, made: Erasing) -> None:
+        made.put("old", "person/a")
+        self.stays(made, "staged on branch main person/a")
+
+    def test_by_a_commit_that_has_not_expired(self, made: Erasing) -> None:
+        made.put("old", "person/a")
+        made.commit("first", 20)
+        made.remove("person/a")
+        made.commit("second", 3)
+        self.stays(made, "commits")
+        assert any("shorten their retention rule" in remedy for remedy in made.shown(PATH)["remedies"])
+        made.rules(1)
+        assert made.erase(PATH).exit_code == Status.WELL
+        assert made.addresses["old"] not in made.data
+
+    def test_by_a_repository_that_counts(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, also_live=["other"]) as made:
+            clients.repository(made.server, "other")
+            made.put("old", "person/a")
+            made.commit("first", 20)
+            made.remove("person/a")
+            made.commit("second", 10)
+            made.link("old", "theirs", name="other")
+            self.stays(made, "staged on branch main theirs")
+            clients.commit(made.server, "theirs", name="other")
+            self.stays(made, "branch main theirs")
+            assert any("of other and commit" in remedy for remedy in made.shown(PATH)["remedies"])
+
+    def test_by_a_range_that_no_commit_names(self, erasable: Erasing) -> None:
+        (name,) = (
+            key
+            for key in keys_below(erasable.store, METADATA_PREFIX)
+            if is_range_with(erasable.store.get(key), key, erasable.addresses["old"])
+        )
+        erasable.store.put(f"{METADATA_PREFIX}{'f' * 64}", erasable.store.get(name))
+        self.stays(erasable, f"range {'f' * 64} person/a")
+
+    def test_by_uncommitted_data_that_no_branch_shows(self, erasable: Erasing) -> None:
+        erasable.link("old", "elsewhere")
+        with mock.patch.object(finding, "staged_objects", return_value=()):
+            assert erasable.holders_in(erasable.shown(PATH))["old"] == {"uncommitted data "}
+
+
+class TestBetweenShowingAndDeleting:
+    def test_an_address_that_is_new_at_the_path_needs_a_new_approval(self, erasable: Erasing) -> None:
+        shown, before = erasable.shown(PATH), erasable.data
+        erasable.put("overwritten", "person/a")
+        result = erasable.erase(PATH, digest=shown["digest"])
+        assert result.exit_code == Status.FAILED and "not what was approved" in result.stderr
+        assert before <= erasable.data and not erasable.certificate.exists()
+
+    def test_what_becomes_live_after_the_search_stays(self, erasable: Erasing) -> None:
+        erasable.before_run.append(lambda: erasable.link("old", "elsewhere"))
+        result = erasable.erase(PATH)
+        assert result.exit_code == Status.INCOMPLETE, result.output
+        assert erasable.addresses["old"] in erasable.data and erasable.addresses["new"] not in erasable.data
+        assert "lakefs-gc explain" in result.output
+
+    def test_a_run_that_fails_certifies_nothing(self, erasable: Erasing) -> None:
+        erasable.before_run.append(lambda: erasable.store.delete([*keys_below(erasable.store, METADATA_PREFIX)]))
+        before = erasable.data
+        assert erasable.erase(PATH).exit_code == Status.FAILED
+        assert erasable.data == before and not erasable.certificate.exists()
+
+    def test_what_could_not_be_checked_is_not_erased(self, erasable: Erasing) -> None:
+        before = erasable.data
+        with mock.patch.object(uncommitted, "prepare", side_effect=LakeFSError("down")):
+            assert erasable.call_command("erase", "--quiet", PATH).exit_code == Status.INCOMPLETE
+            result = erasable.erase(PATH, digest="any")
+        assert result.exit_code == Status.FAILED and "not everything could be checked" in result.stderr
+        assert erasable.data == before
+
+
+class TestQuarantine:
+    def test_copies_are_purged_whatever_their_age_and_others_stay(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, sweep_mode="quarantine") as made:
+            made.put("old", "person/a")
+            made.put("bystander", "bystander")
+            made.commit("first", 40)
+            made.remove("person/a")
+            made.remove("bystander")
+            made.commit("second", 20)
+            moved_by = made.collect()
+            assert not made.data
+            assert made.shown(PATH)["addresses"][0]["remains"]["copies"] == [
+                passes.key(moved_by, made.addresses["old"])
+            ]
+            result = made.erase(PATH)
+            assert result.exit_code == Status.WELL, result.output
+            copies = {*keys_below(made.store, passes.ROOT)}
+            assert copies == {passes.key(moved_by, made.addresses["bystander"])}
+            assert {row["outcome"] for row in made.content["receipts"]} == {"copied", "quarantined", "purged"}
+            assert made.verify().exit_code == Status.WELL
+
+    def test_the_object_does_not_go_to_quarantine(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, sweep_mode="quarantine") as made:
+            made.put("old", "person/a")
+            made.commit("first", 40)
+            made.remove("person/a")
+            made.commit("second", 20)
+            assert made.erase(PATH).exit_code == Status.WELL
+            assert not {*keys_below(made.store, passes.ROOT)}
+
+
+def test_a_run_limited_to_no_address_deletes_nothing_and_the_next_one_builds_on_it(erasable: Erasing) -> None:
+    before = erasable.data
+    run_id = erasable.collect(only_addresses=(), full_listing_days=30)
+    assert erasable.data == before
+    ended = report.read(erasable.store, run_id)
+    assert ended is not None and ended.kept[Kept.NOT_ASKED] == 4
+    next_one = report.read(erasable.store, erasable.collect(full_listing_days=30))
+    assert next_one is not None and next_one.base_run == run_id
+    assert erasable.data == {erasable.addresses["kept"]}
+
+
+def test_paths_that_lie_elsewhere_or_cannot_be_read_are_named(erasable: Erasing) -> None:
+    clients.sdk(erasable.server).internal_api.stage_object(
+        "repo",
+        "main",
+        "person/a",
+        clients.models.ObjectStageCreation(physical_address="local://theirs/a", checksum="0", size_bytes=1, mtime=1),
+    )
+    assert erasable.shown(PATH)["elsewhere"] == ["person/a"]
+    erasable.commit("elsewhere", 1)
+    assert erasable.shown(PATH)["elsewhere"] == ["person/a"]
+    for key in keys_below(erasable.store, METADATA_PREFIX):
+        if is_range_with(erasable.store.get(key), key, erasable.addresses["old"]):
+            erasable.store.delete([key])
+    shown = erasable.shown(PATH)
+    assert len(shown["unread"]) == 1 and "missing" in shown["unread"][0]
+    assert [each["address"] for each in shown["addresses"]] == [erasable.addresses["new"]]
+
+
+def test_lines(erasable: Erasing) -> None:
+    erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
+    lines = erasable.call_command("erase", "--quiet", PATH).stdout.splitlines()
+    assert f"held  {erasable.addresses['old']} at person/a: 3 B" in lines
+    assert "    held by tag v1 of repo, path person/a" in lines
+    assert f"free  {erasable.addresses['new']} at person/a: 3 B" in lines
+    *_, first, searched, verdict, how = lines
+    assert first.startswith("first: delete tag v1 of repo") and searched.startswith("searched ")
+    assert verdict == "repo: 1 object can be erased, 1 are held"
+    assert how.startswith("to erase them: the same command with --approve ")
+
+
+def test_a_whole_list_by_globs(erasable: Erasing) -> None:
+    file = erasable.folder / "list"
+    file.write_text("lakefs://repo/person/*\n\nlakefs://repo/by**\n")
+    result = erasable.call_command("erase", "--quiet", "--json", "--from", str(file))
+    names = {address: version for version, address in erasable.addresses.items()}
+    found = {names[each["address"]] for each in json.loads(result.stdout)["addresses"]}
+    assert found == {"old", "new", "older garbage", "bystander"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "matches", "others"),
+    [
+        ("a/b", ["a/b"], ["a/b/c", "a/bc", "a"]),
+        ("a/", ["a/b", "a/b/c"], ["a", "ab"]),
+        ("a/*/c", ["a/b/c", "a//c"], ["a/b/b/c", "a/c"]),
+        ("**.csv", ["x.csv", "a/b.csv"], ["x.csv2", "xcsv"]),
+        ("a*/", ["ab/c", "a/c"], ["b/a/"]),
+        (r"a\*", ["a*"], ["ab", r"a\*"]),
+        ("ä(*", ["ä(", "ä(b"], ["a(", "ä"]),
+        ("a b\n*", ["a b\nc\nd"], ["a b"]),
+    ],
+)
+def test_patterns(asked: str, matches: list[str], others: list[str]) -> None:
+    selection = Selection.parse("repo", [f"lakefs://repo/{asked}"])
+    paths = [*matches, *others]
+    chosen = selection.chooses(pa.array([path.encode() for path in paths], pa.binary())).to_pylist()
+    assert chosen == [True] * len(matches) + [False] * len(others)
+    for path in matches:
+        for first, last in ((b"", b"\xff"), (path.encode(), path.encode()), (b"", path.encode())):
+            record = RangeRecord("a" * 64, first, last, 1, 1)
+            assert len(selection.may_be_among(RangeRecords.from_records([record]))) == 1
+    assert not len(selection.may_be_among(RangeRecords.from_records([RangeRecord("a" * 64, b"\0", b"\1", 1, 1)]))) or (
+        asked.startswith("*")
+    )
+
+
+@pytest.mark.parametrize("asked", ["lakefs://other/a", "lakefs://repo/", "data/a", "s3://repo/a"])
+def test_what_is_no_path_of_the_repository(asked: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no lakefs://repo/PATH"):
+        Selection.parse("repo", [asked])
+    with pytest.raises(ConfigurationError, match="no path is given"):
+        Selection.parse("repo", [])
+
+
+def test_too_many_addresses(erasable: Erasing) -> None:
+    with mock.patch.object(finding, "MOST_ADDRESSES", 1):
+        result = erasable.call_command("erase", "--quiet", PATH)
+    assert result.exit_code == Status.CONFIGURATION and "name fewer paths" in result.stderr
+
+
+def test_no_certificate_takes_the_place_of_another(erasable: Erasing) -> None:
+    erasable.certificate.write_bytes(b"of another erasure")
+    before = erasable.data
+    result = erasable.erase(PATH)
+    assert result.exit_code == Status.CONFIGURATION and "is there already" in result.stderr
+    assert erasable.data == before and erasable.certificate.read_bytes() == b"of another erasure"
+
+
+def test_approving_needs_a_key_and_a_file(erasable: Erasing) -> None:
+    assert erasable.call_command("erase", "--approve", "x", PATH).exit_code == Status.USAGE
+    result = erasable.verify("none")
+    assert result.exit_code == Status.CONFIGURATION and "cannot be read: No such file" in result.stderr
+    erasable.folder.joinpath("own.pem").write_bytes(b"no key")
+    before = erasable.data
+    result = erasable.erase(PATH, digest="x")
+    assert result.exit_code == Status.CONFIGURATION and "openssl genpkey" in result.stderr and erasable.data == before
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Erasing]:
+    """One whose certificate each test leaves as it was."""
+    with erasing(tmp_path_factory.mktemp("certified")) as made:
+        for number in range(3):
+            made.put(f"content {number}", f"person/{number}")
+        made.commit("first", 40)
+        for number in range(3):
+            made.remove(f"person/{number}")
+        made.commit("second", 20)
+        assert made.erase("lakefs://repo/person/").exit_code == Status.WELL
+        yield made
+
+
+class TestCertificate:
+    def test_of_another_key(self, certified: Erasing) -> None:
+        result = certified.verify("other.pub")
+        assert result.exit_code == Status.FAILED and "not signed by this key" in result.stderr
+
+    @pytest.mark.parametrize("name", ["addresses", "limits", "merkle_root", "issued_at"])
+    def test_altered(self, certified: Erasing, name: str) -> None:
+        sound = certified.certificate.read_bytes()
+        signed = json.loads(sound)
+        value = signed["content"][name]
+        signed["content"][name] = value[1:]
+        certified.certificate.write_text(json.dumps(signed))
+        try:
+            assert "was altered" in certified.verify().stderr
+        finally:
+            certified.certificate.write_bytes(sound)
+
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"content": {}, "signature": "!"}'])
+    def test_that_is_none(self, certified: Erasing, content: bytes) -> None:
+        sound = certified.certificate.read_bytes()
+        certified.certificate.write_bytes(content)
+        try:
+            assert "it is no certificate" in certified.verify().stderr
+        finally:
+            certified.certificate.write_bytes(sound)
+
+    def test_an_object_that_came_back(self, certified: Erasing) -> None:
+        address = certified.addresses["content 1"]
+        certified.store.put(address, b"again")
+        try:
+            result = certified.verify()
+            assert (
+                result.exit_code == Status.INCOMPLETE and f"{address} is not gone: the object is there" in result.output
+            )
+        finally:
+            certified.store.delete([address])
+
+    def test_a_copy_that_came_back(self, certified: Erasing) -> None:
+        key = passes.key("g" * 20, certified.addresses["content 1"])
+        certified.store.put(key, b"again")
+        try:
+            assert f"the copy {key} is there" in certified.verify().output
+        finally:
+            certified.store.delete([key])
+
+    def test_receipts_that_changed(self, certified: Erasing) -> None:
+        run_id = certified.content["run"]["run_id"]
+        (key,) = receipts.keys(certified.store, run_id)
+        sound = certified.store.get(key)
+        certified.store.delete([key])
+        try:
+            result = certified.verify()
+            assert result.exit_code == Status.INCOMPLETE and "differ from the certificate's" in result.output
+        finally:
+            certified.store.put(key, sound)
+        assert certified.verify().exit_code == Status.WELL
+
+    def test_of_another_repository_or_with_no_public_key(self, certified: Erasing) -> None:
+        result = certified.verify("own.pem")
+        assert result.exit_code == Status.CONFIGURATION and "openssl pkey" in result.stderr
+        with pytest.raises(ConfigurationError, match="the certificate is about"):
+            opened = open_repository(loaded_configuration(certified.folder / "lakefs-gc.yaml", None))
+            certificate.verify(opened, {**certified.content, "repository": "theirs"})
+
+    def test_in_json(self, certified: Erasing) -> None:
+        result = certified.call_command(
+            "verify", "--json", "--key", str(certified.folder / "own.pub"), str(certified.certificate)
+        )
+        answer = json.loads(result.stdout)
+        assert answer == {"certificate": certified.content, "problems": []}
+
+    def test_merkle_roots_differ_by_content_order_and_number(self) -> None:
+        rows = [{"address": name} for name in "abcde"]
+        roots = {
+            certificate.merkle_root(each)
+            for each in (rows, rows[::-1], rows[:4], rows[:3], rows[:1], [], [*rows, rows[-1]])
+        }
+        assert len(roots) == 7
