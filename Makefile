@@ -134,8 +134,6 @@ bench: $(INSTALLED) ## Measures the collector against its marks (SUITES="decode 
 	@$(BIN)/python -m benchmarks $(SUITES) $(if $(JSON),--json)
 
 ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0.0.1:3000 (PORT=3001 for another port)
-	@mkdir -p -m 700 .dagster
-	@cp dagster.yaml .dagster/dagster.yaml
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
 
 docs: $(INSTALLED) ## Builds the documentation into site/; broken links and settings that do not exist end it

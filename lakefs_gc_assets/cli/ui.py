@@ -38,12 +38,13 @@ _ANSWER_SECONDS = 60
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 _INSTANCE = {
     "concurrency": {"pools": {"granularity": "run", "default_limit": 1}},
+    "run_queue": {"dequeue_interval_seconds": 1},
     "run_retries": {"enabled": True, "max_retries": 0},
     "run_monitoring": {"enabled": True, "start_timeout_seconds": 300, "cancel_timeout_seconds": 300},
     "telemetry": {"enabled": False},
     "nux": {"enabled": False},
 }
-"""Settings of the project's own dagster.yaml for one machine."""
+"""Settings of the project's own dagster.yaml for one machine, whose queue is looked at more often."""
 _INSTANCE_INFO = "query { instance { info } }"
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
   locationOrLoadError { __typename ... on PythonError { message } } } } } }"""

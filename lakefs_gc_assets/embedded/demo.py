@@ -210,7 +210,7 @@ def _compared(reports: Sequence[Report]) -> Table:
     return table
 
 
-_STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows in ")
+_STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows? in ")
 
 
 @contextmanager
@@ -353,8 +353,9 @@ def playground(
     server = open_server(folder / "lakefs", rules, store_url, store, port=port, credentials=(ACCESS_KEY_ID, _SECRET))
     with server:
         if not _exists(server, REPOSITORY):
-            sample = make_sample_repository(server, objects=objects, repository=REPOSITORY)
-            say(f"made repository {REPOSITORY}: {len(sample.live)} live objects, {len(sample.garbage)} of garbage")
+            sample = make_sample_repository(server, objects=objects, repository=REPOSITORY, with_months=store is None)
+            made = f"{len(sample.live)} live objects, {len(sample.garbage)} of garbage"
+            say(f"made repository {REPOSITORY}: {made}{'' if store else ', and the commits of a year'}")
         file = folder / _CONFIGURATION_FILE
         content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)
         content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}

@@ -185,26 +185,47 @@ class Sample:
     pending: list[PendingLink] = field(default_factory=list)
 
 
-def make_sample_repository(server: EmbeddedServer, *, objects: int = 500, repository: str = "sample") -> Sample:
+def make_sample_repository(
+    server: EmbeddedServer, *, objects: int = 500, repository: str = "sample", with_months: bool = False
+) -> Sample:
     """Makes a repository of about so many objects, 40 days old; the youngest objects are as old as this call.
 
-    Raises UnexpectedAnswer where the server does not do its part.
+    Args:
+        with_months: also with the commits and rules of the repository of a year, which are not in what is returned.
+    Raises:
+        UnexpectedAnswer: the server does not do its part.
     """
     counts = {kind: _FEWEST + int(max(objects - 60, 0) * share) for kind, share in _SHARES.items()}
     sample = Sample(repository)
     now = server.clock.now()
     with session(server, repository) as api:
-        with server.clock.at(now - timedelta(days=40)):
-            api.create()
+        next_day = _DAYS
+
+        @contextmanager
+        def at(ago: int) -> Iterator[None]:
+            """So many days ago, after the work of the months until then."""
+            nonlocal next_day
+            while with_months and next_day >= ago:
+                with server.clock.at(now - timedelta(days=next_day)):
+                    _day(api, next_day)
+                next_day -= 1
+            with server.clock.at(now - timedelta(days=ago)):
+                yield
+
+        with at(40):
+            if with_months:
+                api.expect(204, "PUT", "/settings/gc_rules", MONTHS_RULES)
+            else:
+                api.create()
             _first_commits(api, sample, counts["committed"] // 2)
-        with server.clock.at(now - timedelta(days=20)):
+        with at(20):
             _later_commits(api, sample, counts["committed"] - counts["committed"] // 2)
             _imported(server, api, sample)
-        with server.clock.at(now - timedelta(days=10)):
+        with at(10):
             _staged_and_dropped(api, sample, counts)
-        with server.clock.at(now - timedelta(days=8)):
+        with at(8):
             _interrupted(server, api, sample)
-        with server.clock.at(now - timedelta(days=3)):
+        with at(3):
             _staged(api, sample, counts["staged"])
         _young(api, sample)
     return sample
@@ -225,14 +246,14 @@ def _first_commits(api: Session, sample: Sample, committed: int) -> None:
     sample.live += [
         LiveObject("only in an old commit", first, path, address, content) for path, address, content in old
     ]
-    api.branch("release", "main")
+    api.branch("preview", "main")
     tagged = [
-        (f"tagged/{number}", api.upload("release", f"tagged/{number}", _content("tagged", number)))
+        (f"tagged/{number}", api.upload("preview", f"tagged/{number}", _content("tagged", number)))
         for number in range(_FEWEST)
     ]
-    released = api.commit("release", "a release")
-    api.expect(201, "POST", "/tags", {"id": "v1.0", "ref": "release"})
-    api.expect(204, "DELETE", "/branches/release")
+    released = api.commit("preview", "a preview")
+    api.expect(201, "POST", "/tags", {"id": "v0.9", "ref": "preview"})
+    api.expect(204, "DELETE", "/branches/preview")
     for number, (path, address) in enumerate(tagged):
         sample.live.append(LiveObject("only in a tag's commit", released, path, address, _content("tagged", number)))
     api.branch("restore", first)

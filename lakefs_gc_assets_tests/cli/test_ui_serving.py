@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -24,6 +25,11 @@ def test_a_new_folder_has_the_settings_of_the_projects_own(tmp_path: Path) -> No
     own = yaml.safe_load((PROJECT / "dagster.yaml").read_text())
     assert home.is_absolute()
     assert written["telemetry"] == {"enabled": False}
+    # With it, dagster.yaml could name no run_coordinator.
+    assert written.pop("run_queue") == {"dequeue_interval_seconds": 1}
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        assert isinstance(instance.run_coordinator, dg.QueuedRunCoordinator)
+        assert instance.run_coordinator.dequeue_interval_seconds == 1
     for section, values in written.items():
         assert {name: own[section][name] for name in values} == values, section
 

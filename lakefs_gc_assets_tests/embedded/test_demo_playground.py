@@ -8,6 +8,8 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.defs.resources import Collector
@@ -28,6 +30,8 @@ def test_the_environment_leads_to_the_sample(tmp_path: Path, monkeypatch: pytest
         assert repository.settings.quarantines, "a sweep can be undone"
         assert repository.store.list_level("data/").prefixes
         before = set(repository.store.list_level("data/").prefixes)
+        freed = forecast.make(repository, LocalEngine(), print).in_force.amount
+        assert freed.objects > 50, "a forecast shows something"
     with playground(tmp_path, rules="oss", objects=60, port=0) as environment:
         loaded = load(Path(environment[CONFIGURATION_VARIABLE]))
         repository = Collector.from_loaded(loaded, SystemClock()).open()
