@@ -51,6 +51,33 @@ def one_line(text: str) -> str:
     return " ".join(line.strip() for line in lines)[:_LONGEST_LINE]
 
 
+_NOUNS = (
+    "base byte candidate commit deletion file forecast key metarange object path question range request row run second"
+)
+_OF_ONE = {
+    **{f"{noun}s": noun for noun in (*_NOUNS.split(), "shard", "slice", "tag")},
+    **{"addresses": "address", "branches": "branch", "copies": "copy", "entries": "entry"},
+    **{"are": "is", "were": "was", "have": "has", "hold": "holds", "stay": "stays", "keep": "keeps"},
+}
+"""Words of phrases about several things, as they are about one."""
+
+
+def counted(count: int, things: str, width: int = 0) -> str:
+    """A number of things, in words that agree with it: of "objects that runs delete are", 1 makes "1 object … is".
+
+    Args:
+        things: a noun first, after adjectives, and perhaps its verb last.
+        width: of the number, which is put to the right.
+    """
+    if count == 1:
+        words = things.split()
+        noun = next((place for place, word in enumerate(words) if word in _OF_ONE), 0)
+        for place in {noun, len(words) - 1}:
+            words[place] = _OF_ONE.get(words[place], words[place])
+        things = " ".join(words)
+    return f"{count:>{width},} {things}"
+
+
 class CollectionError(Exception):
     """Base of everything the collector raises on purpose; its text is fit to be shown to a person."""
 

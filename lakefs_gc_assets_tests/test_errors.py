@@ -1,6 +1,7 @@
 import pytest
 
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LakeFSError
+from lakefs_gc_assets.collector.records.outcomes import RunStatistics, declarations
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, GuardTripped, LakeFSError, counted
 
 
 @pytest.mark.parametrize("odd", ["\n", "\r", "\0", "\x1b[2J", "\u2028", "\u202e", "\ud800"])
@@ -28,3 +29,11 @@ def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
 
 def test_usual_messages_are_shown_as_they_are() -> None:
     assert str(LakeFSError("GET /x: 404 « gone; look at 'é'")) == "GET /x: 404 « gone; look at 'é'"
+
+
+def test_words_agree_with_their_number() -> None:
+    assert counted(1, "more objects that runs delete are") == "1 more object that runs delete is"
+    assert counted(2, "branches are") == "2 branches are"
+    assert (counted(0, "copies"), counted(12_345, "copies", 8)) == ("0 copies", "  12,345 copies")
+    for figure in declarations(RunStatistics).values():
+        assert not counted(1, figure.unit).endswith("s") or figure.unit == "addresses"

@@ -18,10 +18,10 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import Detail, execute_approved, instance
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, counted
 
 
 @click.command()
@@ -48,7 +48,7 @@ def approve(
     collector = open_collector(loaded)
     opened = collector.open()
     dry_run = passes.require_dry_run(opened.store, run_id)
-    objects = f"{objects_of(dry_run.rows)}, {size(dry_run.object_bytes)}"
+    objects = f"{counted(dry_run.rows, 'objects')}, {size(dry_run.object_bytes)}"
     if not (yes and quiet):
         show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"

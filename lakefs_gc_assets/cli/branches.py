@@ -25,9 +25,9 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.page.markup import shown
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.stale_branches import Listing, Outcome, Standing
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, counted
 
 _SHOWN = 20
 """Maximum branches that lines name which stay although a rule fits them."""
@@ -137,7 +137,7 @@ def describe(listing: Listing) -> Iterator[str]:
     yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
     if len(kept) > _SHOWN:
         yield f"{len(kept) - _SHOWN:,} more are shown with --json"
-    yield f"{listing.repository}: {len(listing.stale):,} of {len(listing.standings):,} branches are stale"
+    yield f"{listing.repository}: {len(listing.stale):,} of {counted(len(listing.standings), 'branches are')} stale"
     if any(each.alone is None for each in listing.stale):
         yield "`lakefs-gc forecast` says what each holds alone; this command shows it from then on"
     if listing.refused_by:
@@ -157,7 +157,7 @@ def _describe(standing: Standing, listing: Listing) -> Iterator[str]:
     if standing.alone is not None and listing.forecast_made_at is not None:
         freed = f"; its deletion frees {size(standing.freed.bytes)} at once" if standing.freed else ""
         yield (
-            f"    holds {objects_of(standing.alone.objects)}, {size(standing.alone.bytes)}, alone{freed} (forecast of "
-            f"{listing.forecast_made_at:%F})"
+            f"    holds {counted(standing.alone.objects, 'objects')}, {size(standing.alone.bytes)}, alone{freed} "
+            f"(forecast of {listing.forecast_made_at:%F})"
         )
     yield f"    can be made again with its data {standing.undo}"

@@ -34,8 +34,9 @@ from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.page import run_facts
 from lakefs_gc_assets.collector.page.garbage import SIZES, FrameReader
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts
-from lakefs_gc_assets.collector.records.outcomes import Amount, objects_of, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.settings import ReportSettings
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -184,7 +185,7 @@ def write_frame(
     chosen = iter([order.table_of(tables)]) if order and manifest.files else tables
     schema = GROUPED if isinstance(order, Groups | Paths) else nullable(stored.frame.schema)
     _WRITERS[form](chosen, schema, columns, out)
-    return f"run {manifest.span.run_id}: {objects_of(manifest.rows)}, {size(manifest.object_bytes)}"
+    return f"run {manifest.span.run_id}: {counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
 
 
 def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredFrame[Any]:

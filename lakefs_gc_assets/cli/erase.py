@@ -24,13 +24,13 @@ from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
 from lakefs_gc_assets.collector.page.markup import shown
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here, execute, instance
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 _SHOWN = 50
@@ -152,7 +152,7 @@ def describe(finding: Finding) -> Iterator[str]:
     yield from (f"first: {remedy}" for remedy in finding.remedies)
     erasable, held = len(finding.erasable), len(finding.addresses) - len(finding.erasable)
     yield f"searched {finding.commits:,} commits, {finding.ranges:,} ranges with {finding.entries:,} entries"
-    yield f"{finding.repository}: {objects_of(erasable)} can be erased, {held:,} are held"
+    yield f"{finding.repository}: {counted(erasable, 'objects')} can be erased, {held:,} are held"
     if erasable and not finding.unchecked:
         yield f"to erase them: the same command with --approve {finding.digest} --key FILE --certificate FILE"
 

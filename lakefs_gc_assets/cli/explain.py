@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector import explain as collector_explain
 from lakefs_gc_assets.collector.explain import Explanation, Holder
 from lakefs_gc_assets.collector.frame.receipts import GONE
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, Why
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 
@@ -71,13 +72,14 @@ def describe(explanation: Explanation) -> Iterator[str]:
     if explanation.stored is None:
         yield "  stored: no"
     else:
-        yield f"  stored: {explanation.stored.size:,} bytes, last modified {explanation.stored.last_modified:%F %T}Z"
+        stored = explanation.stored
+        yield f"  stored: {counted(stored.size, 'bytes')}, last modified {stored.last_modified:%F %T}Z"
     yield from _holders("active", explanation.active)
     yield from _holders("expired", tuple(holder for holder in explanation.holders if not holder.why))
     for unnamed in explanation.unnamed[:_SHOWN]:
         yield f"  in range {unnamed.range_id}, which no commit names, at {', '.join(unnamed.paths[:_SHOWN])}"
     if len(explanation.unnamed) > _SHOWN:
-        yield f"  … and in {len(explanation.unnamed) - _SHOWN:,} more ranges that no commit names"
+        yield f"  … and in {counted(len(explanation.unnamed) - _SHOWN, 'more ranges')} that no commit names"
     if explanation.uncommitted and not explanation.staged:
         yield "  staged: yes, says the server's uncommitted data; no branch shows where"
     for place in explanation.compacted:
@@ -110,16 +112,18 @@ def verdict(explanation: Explanation) -> str:
 def _referenced(explanation: Explanation) -> str | None:
     """Text that names the references to the object; None if there are none."""
     if explanation.active:
-        return f"{len(explanation.active):,} active commits hold it"
+        return f"{counted(len(explanation.active), 'active commits hold')} it"
     if explanation.uncommitted:
         return "it is staged"
     if explanation.compacted:
         bases = len({(place.repository, place.branch) for place in explanation.compacted})
-        return f"the compacted staging of {bases:,} branches holds it, until it is compacted again or committed"
+        return (
+            f"the compacted staging of {counted(bases, 'branches')} holds it, until it is compacted again or committed"
+        )
     if explanation.unnamed:
         return (
-            f"{len(explanation.unnamed):,} ranges that no commit names hold it, which may be another repository's; "
-            "collection.keep_unnamed_ranges says whether they count"
+            f"{counted(len(explanation.unnamed), 'ranges that no commit names hold')} it, which may be another "
+            "repository's; collection.keep_unnamed_ranges says whether they count"
         )
     return None
 
@@ -140,7 +144,7 @@ def _gone(explanation: Explanation) -> str:
 def _holders(kind: str, holders: tuple[Holder, ...]) -> Iterator[str]:
     if not holders:
         return
-    yield f"  in {len(holders):,} {kind} commits"
+    yield f"  in {counted(len(holders), f'{kind} commits')}"
     for holder in holders[:_SHOWN]:
         why = f": {'; '.join(holder.why)}" if holder.why else ""
         yield f"    {holder.commit_id} at {', '.join(holder.paths[:_SHOWN])}{why}"

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.active_commits import in_words
 from lakefs_gc_assets.defs.forecasting import forecast_now
+from lakefs_gc_assets.errors import counted
 
 _UNLIMITED = "unlimited"
 _WIDEST_NAME = 60
@@ -108,8 +109,8 @@ def forecast(
 def describe(result: Forecast) -> Iterator[str]:
     """A forecast as lines."""
     yield (
-        f"{result.repository}: {result.commits:,} commits hold {result.stored.objects:,} objects, "
-        f"{size(result.stored.bytes)}, in {result.ranges:,} ranges"
+        f"{result.repository}: {counted(result.commits, 'commits hold')} {counted(result.stored.objects, 'objects')}, "
+        f"{size(result.stored.bytes)}, in {counted(result.ranges, 'ranges')}"
     )
     yield f"ages count back from {result.now:%F %T}Z"
     yield (f"objects written after {result.cutoff:%F %T}Z and staged objects stay by any rules; nothing was deleted")
@@ -125,7 +126,8 @@ def describe(result: Forecast) -> Iterator[str]:
         yield f"by the rules in force a run would free what costs {cost}"
     if result.listed is not None:
         by_class = (
-            f"{name} {amount.objects:,} objects, {size(amount.bytes)}" for name, amount in result.listed.amounts.items()
+            f"{name} {counted(amount.objects, 'objects')}, {size(amount.bytes)}"
+            for name, amount in result.listed.amounts.items()
         )
         yield f"storage classes, as run {result.listed.run_id} listed them: {'; '.join(by_class)}"
     yield ""

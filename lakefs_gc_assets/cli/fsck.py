@@ -22,6 +22,7 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
 from lakefs_gc_assets.collector.page.markup import document, element, shown, table
 from lakefs_gc_assets.defs.repository_check import check_now
+from lakefs_gc_assets.errors import counted
 
 _ALL = "all"
 _SHOWN = 50
@@ -101,8 +102,9 @@ def describe(checkup: Checkup) -> Iterator[str]:
 
 
 def _scope(checkup: Checkup) -> str:
-    contents = f", the content of {checkup.contents_read:,} objects" if checkup.contents_read else ""
-    return f"checked {checkup.commits:,} commits, {checkup.ranges:,} ranges with {checkup.entries:,} entries{contents}"
+    contents = f", the content of {counted(checkup.contents_read, 'objects')}" if checkup.contents_read else ""
+    ranges = f"{counted(checkup.ranges, 'ranges')} with {counted(checkup.entries, 'entries')}"
+    return f"checked {counted(checkup.commits, 'commits')}, {ranges}{contents}"
 
 
 def render(checkup: Checkup) -> bytes:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from lakefs_gc_assets.cli.common import progress_unless, show_progress
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import LogLine
+from lakefs_gc_assets.errors import LogLine, counted
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.spark import session as spark_session
@@ -162,7 +162,7 @@ class RunBar(StepLines):
             seconds: time since these stages began.
         """
         remaining = f"{_clock(seconds * (total - done) / done)} left" if 0 < done < total else ""
-        progress = f"{done}/{total} tasks"
+        progress = f"{done}/{counted(total, 'tasks')}"
         self._bar.update(self._task, completed=done, total=total or None, done=progress, left=remaining, refresh=True)
 
     def count(self, unit: str, done: int, total: int) -> None:

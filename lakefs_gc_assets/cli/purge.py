@@ -26,9 +26,9 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, Totals, plan_purge
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.errors import CollectionError, counted
 
 _SHOWN = 5
 
@@ -102,14 +102,14 @@ def _ask(planned: PurgePlan) -> None:
 
 def _due(planned: PurgePlan) -> str:
     count, total = sum(moved.copies.num_rows for moved in planned.due), sum(moved.size for moved in planned.due)
-    return f"{objects_of(count)}, {size(total)}"
+    return f"{counted(count, 'objects')}, {size(total)}"
 
 
 def _describe(planned: PurgePlan) -> Iterator[str]:
     """Lines about the objects in quarantine, run by run."""
     for moved in (*planned.due, *planned.waiting):
         due_at = f"due at {planned.due_at(moved):%F %T}Z"
-        yield f"run {moved.run_id}: {objects_of(moved.copies.num_rows)}, {size(moved.size)}, {due_at}"
+        yield f"run {moved.run_id}: {counted(moved.copies.num_rows, 'objects')}, {size(moved.size)}, {due_at}"
         yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
     yield f"{_due(planned)}, would be checked and deleted unless they are live; this was a dry run"

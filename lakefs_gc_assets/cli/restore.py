@@ -28,8 +28,8 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
-from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.errors import CollectionError, counted
 
 _SHOWN = 20
 
@@ -108,4 +108,4 @@ def _describe(planned: pa.Table) -> Iterator[str]:
     for row in islice(planned.to_pylist(), _SHOWN):
         yield f"{row['address']}: {size(row['size'])}"
     total = size(sum(planned.column("size").to_pylist()))
-    yield f"{objects_of(planned.num_rows)}, {total}, would be brought back; this was a dry run"
+    yield f"{counted(planned.num_rows, 'objects')}, {total}, would be brought back; this was a dry run"

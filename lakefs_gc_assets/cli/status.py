@@ -11,11 +11,11 @@ from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.outcomes import objects_of, size
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CorruptFile, one_line
+from lakefs_gc_assets.errors import CorruptFile, counted, one_line
 
 
 @click.command()
@@ -41,7 +41,7 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     yield f"lock: {holder}" if holder else "lock: free"
     quarantine = plan_purge(repository, None)
     for moved in (*quarantine.due, *quarantine.waiting):
-        objects = f"{objects_of(moved.copies.num_rows)}, {size(moved.size)}"
+        objects = f"{counted(moved.copies.num_rows, 'objects')}, {size(moved.size)}"
         yield f"quarantine: {objects} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
     yield from quarantine.describe_unreadable()
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
@@ -83,4 +83,4 @@ def _line(run_report: Report) -> str:
     start = f"{run_report.started_at:%F %T}Z  {run_report.flow}, {kind}: {run_report.ending.value}"
     if not run_report.counts:
         return f"{start}: {one_line(run_report.error or '')}"
-    return f"{start}; {run_report.statistics.candidates:,} candidates, {run_report.did}"
+    return f"{start}; {counted(run_report.statistics.candidates or 0, 'candidates')}, {run_report.did}"

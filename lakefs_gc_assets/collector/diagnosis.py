@@ -31,6 +31,7 @@ from lakefs_gc_assets.errors import (
     ReadOnlyRepository,
     StorageError,
     WrongKeys,
+    counted,
 )
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository
@@ -326,7 +327,7 @@ class _Examination:
     def _list_branches(self) -> str:
         branches = self._server.branches()
         self.heads = {branch.id: branch.commit_id for branch in branches}
-        return f"{len(branches):,} branches"
+        return f"{counted(len(branches), 'branches')}"
 
     def _a_branch(self) -> str:
         """A branch that is there: the default one, which may have been removed, or any."""
@@ -500,13 +501,13 @@ class _Examination:
             raise LakeFSError(
                 f"{error}; without a dump every range file is read, and flows by retention cannot run"
             ) from None
-        return f"{len(dump.commits.ids):,} commits; the server keeps its files, as after each run"
+        return f"{counted(len(dump.commits.ids), 'commits')}; the server keeps its files, as after each run"
 
     def _rules(self) -> str:
         rules = self._server.retention_rules()
         if rules is None:
             return "the repository has none"
-        return f"{rules.default_days} days, and {len(rules.branches):,} branches with a rule of their own"
+        return f"{rules.default_days} days, and {counted(len(rules.branches), 'branches')} with a rule of their own"
 
     def _prepare_commits(self) -> str:
         try:
@@ -521,7 +522,7 @@ class _Examination:
         if file is None or not file.startswith(_LISTS_OF_COMMITS):
             raise LakeFSError(f"the server writes its list to {prepared.location}, which is not below its namespace")
         self.written.append(file)
-        return f"{len(commits.read_server_commits(fetch(store, file), file).ids):,} commits stay"
+        return f"{counted(len(commits.read_server_commits(fetch(store, file), file).ids), 'commits stay')}"
 
     def _delete(self) -> str:
         self._require_writes()

@@ -60,6 +60,7 @@ from lakefs_gc_assets.errors import (
     ObjectNotFound,
     OrderViolation,
     StorageError,
+    counted,
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
@@ -361,7 +362,10 @@ class _Search:
         named = [*self._named_ranges(repository, wanted)]
         ranges = [facts_of_ranges.select_ranges(rows) for rows in (NAMED_RANGES.empty_table(), *named)]
         records = RangeRecords.of_rows(each_once(pa.concat_tables(ranges))).without(self.known)
-        self.step.log(f"{len(records):,} ranges of {len(wanted):,} metaranges of {repository.facts.id} may hold it")
+        self.step.log(
+            f"{counted(len(records), 'ranges')} of {counted(len(wanted), 'metaranges')} of {repository.facts.id} may "
+            "hold it"
+        )
         paths = self._paths(repository, records)
         if repository is self.step.repository:
             self.read.update({**dict.fromkeys(wanted, ()), **paths})
@@ -401,7 +405,10 @@ class _Search:
         unnamed_ranges = find_unnamed(
             step.repository.store, References.from_step(step), self.known, IdSet(self.read), since
         )
-        step.log(f"reading {len(unnamed_ranges.records):,} ranges that no commit of {step.repository.facts.id} names")
+        step.log(
+            f"reading {counted(len(unnamed_ranges.records), 'ranges')} that no commit of {step.repository.facts.id} "
+            "names"
+        )
         unread = unnamed_ranges.records.without(self.read.keys())
         paths = {**self.read, **self._paths(step.repository, unread)}
         return tuple(UnnamedRange(record.id, paths[record.id]) for record in unnamed_ranges.records if paths[record.id])
@@ -410,7 +417,9 @@ class _Search:
         """The paths, as text, at which each of some ranges holds the address. Reads what facts do not rule out."""
         lacking, live_files = self._find_lacking(records), self._files(repository)
         wanted = [record for record in records if record.id not in lacking]
-        self.step.log(f"reading {len(wanted):,} ranges; facts tell of {len(records) - len(wanted):,} that they lack it")
+        self.step.log(
+            f"reading {counted(len(wanted), 'ranges')}; facts tell of {len(records) - len(wanted):,} that they lack it"
+        )
         paths: dict[str, tuple[str, ...]] = {}
         with ThreadPoolExecutor(_READERS) as pool:
             results = pool.map(lambda record: live_files.paths(record, self.key), wanted)

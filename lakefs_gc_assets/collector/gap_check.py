@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
-from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
 from lakefs_gc_assets.storage.interface import OpensStore, head_if_there
@@ -158,8 +158,8 @@ def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
     for group, ids in alike.items():
         records = find_ranges(step, step.repository, ids)
         step.log(
-            f"reading {len(records):,} ranges of {len(ids):,} expired commits: they may have held objects that are "
-            "gone and are referenced"
+            f"reading {counted(len(records), 'ranges')} of {counted(len(ids), 'expired commits')}: they may have held "
+            "objects that are gone and are referenced"
         )
         of_group = engine.where_among(rows, "attempt", sorted(group))
         selected.append(engine.among_exactly(of_group, References.from_step(step).committed(records)))

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from lakefs_gc_assets.collector.repository import Clocks
-from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.errors import GuardTripped, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings
 
@@ -156,8 +156,8 @@ def require_committed(any_committed: bool, promised: int | None, going: int) -> 
     if going and promised and not any_committed:
         raise GuardTripped(
             "empty live set",
-            f"no committed address was found although live commits count {promised:,} entries, and {going:,} objects "
-            "would go",
+            f"no committed address was found although live commits count {counted(promised, 'entries')}, and "
+            f"{counted(going, 'objects')} would go",
             "No setting lifts it: check that lakeFS server and object store belong together",
         )
 
@@ -173,21 +173,21 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
     if share.is_exceeded:
         yield GuardTripped(
             "share of candidates",
-            f"{mark.candidates:,} of {mark.stored:,} stored objects would go, {share.figure:.1%}, more than "
+            f"{mark.candidates:,} of {counted(mark.stored, 'stored objects')} would go, {share.figure:.1%}, more than "
             f"{share.limit:.1%}{scope}",
             "Look at the candidates; if they are right, raise collection.max_candidate_share",
         )
     if number.is_exceeded:
         yield GuardTripped(
             "number of candidates",
-            f"{mark.candidates:,} objects would go, more than {number.limit:,}",
+            f"{counted(mark.candidates, 'objects')} would go, more than {number.limit:,}",
             "Look at the candidates; if they are right, raise collection.max_candidates",
         )
     if missing_share.is_exceeded or missing.is_exceeded:
         yield GuardTripped(
             "gap in the listing",
-            f"the listing lacks {mark.missing:,} of {mark.expected:,} addresses that branch heads or staging hold in "
-            f"the listed slices, {missing_share.figure:.1%}, such as {', '.join(mark.missing_examples)}",
+            f"the listing lacks {mark.missing:,} of {counted(mark.expected, 'addresses')} that branch heads or staging "
+            f"hold in the listed slices, {missing_share.figure:.1%}, such as {', '.join(mark.missing_examples)}",
             "See whether server and object store belong together; where the objects are lost, raise "
             "collection.max_missing_share and collection.max_missing",
         )
@@ -220,7 +220,7 @@ def _shared_namespace(
 def _lost_branches(now: int, before: int) -> GuardTripped:
     return GuardTripped(
         "number of branches",
-        f"{now:,} branches are left of the {before:,} that were there before",
+        f"{counted(now, 'branches are')} left of the {before:,} that were there before",
         "If they were deleted on purpose, raise collection.max_branch_loss_share for one run",
     )
 
@@ -294,7 +294,8 @@ def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSetting
     if loss.is_exceeded:
         raise GuardTripped(
             "loss of uncommitted data",
-            f"{lost:,} of {marked:,} uncommitted addresses are gone since the mark, and nobody committed them",
+            f"{lost:,} of {counted(marked, 'uncommitted addresses are')} gone since the mark, and nobody committed "
+            "them",
             "If they were reset or deleted on purpose, open a new run, or raise collection.max_uncommitted_loss_share",
         )
 

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, R
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import CollectionError, GuardTripped
+from lakefs_gc_assets.errors import CollectionError, GuardTripped, counted
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets.storage.interface import ARCHIVE_CLASSES, ObjectStore
 
@@ -256,7 +256,7 @@ def describe_gone(figures: CandidateFigures) -> tuple[str, ...]:
     """Lines about what is referenced although earlier runs deleted it: losses, and what had expired by rule."""
     named_again = (
         [
-            f"{figures.named_again:,} objects are referenced again by a branch head or by staging, such as "
+            f"{counted(figures.named_again, 'objects are')} referenced again by a branch head or by staging, such as "
             f"{', '.join(figures.named_again_examples)}. Only expired commits held them when earlier runs deleted "
             f"them, so this is no loss: a branch was made on an expired commit, for example. {_WAY_BACK}"
         ]
@@ -272,8 +272,8 @@ def describe_losses(figures: CandidateFigures) -> str | None:
     if not figures.lost:
         return None
     return (
-        f"{figures.lost:,} objects that earlier runs deleted are held by a branch head or by staging, such as "
-        f"{', '.join(figures.lost_examples)}. {_WAY_BACK}"
+        f"{counted(figures.lost, 'objects that earlier runs deleted are')} held by a branch head or by staging, such "
+        f"as {', '.join(figures.lost_examples)}. {_WAY_BACK}"
     )
 
 
@@ -281,7 +281,7 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
     """Advice on the settings of unnamed ranges for a server that compacts staging; None if they suit it."""
     if not figures.compacted_bases:
         return None
-    fact = f"the server compacts staging: {figures.compacted_bases:,} compacted bases are on branches"
+    fact = f"the server compacts staging: {counted(figures.compacted_bases, 'compacted bases are')} on branches"
     if not settings.keep_unnamed_ranges:
         return (
             f"{fact}, and collection.keep_unnamed_ranges is off, so that what moves from staging into a new base is "
@@ -290,9 +290,9 @@ def describe_compacted(figures: CommittedFigures, settings: CollectionSettings) 
         )
     if settings.keep_old_unnamed_ranges and figures.unnamed_ranges:
         return (
-            f"{fact}, and {figures.unnamed_ranges:,} ranges that nothing names keep what they hold. What superseded "
-            "compactions hold goes only with collection.keep_old_unnamed_ranges turned off, where no other repository "
-            "is on this storage namespace"
+            f"{fact}, and {counted(figures.unnamed_ranges, 'ranges that nothing names keep')} what is in there. What "
+            "superseded compactions hold goes only with collection.keep_old_unnamed_ranges turned off, where no other "
+            "repository is on this storage namespace"
         )
     return None
 
@@ -304,9 +304,9 @@ def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: Collec
     if not kept or not unasked:
         return None
     return (
-        f"{kept:,} objects stay although they may be garbage: whether they are staged could not be asked for within "
-        f"collection.hidden_suspect_limit ({settings.hidden_suspect_limit:,}). {unasked:,} more questions would tell: "
-        "raise it by as much, or delete branches that nobody needs"
+        f"{counted(kept, 'objects stay')} although they may be garbage: whether they are staged could not be asked for "
+        f"within collection.hidden_suspect_limit ({settings.hidden_suspect_limit:,}). "
+        f"{counted(unasked, 'more questions')} would tell: raise it by as much, or delete branches that nobody needs"
     )
 
 
@@ -315,8 +315,8 @@ def describe_archived(kept: Amount) -> tuple[str, ...]:
     if not kept.objects:
         return ()
     return (
-        f"{kept.objects:,} objects of garbage, {size(kept.bytes)}, stay: they are in an archive "
-        "tier, and quarantine cannot copy them. Bring them back from there, or sweep with sweep_mode: delete",
+        f"{counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, kept: what is in an archive "
+        "tier, quarantine cannot copy. Bring it back from there, or sweep with sweep_mode: delete",
     )
 
 
@@ -330,8 +330,8 @@ def foresee_archived(classes: Mapping[str, Amount], settings: CollectionSettings
         return ()
     kept = Amount.total(classes[name] for name in archived)
     return (
-        f"a sweep would keep {kept.objects:,} objects of garbage, {size(kept.bytes)}, of storage class "
-        f"{', '.join(archived)}: quarantine cannot copy them. Bring them back from there, or sweep with sweep_mode: "
+        f"a sweep would keep {counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, of storage class "
+        f"{', '.join(archived)}: quarantine cannot copy that. Bring it back from there, or sweep with sweep_mode: "
         "delete",
     )
 

@@ -78,7 +78,7 @@ from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import find_expired
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
-from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError
+from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError, counted
 
 Stored = StoredFrame[StoredFigures]
 UncommittedData = StoredFrame[UncommittedFigures]
@@ -110,10 +110,13 @@ def list_stored(step: Step[R]) -> Stored:
         windows = None if before else frozenset(plan.windows)
         sealed = before.sealed if before else None
         parts = listing.listing(store, plan.cutoff, sealed, windows, plan.slice_window)
-        shards = f" and {len(parts.folders.shards):,} shards" if parts.folders.shards else ""
-        step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {len(parts.slices):,} slices{shards}")
+        shards = f" and {counted(len(parts.folders.shards), 'shards')}" if parts.folders.shards else ""
+        step.log(f"cutoff {plan.cutoff:%F %T}Z; listing {counted(len(parts.slices), 'slices')}{shards}")
         if parts.limited:
-            step.log(f"limited to {plan.scope}: {len(parts.slices_elsewhere):,} slices of other windows are not listed")
+            step.log(
+                f"limited to {plan.scope}: {counted(len(parts.slices_elsewhere), 'slices of other windows are')} not "
+                "listed"
+            )
         written += listing.list_objects(step, parts)
     if before:
         written += step.write(STORE_DF, before.pending_objects(step))
@@ -196,7 +199,10 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     committed = ask_committed(step, prepared_until, ids_read_before, shown=shown, at_once=not step.plan.sweep)
     step.waited += committed.waited
     require_source_of_base_run(committed, before)
-    step.log(f"{committed.own.commits:,} commits, {committed.ranges:,} ranges to read, by the {committed.source}")
+    step.log(
+        f"{counted(committed.own.commits, 'commits')}, {counted(committed.ranges, 'ranges')} to read, by the "
+        f"{committed.source}"
+    )
     if committed.unnamed and committed.unnamed.ranges:
         step.log(f"{committed.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
     inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, committed)]
@@ -248,7 +254,10 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
     if not ranges:
         return ()
     bases = len(committed.own.compacted)
-    step.log(f"{ranges:,} ranges of compacted staging ({bases:,} bases), or young and named by nothing, count as live")
+    step.log(
+        f"{counted(ranges, 'ranges')} of compacted staging ({bases:,} bases), or young and named by nothing, count as "
+        "live"
+    )
     count = sum(source.count for source in committed.provisional)
     written = step.write_distinct(PROVISIONAL_DF, committed.provisional_addresses(step), count)
     return (step.complete(PROVISIONAL_DF, NoFigures(), written),)
@@ -503,4 +512,4 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         before, undecided = undecided, undecided - outcomes.count
         if undecided:
             remaining = passes.exclude_decided(step, remaining, before, outcomes)
-            step.log(f"{undecided:,} candidates are left after {settings.recheck_valid_minutes:.0f} minutes")
+            step.log(f"{counted(undecided, 'candidates are')} left after {settings.recheck_valid_minutes:.0f} minutes")

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.lock import NO_LOCK, Lock, LockToken
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation
+from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import WindowSize
 
@@ -125,7 +125,7 @@ class Step(Generic[R]):
             seconds, waits = span.worked_seconds, span.waited_seconds
             rate = f", {completed.count / seconds:,.0f} a second" if completed.count and seconds >= 1 else ""
             waited = f", and {waits:.1f} s of waiting" if waits else ""
-            self.log(f"{completed.count:,} rows in {seconds:.1f} s{rate}{waited}, by {self.engine.ran_on}")
+            self.log(f"{counted(completed.count, 'rows')} in {seconds:.1f} s{rate}{waited}, by {self.engine.ran_on}")
         return completed
 
     def _of_files(

@@ -32,7 +32,7 @@ from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, run_id_in, selected
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded
+from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
@@ -335,5 +335,5 @@ def funnel(report: Report) -> dg.MarkdownMetadataValue:
         "deleted": statistics.deleted,
         "moved to quarantine": statistics.quarantined,
     }
-    rows = [(f"{name}: {count:,} objects", count) for name, count in steps.items() if count is not None]
+    rows = [(f"{name}: {counted(count, 'objects')}", count) for name, count in steps.items() if count is not None]
     return bars("from listed to deleted", rows)

@@ -21,7 +21,7 @@ from lakefs_gc_assets.defs.history import forget_unused
 from lakefs_gc_assets.defs.pages import column_lineage, place, plain
 from lakefs_gc_assets.defs.partitions import Names, asset_of, assets_to_make, run_keys_of, selected
 from lakefs_gc_assets.defs.resources import Collector, session
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation, counted
 from lakefs_gc_assets.results import Table
 
 PREVIEW_ROWS = 20
@@ -104,7 +104,7 @@ class FrameIOManager(dg.IOManager):
             windows = selected(cells)[1]
             files = tuple(file for file in stored.manifest.files if file.slice_window in windows)
             stored = replace(stored, manifest=replace(stored.manifest, files=files))
-        context.log.info(f"{frame.name} of run {run_id}: {stored.count:,} rows, as {name}")
+        context.log.info(f"{frame.name} of run {run_id}: {counted(stored.count, 'rows')}, as {name}")
         return _CONVERSIONS[name](Table.from_stored(stored), self.collector)
 
 
@@ -188,7 +188,7 @@ def described(count: int | None, unit: str, size_in_bytes: int | None = None) ->
     """A count in words, with its bytes if given; empty if it is unknown."""
     if count is None:
         return ""
-    return f"{count:,} {unit}" if size_in_bytes is None else f"{count:,} {unit}, {size(size_in_bytes)}"
+    return counted(count, unit) if size_in_bytes is None else f"{counted(count, unit)}, {size(size_in_bytes)}"
 
 
 def table_of(rows: Mapping[str, object]) -> dg.MarkdownMetadataValue:

@@ -40,7 +40,7 @@ from lakefs_gc_assets.defs.history import RUN_TAG
 from lakefs_gc_assets.defs.pages import launchpad, plain
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CorruptFile, LogLine
+from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import from_spark
@@ -170,7 +170,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
             shown = {"run_id": run_id, "confirmed": config.confirm, **_describe_objects(planned)}
             if not config.confirm:
                 context.add_output_metadata({**shown, "next": _SET})
-                context.log.info(f"{planned.num_rows:,} objects would be brought back. {_SET}")
+                context.log.info(f"{counted(planned.num_rows, 'objects')} would be brought back. {_SET}")
                 return
             arguments = (repository, run_id, config.addresses, context.run_id, context.log.warning)
             context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*arguments))})
@@ -199,7 +199,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 plan = plan_purge(collector.open(), config.run_id or None)
                 context.add_output_metadata({"confirmed": False, **_describe_purge(plan), "next": _SET})
                 due = sum(moved.copies.num_rows for moved in plan.due)
-                context.log.info(f"{due:,} objects would go, unless they are live again. {_SET}")
+                context.log.info(f"{counted(due, 'objects')} would go, unless they are live again. {_SET}")
                 return
             ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
             launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
@@ -233,14 +233,17 @@ def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]
         log(f"{outcome.address}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}")
     if missing:
         raise dg.Failure(
-            description=f"{missing:,} objects are not there again: {counts}. The log says why", allow_retries=False
+            description=f"{counted(missing, 'objects are')} not there again: {counts}. The log says why",
+            allow_retries=False,
         )
     return counts
 
 
 def _describe_objects(objects: pa.Table) -> dict[str, Any]:
     """Number and bytes of objects, with a few examples, for the page of a Dagster run."""
-    lines = [f"- {plain(row['address'])}, {row['size']:,} bytes" for row in islice(objects.to_pylist(), _SHOWN)]
+    lines = [
+        f"- {plain(row['address'])}, {counted(row['size'], 'bytes')}" for row in islice(objects.to_pylist(), _SHOWN)
+    ]
     return {
         "objects": objects.num_rows,
         "bytes": sum(objects.column("size").to_pylist()),
@@ -296,8 +299,8 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
                 decided = expiring.decide(repository.store, settings.keep_runs)
                 context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
                 context.log.info(
-                    f"a dry run: {_count(decided)} runs would lose their frames, {len(decided.forecasts)} forecasts "
-                    "would go"
+                    f"a dry run: {counted(_count(decided), 'runs')} would lose their frames, "
+                    f"{counted(len(decided.forecasts), 'forecasts')} would go"
                 )
                 return
             with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
@@ -305,8 +308,8 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
                 removed = _remove(context.instance, names, repository, decided, lock)
             context.add_output_metadata({"dry": False, "objects_removed": removed, **_describe_expiry(decided)})
             context.log.info(
-                f"{_count(decided)} runs lost their frames, {len(decided.forecasts)} forecasts went, {removed} objects "
-                "were removed"
+                f"{counted(_count(decided), 'runs')} lost their frames, {counted(len(decided.forecasts), 'forecasts')} "
+                f"went, {counted(removed, 'objects')} were removed"
             )
 
     description = (

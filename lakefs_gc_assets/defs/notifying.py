@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, end_of
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
 
 _SECTION = "notifications"
 _FAILURES, _ENDS = "failure_webhook", "ended_webhook"
@@ -230,7 +230,8 @@ def _in_words(report: Report) -> str:
     mode = "dry run" if report.dry_run else "quarantine" if report.moved else "sweep"
     bytes_freed = report.statistics.deleted_bytes
     freed = f", {size(bytes_freed)} freed" if bytes_freed else ""
-    counts = f" ({report.statistics.candidates:,} objects of garbage found, {report.did})" if report.counts else ""
+    found = counted(report.statistics.candidates or 0, "objects")
+    counts = f" ({found} of garbage found, {report.did})" if report.counts else ""
     return f"{mode} of run {report.run_id} ({report.flow}): {report.ending.value}{freed}{counts}"
 
 

@@ -39,7 +39,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.partitions import location_of
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import LogLine, StorageError
+from lakefs_gc_assets.errors import LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage import opening
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -310,5 +310,5 @@ def _chart(title: str, groups: Mapping[str, Amount], order: Iterable[str]) -> dg
     """Bars by bytes, or by objects if all are empty."""
     by_bytes = any(total for _, total in groups.values())
     present = [(name, *groups[name]) for name in order if name in groups]
-    words = {name: f"{name}: {objects:,} objects, {size(total)}" for name, objects, total in present}
+    words = {name: f"{name}: {counted(objects, 'objects')}, {size(total)}" for name, objects, total in present}
     return bars(title, [(words[name], total if by_bytes else objects) for name, objects, total in present])

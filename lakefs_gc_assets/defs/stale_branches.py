@@ -16,7 +16,7 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.pages import plain
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.settings import LaunchSettings
 
 NAME = "stale_branches"
@@ -71,7 +71,9 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
             listing = stale_branches.list_branches(repository, log.info)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(listing)))
         if failed:
-            raise dg.Failure(description=f"{failed:,} branches were not deleted: see the log", allow_retries=False)
+            raise dg.Failure(
+                description=f"{counted(failed, 'branches were')} not deleted: see the log", allow_retries=False
+            )
 
     description = (
         f"Shows which branches of {names.repository} are stale by the policy, and why others stay. With the digest of "

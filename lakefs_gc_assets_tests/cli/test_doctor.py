@@ -49,7 +49,7 @@ def test_a_repository_that_is_ready(doctor: Doctor) -> None:
     assert found.exit_code == 0, found.output
     lines = found.stdout.splitlines()
     assert lines[-2:] == ["dry run: ready", "sweep: ready"]
-    assert "works       list branches: 1 branches" in lines
+    assert "works       list branches: 1 branch" in lines
     assert lines[0].startswith(f"works       start Spark: Spark {pyspark.__version__} with Java ")
     assert not [line for line in lines if line.startswith("missing")]
 

@@ -72,7 +72,7 @@ def lines(result: Result) -> list[str]:
 
 def test_what_a_head_holds(made: RetainedRepository, explain: Invoke) -> None:
     said = lines(explain(made.addresses["v4"]))
-    assert said[0] == f"{made.addresses['v4']}: stays: 1 active commits hold it"
+    assert said[0] == f"{made.addresses['v4']}: stays: 1 active commit holds it"
     assert said[1].startswith("  name: slice, issued 20")
     assert said[2].startswith("  stored: 2 bytes, last modified 20")
     assert f"    {made.commits['fourth']} at file: head of main" in said
@@ -82,7 +82,7 @@ def test_in_json(made: RetainedRepository, explain: Invoke) -> None:
     answer = explain("--json", "--quiet", made.addresses["v4"])
 
     found = json.loads(answer.stdout)
-    assert found["verdict"] == "stays: 1 active commits hold it"
+    assert found["verdict"] == "stays: 1 active commit holds it"
     assert found["address"] == made.addresses["v4"]
     assert found["stored"]["size"] == 2 and found["stored"]["last_modified"].endswith("+00:00")
     assert [holder["commit_id"] for holder in found["holders"] if holder["why"]] == [made.commits["fourth"]]
@@ -124,16 +124,16 @@ def test_what_several_commits_hold_at_several_paths(made: RetainedRepository, ex
 
 def test_what_a_tag_keeps(made: RetainedRepository, explain: Invoke) -> None:
     said = lines(explain(made.addresses["v1"]))
-    assert said[0].endswith("stays: 1 active commits hold it")
+    assert said[0].endswith("stays: 1 active commit holds it")
     assert f"    {made.commits['first']} at file: tag v1.0" in said
-    assert "  in 1 expired commits" in said
+    assert "  in 1 expired commit" in said
     assert f"    {made.commits['of gone']} at file" in said
 
 
 def test_what_only_expired_commits_hold(made: RetainedRepository, explain: Invoke) -> None:
     said = lines(explain(made.addresses["lost"]))
     assert "goes by retention rules, once it is old enough" in said[0]
-    assert said[3:] == ["  in 1 expired commits", f"    {made.commits['of gone']} at lost"]
+    assert said[3:] == ["  in 1 expired commit", f"    {made.commits['of gone']} at lost"]
 
 
 def test_what_is_staged(made: RetainedRepository, explain: Invoke) -> None:
@@ -227,7 +227,7 @@ def test_ranges_that_no_commit_names_are_holders(made: RetainedRepository, expla
     metarange_id = put_metarange(store, [record])
     try:
         said = lines(explain(address))
-        assert "stays: 1 ranges that no commit names hold it" in said[0]
+        assert "stays: 1 range that no commit names holds it" in said[0]
         assert f"  in range {record.id}, which no commit names, at their/path" in said
         made.configuration(keep_unnamed_ranges=False)
         said = lines(explain(address))
@@ -249,7 +249,7 @@ def test_a_range_of_expired_commits_counts_where_a_metarange_that_no_commit_has_
     metarange_id = put_metarange(store, [record])
     try:
         said = lines(explain(made.addresses["lost"]))
-        assert "stays: 1 ranges that no commit names hold it" in said[0]
+        assert "stays: 1 range that no commit names holds it" in said[0]
         assert f"  in range {record.id}, which no commit names, at lost" in said
     finally:
         store.delete([f"_lakefs/{metarange_id}"])
@@ -268,7 +268,7 @@ def test_references_of_another_repository_count(made: RetainedRepository, explai
         assert "  staged: other, branch main, path borrowed" in said
         borrowed = clients.commit(made.server, "borrow", name="other")["id"]
         said = lines(explain(made.addresses["lost"]))
-        assert said[0].endswith("stays: 1 active commits hold it")
+        assert said[0].endswith("stays: 1 active commit holds it")
         assert f"    {borrowed} at borrowed: repository other holds it" in said
     finally:
         made.configuration()

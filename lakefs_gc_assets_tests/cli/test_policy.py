@@ -55,7 +55,7 @@ class TestShow:
         # The dangling commit's own walk passes no young commit.
         # fourth, third, second, of dev and, by its tag, first; expired are of gone and the repository's own first one.
         assert "of 7 commits 5 stay, 2 are expired" in result.stdout
-        assert "tags keep 1 commits" in result.stdout
+        assert "tags keep 1 commit" in result.stdout
 
     def test_without_rules(self, made: RetainedRepository) -> None:
         made.call("DELETE", "/settings/gc_rules")

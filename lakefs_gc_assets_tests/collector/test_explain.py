@@ -110,8 +110,8 @@ def test_what_no_commit_held_is_looked_for_in_what_the_newest_run_did_not_read()
         commit_on_new_branch(scene, first)
         commit_elsewhere(scene, second)
         with noting(LiveFiles, "paths", lambda: None) as read:
-            assert verdict(explained(scene, first)[first]).startswith("stays: 1 active commits hold it")
-            assert verdict(explained(scene, second)[second]).startswith("stays: 1 ranges that no commit names hold it")
+            assert verdict(explained(scene, first)[first]).startswith("stays: 1 active commit holds it")
+            assert verdict(explained(scene, second)[second]).startswith("stays: 1 range that no commit names holds it")
             assert verdict(explained(scene, other)[other]).startswith("goes: no commit holds it")
         assert len(read) == 5, "the new commit's range three times, the other one twice"
         scene.world.pass_time(HOUR)
@@ -150,7 +150,7 @@ def test_a_live_object_that_nobody_of_us_deleted_is_not_stored() -> None:
         scene.world.bucket.remove(key)
         said = verdict(explained(scene, key)[key])
         assert said.startswith("is not stored: no run deleted it, and perhaps it never was, although ")
-        assert said.endswith("active commits hold it: reading it fails")
+        assert said.endswith(" it: reading it fails")
 
 
 def without_own_words(explanation: Explanation) -> Explanation:

@@ -77,7 +77,7 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
     found = repository.collect(Flow.CLEAN)
     assert gone(found) == (0, 1, True)
     (told,) = [line for line in found.warnings if "referenced again" in line]
-    assert told.startswith("1 objects are referenced again") and repository.addresses[1] in told
+    assert told.startswith("1 object is referenced again") and repository.addresses[1] in told
     # No metarange of an expired commit is live then, and yet a head holds what one held.
     repository.call("DELETE", "/branches/back")
     repository.call("POST", "/branches/main/revert", {"ref": repository.commits[2]["id"], "parent_number": 0})
@@ -104,4 +104,4 @@ def test_what_was_deleted_although_a_commit_held_it_is_lost(repository: Reposito
     store.delete([live])
     found = repository.collect(**FULL, max_missing_share=1)
     assert gone(found) == (1, 0, False) and found.is_complete
-    assert any(line.startswith("1 objects that earlier runs deleted are held") for line in found.warnings)
+    assert any(line.startswith("1 object that earlier runs deleted is held") for line in found.warnings)

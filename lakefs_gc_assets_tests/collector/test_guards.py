@@ -53,9 +53,9 @@ class TestTheLiveSet:
         guards.require_live_set(mark)
 
     def test_one_object_or_one_entry_is_enough(self) -> None:
-        with pytest.raises(GuardTripped, match=r"count 950 entries, and 1 objects would go"):
+        with pytest.raises(GuardTripped, match=r"count 950 entries, and 1 object would go"):
             guards.require_live_set(replace(MARK, committed=0, candidates=1))
-        with pytest.raises(GuardTripped, match=r"count 1 entries, and 1 objects would go"):
+        with pytest.raises(GuardTripped, match=r"count 1 entry, and 1 object would go"):
             guards.require_committed(False, 1, 1)
 
 
@@ -153,7 +153,7 @@ class TestBranches:
         mark = replace(MARK, branches=now, branches_before=before)
         assert names(mark) == (["number of branches"] if tripped else [])
         if tripped and before is not None:
-            with pytest.raises(GuardTripped, match=f"{now} branches are left of the {before}"):
+            with pytest.raises(GuardTripped, match=rf"{now} \w+ \w+ left of the {before}"):
                 guards.require_branches(now, before, CollectionSettings())
 
     def test_a_setting_lifts_it(self) -> None:

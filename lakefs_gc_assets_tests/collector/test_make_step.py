@@ -24,7 +24,15 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import LockHeld, LockLost, NotOffered, OrderViolation, ServerUnavailable, StorageError
+from lakefs_gc_assets.errors import (
+    LockHeld,
+    LockLost,
+    NotOffered,
+    OrderViolation,
+    ServerUnavailable,
+    StorageError,
+    counted,
+)
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -227,7 +235,9 @@ def test_each_step_tells_how_many_rows_it_stored_and_how_long_it_took(runs: Plai
 
     for name in STEPS:
         rows = runs.frame(opened.run_id, name).count
-        assert any(line.endswith(f"{rows:,} rows in 0.0 s, by this process") for line in runs.lines), runs.lines
+        assert any(line.endswith(f"{counted(rows, 'rows')} in 0.0 s, by this process") for line in runs.lines), (
+            runs.lines
+        )
 
 
 def test_asking_for_a_step_too_early_leaves_a_running_one_alone(runs: PlainRuns) -> None:

@@ -428,7 +428,7 @@ class TestGuards:
         with world_of("clean") as scene:
             lose_branch(scene)
             told = Faults()
-            refused(scene, scene.start(allowing(max_branch_loss_share=0), told), "branches are left", told)
+            refused(scene, scene.start(allowing(max_branch_loss_share=0), told), " left of the ", told)
 
     def test_a_mark_that_is_too_old(self) -> None:
         with world_of("clean") as scene:
@@ -578,7 +578,7 @@ class TestRecheck:
             dry(scene)
             lose_branch(scene)
             told = Faults()
-            refused(scene, approved(scene, allowing(DRY, max_branch_loss_share=0), told), "branches are left", told)
+            refused(scene, approved(scene, allowing(DRY, max_branch_loss_share=0), told), " left of the ", told)
 
     def test_what_another_repository_has_committed_here_since_the_mark_stays(self) -> None:
         with world_of("clean") as scene:
@@ -861,7 +861,7 @@ class TestFollowingExpiry:
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
             assert scene.told.base_run == run_id
             assert scene.told.counts["ranges_noted"] == 0
-            told = {line for line in warnings if "of another version and are not used" in line}
+            told = {line for line in warnings if "of another version, cannot be used" in line}
             assert {line[: line.index(")")].rpartition("(")[2] for line in told} == {HASHES.what, METARANGES.what}
 
     def test_what_is_recorded_of_ranges_is_compared_with_some(self) -> None:
@@ -1094,4 +1094,4 @@ class TestPurge:
             del repository.branches["zeta"]
             # Somebody sets it back to the first commit, which holds nothing.
             repository.branches["main"].commit_id = next(iter(repository.commits))
-            self.refused(scene, "branches are left", allowing(MOVE, max_branch_loss_share=0))
+            self.refused(scene, " left of the ", allowing(MOVE, max_branch_loss_share=0))

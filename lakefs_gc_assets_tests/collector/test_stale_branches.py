@@ -556,7 +556,7 @@ def test_the_next_run_knows_the_branches_that_we_deleted(made: RetainedRepositor
     if recorded:
         assert collecting(made).success
     else:
-        with pytest.raises(GuardTripped, match="1 branches are left of the 8 that were there before"):
+        with pytest.raises(GuardTripped, match="1 branch is left of the 8 that were there before"):
             collecting(made)
 
 
@@ -578,5 +578,5 @@ def test_a_recheck_knows_them_too(made: RetainedRepository, recorded: bool) -> N
     if recorded:
         assert collecting(made, between).success
     else:
-        with pytest.raises(GuardTripped, match="1 branches are left of the 8"):
+        with pytest.raises(GuardTripped, match="1 branch is left of the 8"):
             collecting(made, between)

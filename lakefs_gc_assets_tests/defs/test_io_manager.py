@@ -108,7 +108,7 @@ def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Serv
 
     shown = metadata(stored(s3_server, bucket, [live("data/a")], COMMITTED_DF, figures))
 
-    assert "| commits | 1 commits |" in text(shown, "frame")
+    assert "| commits | 1 commit |" in text(shown, "frame")
     assert "| commit_source | metadata folder |" in text(shown, "frame")
     assert "| 3 | kept by a tag |" in text(shown, "retention")
     assert not {"heads", "sealed", "retention_warnings"} & shown.keys()

@@ -97,7 +97,7 @@ def test_what_does_not_come_back_fails_the_run_and_is_told(moved: Moved) -> None
     result = moved.launch(confirm=True)
 
     assert not result.success
-    assert failure(result).startswith("1 objects are not there again")
+    assert failure(result).startswith("1 object is not there again")
     assert moved.there() == {KEYS[0], KEYS[2]}
 
 

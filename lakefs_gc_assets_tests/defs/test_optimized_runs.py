@@ -1,5 +1,6 @@
 """Optimized runs through the real graph, on a recorded repository."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_run_with_nothing_to_list_or_read_asks_for_no_session(
     again = collected(runs)
 
     assert (again.flow, again.counts["ranges_read"]) == ("optimized", 0)
-    assert [line.rpartition(", by ")[2] for line in runs.lines if " rows in " in line] == ["this process"] * 5
+    assert [line.rpartition(", by ")[2] for line in runs.lines if re.search(" rows? in ", line)] == ["this process"] * 5
 
 
 @pytest.mark.slow

@@ -38,12 +38,12 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert (moved.object_bytes["quarantined"], moved.object_bytes["deleted"]) == (6, 0)
         assert moved.ending is Ending.QUARANTINED
         assert "moved to quarantine" in describe(moved)[0]
-        assert any("quarantined            1 objects, 6 B: moved, not freed" in line for line in describe(moved))
+        assert any("quarantined            1 object, 6 B: moved, not freed" in line for line in describe(moved))
         assert not any("deleted  " in line for line in describe(moved))
         loaded = Loaded(demo.configuration(server, repository), {})
         shown = [*summarize(Collector.from_loaded(loaded, SystemClock()).open(), 5)]
         assert any(line.startswith(f"quarantine: 1 object, 6 B of run {moved.run_id}, due ") for line in shown)
-        assert any(line.endswith("moved to quarantine; 1 candidates, 1 moved to quarantine") for line in shown)
+        assert any(line.endswith("moved to quarantine; 1 candidate, 1 moved to quarantine") for line in shown)
         assert status_of(server, old, "replaced") == 410
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 

@@ -35,6 +35,7 @@ from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED,
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.storage.interface import read_ahead
 
 Words = npt.NDArray[np.uint64]
@@ -355,7 +356,10 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
     known = RangeRecords(ranges.select(RANGES.names)).ids
     kept_ids, beside = _find_kept_by_any_rules(step, questions, known, uncommitted.ended_at)
     ranges = add_bits_where(ranges, kept_ids, every)
-    step.log(f"{len(questions.metaranges):,} metaranges have {ranges.num_rows:,} ranges, each is read once")
+    step.log(
+        f"{counted(len(questions.metaranges), 'metaranges have')} {counted(ranges.num_rows, 'ranges')}, each is read "
+        "once"
+    )
     promised = entries_of(ranges)
     live = [*uncommitted.addresses, *(each.addresses(step) for each in beside)]
     count = promised + uncommitted.count + sum(each.count for each in beside)
@@ -427,7 +431,7 @@ def _clear(step: Step[R], questions: Questions, eligible: R) -> Iterator[Cleared
         if not together.unasked:
             yield Cleared(engine.union(together.candidates, unasked))
             return
-        step.log(f"{together.unasked:,} paths too many to ask for: each of the rules is asked for by itself")
+        step.log(f"{counted(together.unasked, 'paths')} too many to ask for: each of the rules is asked for by itself")
         apart = []
         for number, scenario in enumerate(questions.scenarios):
             if scenario.kind.by_rules:

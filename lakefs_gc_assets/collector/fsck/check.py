@@ -58,7 +58,15 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe.listing import Part, list_part, listing
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, ObjectNotFound, OrderViolation, StorageError
+from lakefs_gc_assets.errors import (
+    CorruptFile,
+    LakeFSError,
+    LogLine,
+    ObjectNotFound,
+    OrderViolation,
+    StorageError,
+    counted,
+)
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
@@ -161,7 +169,10 @@ def check(
             problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.references(metarange_id)])
     ranges, entries = sum(len(each.records) for each in live), sum(each.records.entries for each in live)
     live_commits = sum(each.commits for each in live)
-    note(f"{live_commits:,} live commits, {ranges:,} ranges with {entries:,} entries; each is read once")
+    note(
+        f"{counted(live_commits, 'live commits')}, {counted(ranges, 'ranges')} with {counted(entries, 'entries')}; "
+        "each is read once"
+    )
     staged, shown = _find_staged(step, problems)
     read = _Comparison(step, problems, live, shown).run(files, staged, deep)
     return Checkup(
@@ -313,7 +324,7 @@ def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
         return {**row, "kind": _UNREAD, "detail": str(error)}
     etag = row["etag"] or ""
     if length != row["size"]:
-        return {**row, "kind": Kind.SIZE.value, "detail": f"{length:,} bytes of it can be read"}
+        return {**row, "kind": Kind.SIZE.value, "detail": f"{counted(length, 'bytes')} of it can be read"}
     # An ETag that the store itself still tells is no sign of damage: encrypted with a key of KMS, it is no MD5.
     if re.match(_MD5, etag) and digest != etag and row["stored_etag"] != etag:
         return {**row, "kind": Kind.CONTENT.value, "detail": digest}
@@ -365,8 +376,8 @@ class _Comparison(Generic[R]):
             self.problems.skip(f"more missing or wrong objects than the first {_REPORTED:,} rows about them")
         if left_out := sum(row["size"] for row in others if row["kind"] == _COUNTED):
             self.problems.log(
-                f"{left_out:,} entries are not compared: their objects lie outside of the storage namespace, or their "
-                "address can mean several objects"
+                f"{counted(left_out, 'entries are')} not compared: their objects lie outside of the storage namespace, "
+                "or their address can mean several objects"
             )
         for row in contents:
             if row["kind"] == _UNREAD:
@@ -410,7 +421,7 @@ class _Comparison(Generic[R]):
             if stored is None:
                 yield {**row, "kind": Kind.MISSING, "detail": ""}
             elif row["size"] is not None and row["size"] != stored.size:
-                yield {**row, "kind": Kind.SIZE, "detail": f"it has {stored.size:,} bytes"}
+                yield {**row, "kind": Kind.SIZE, "detail": f"it has {counted(stored.size, 'bytes')}"}
             elif row["kind"] == Kind.CONTENT and stored.md5 is None:
                 incomparable += 1
             elif stored.md5 is not None and re.match(_MD5, etag) and stored.md5 != etag:

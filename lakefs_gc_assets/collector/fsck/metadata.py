@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LogLine, NotFound, NotSupported
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LogLine, NotFound, NotSupported, counted
 from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
@@ -278,7 +278,7 @@ def damage_row(corrupt: CorruptFile, record: RangeRecord | None = None) -> pa.Ta
     detail = f"{corrupt.check}: {corrupt.detail}"
     if record is not None:
         first, last = (key.decode("utf-8", "replace") for key in (record.min_key, record.max_key))
-        detail += f". It holds {record.count:,} entries, from {first} to {last}"
+        detail += f". It holds {counted(record.count, 'entries')}, from {first} to {last}"
     row = {"what": DAMAGED, "address": corrupt.file, "detail": detail, "range": record and number_of(record.id)}
     return pa.Table.from_pylist([row], schema=ROWS)
 

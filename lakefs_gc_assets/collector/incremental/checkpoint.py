@@ -55,7 +55,7 @@ from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, SLICE_SPAN_SECONDS
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
@@ -289,13 +289,13 @@ def store_expired(step: Step[R], before: BaseCheckpoint, committed: Committed) -
     """
     began = step.repository.clock.now()
     dead = before.tracked.without(committed.ids)
-    step.log(f"{len(dead):,} of {before.checkpoint.tracked:,} ranges expired since run {before.run_id}")
+    step.log(f"{len(dead):,} of {counted(before.checkpoint.tracked, 'ranges')} expired since run {before.run_id}")
     instead = None
     if committed.tells_ranges and dead.entries > _MANY_ENTRIES:
         instead = committed.records.covering(dead)
         step.log(
-            f"they have {dead.entries:,} entries; those that {len(instead):,} live ranges with the same keys hold are "
-            "left out first"
+            f"they have {counted(dead.entries, 'entries')}; those that "
+            f"{counted(len(instead), 'live ranges with the same keys hold')} are left out first"
         )
     written = step.write(EXPIRED_DF, find_expired(step, before, dead, instead)) if dead else ()
     return step.complete(EXPIRED_DF, NoFigures(), written, started_at=began)

@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.step import Step, Universe, universe_of
 from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.errors import OrderViolation
+from lakefs_gc_assets.errors import OrderViolation, counted
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 
 
@@ -213,9 +213,9 @@ class CheckpointCounts:
     def contradiction(self) -> str | None:
         """The reason why the next run cannot build on these frames; None where it can."""
         if self.both:
-            return f"{self.both:,} objects would be pending although commits hold them"
+            return f"{counted(self.both, 'objects')} would be pending although commits hold them"
         if self.lost:
-            return f"{self.lost:,} listed objects would be neither pending nor committed nor deleted"
+            return f"{counted(self.lost, 'listed objects')} would be neither pending nor committed nor deleted"
         return None
 
 

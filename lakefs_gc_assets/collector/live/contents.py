@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.errors import ObjectArchived
+from lakefs_gc_assets.errors import ObjectArchived, counted
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
@@ -351,7 +351,7 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
             break
         largest, taken = 2**bits - 1, taken + amount
     if taken:
-        step.log(f"{taken:,} bytes are read: the store does not tell the MD5 of objects")
+        step.log(f"{counted(taken, 'bytes are')} read: the store does not tell the MD5 of objects")
     return min(largest, interface.LARGEST_READ), taken
 
 

@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import OBJECTS_ON_PAGE, LakeFSApi, ObjectStats
 
@@ -384,8 +385,8 @@ def _clear(
         return Cleared(candidates, unreadable=known.unreadable)
     answers = ask(repository.api, step.repository.namespace, chosen.places, heads)
     step.log(
-        f"asked for {chosen.places.num_rows:,} paths that may have the content of a candidate, on each branch: "
-        f"{answers.asked:,} questions in {answers.requests:,} requests"
+        f"asked for {counted(chosen.places.num_rows, 'paths')} that may have the content of a candidate, on each "
+        f"branch: {counted(answers.asked, 'questions')} in {counted(answers.requests, 'requests')}"
     )
     live = engine.table(pa.table({"address": pa.array(sorted(answers.live), pa.string())}))
     kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live))}

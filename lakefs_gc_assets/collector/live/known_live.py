@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, counted
 from lakefs_gc_assets.storage.interface import OpensStore
 
 _ASKED_AT_ONCE = 8_000_000
@@ -96,7 +96,7 @@ def find_known_live(
     if count > most:
         count = engine.count(wanted)
     if count > most:
-        step.log(f"every range is read: {count:,} addresses are asked for, more than {most:,}")
+        step.log(f"every range is read: {counted(count, 'addresses are')} asked for, more than {most:,}")
         return KnownLive()
     files = references.find_fact_files(step, HASHES)
     hashed = engine.collect(engine.map_batches(wanted, _hash_each, _HASH))
@@ -109,7 +109,7 @@ def find_known_live(
     _require_true(step, sums, records, files)
     each = sums.group_by("range_id").aggregate([("addresses", "max")])
     ids, recorded = _ids(each.column("range_id")), pc.sum(each.column("addresses_max")).as_py() or 0
-    step.log(f"{len(ids):,} of {len(records):,} live ranges are not read: their addresses are known")
+    step.log(f"{len(ids):,} of {counted(len(records), 'live ranges are')} not read: their addresses are known")
     hits = HashSet.from_hashes(np.concatenate([each for _, each in parts]))
     rows = engine.where(wanted, partial(hashing.has_hash_among, hits))
     return KnownLive(ids, recorded, rows, hashed.num_rows)
@@ -169,8 +169,8 @@ def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.
     wrong = sums.filter(pc.invert(fits)).column("range_id").unique()
     if len(wrong):
         step.warn(
-            f"{len(wrong)} ranges are read, since their facts have not as many entries as their metarange counts: "
-            f"{wrong[0]}"
+            f"{counted(len(wrong), 'ranges are')} read, since their facts have not as many entries as their metarange "
+            f"counts: {wrong[0]}"
         )
     return sums.filter(pc.invert(pc.is_in(sums.column("range_id"), value_set=wrong)))
 

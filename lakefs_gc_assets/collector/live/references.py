@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.commits import list_ids
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.errors import CorruptFile, StorageError
+from lakefs_gc_assets.errors import CorruptFile, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import WindowSize
@@ -263,8 +263,8 @@ def find_fact_files(step: Step[R], kind: FactKind) -> list[FactFile]:
     files = facts.files_of(kind, facts.list_files(step.repository.store, folder), others.append)
     if others:
         step.warn(
-            f"{len(others)} files of facts ({kind.what}) are of another version and are not used; what they are about "
-            f"is read: {others[0]}"
+            f"{counted(len(others), 'files')} of facts ({kind.what}), of another version, cannot be used; what they "
+            f"are about is read: {others[0]}"
         )
     return files
 
@@ -294,7 +294,8 @@ def look_up_facts(
     damage = pc.drop_null(rows.column("damage")).to_pylist()
     if damage:
         step.warn(
-            f"{len(damage)} files of facts ({kind.what}) cannot be used, and what they are about is read: {damage[0]}"
+            f"{counted(len(damage), 'files')} of facts ({kind.what}) cannot be used, and what they are about is read: "
+            f"{damage[0]}"
         )
     return rows.filter(pc.is_null(rows.column("damage")))
 
@@ -316,7 +317,9 @@ def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequen
     known = IdSet(looked_up.filter(pc.is_null(looked_up.column("min_key"))).column("id").to_pylist())
     unread = known.lacking(metarange_ids)
     if known:
-        step.log(f"{len(metarange_ids) - len(unread):,} of {len(metarange_ids):,} metaranges are not read again")
+        step.log(
+            f"{len(metarange_ids) - len(unread):,} of {counted(len(metarange_ids), 'metaranges are')} not read again"
+        )
     read = references.range_records(unread, facts_folder(step, METARANGES).key)
     rows = pa.concat_tables([facts_of_ranges.select_ranges(looked_up), read.rows])
     return RangeRecords.of_rows(each_once(rows))
@@ -377,8 +380,8 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
     chosen = sorted(range_id for range_id in range_ids if known.get(range_id, True))
     unknown = sum(range_id not in known for range_id in chosen)
     step.log(
-        f"{len(chosen):,} of {len(range_ids):,} ranges of branch heads may have an entry of a candidate's size; the "
-        f"sizes of {unknown:,} of them are not known"
+        f"{len(chosen):,} of {counted(len(range_ids), 'ranges')} of branch heads may have an entry of a candidate's "
+        f"size; the sizes of {unknown:,} of them are not known"
     )
     return chosen
 
@@ -418,7 +421,9 @@ def tidy_facts(step: Step[R]) -> None:
             f"runs that sweep delete below {facts.ROOT}"
         )
     if problems:
-        step.warn(f"{len(problems)} files of facts were damaged; what they are about is read again: {problems[0]}")
+        step.warn(
+            f"{counted(len(problems), 'files of facts were')} damaged; what they are about is read again: {problems[0]}"
+        )
 
 
 def _merge_small(step: Step[R], kind: FactKind, files: Sequence[FactFile], into: FactsFolder) -> list[str]:

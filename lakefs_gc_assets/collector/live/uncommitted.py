@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
@@ -176,7 +176,7 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
             raise CorruptFile(
                 prefix,
                 "uncommitted files",
-                f"the server said that it wrote {file_count} files, the store lists {len(keys)}",
+                f"the server said that it wrote {counted(file_count, 'files')}, the store lists {len(keys)}",
             )
         files.extend(keys)
     return tuple(sorted(files))
@@ -201,7 +201,8 @@ def read_addresses(store: GivesObjects, file: str) -> pa.ChunkedArray:
         raise CorruptFile(
             file,
             "uncommitted data",
-            f"{len(column)} addresses, {column.null_count} of them null, its footer says {parquet.metadata.num_rows}",
+            f"{counted(len(column), 'addresses')}, {column.null_count} of them null, its footer says "
+            f"{parquet.metadata.num_rows}",
         )
     return column
 

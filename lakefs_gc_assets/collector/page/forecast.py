@@ -8,6 +8,7 @@ from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holdin
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.markup import element, table
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _ROWS = 300
@@ -35,9 +36,9 @@ def _sections(forecast: Forecast) -> Iterator[Element]:
     yield element("h1", f"Forecast of retention rules for {forecast.repository}")
     yield element(
         "p",
-        f"{forecast.commits:,} commits hold {forecast.stored.objects:,} objects, {size(forecast.stored.bytes)}. "
-        f"By the rules in force a run would free {size(forecast.in_force.amount.bytes)} of that{_priced(forecast)}. "
-        "Nothing was deleted.",
+        f"{counted(forecast.commits, 'commits hold')} {counted(forecast.stored.objects, 'objects')}, "
+        f"{size(forecast.stored.bytes)}. By the rules in force a run would free {size(forecast.in_force.amount.bytes)} "
+        f"of that{_priced(forecast)}. Nothing was deleted.",
         class_="ending",
     )
     yield element(

@@ -19,6 +19,7 @@ from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
@@ -120,7 +121,9 @@ def _run(facts: RunFacts) -> Iterator[Element]:
     ]
     if report.limited_to:
         elsewhere = report.statistics.slices_elsewhere or 0
-        rows.append(("Limited to", f"{report.limited_to}: {elsewhere:,} slices of other windows were not listed"))
+        rows.append(
+            ("Limited to", f"{report.limited_to}: {counted(elsewhere, 'slices of other windows were')} not listed")
+        )
     if report.base_run:
         rows.append(("Builds on run", report.base_run))
     if report.why_clean:
@@ -236,7 +239,8 @@ def _of_a_dry_run(facts: RunFacts) -> Iterator[Element]:
         yield element("p", "There is no garbage, so there is nothing to approve.", class_="figure")
         return
     freed = _worth(facts, report.statistics.candidates_bytes or 0)
-    which = f"{looked_at:,} objects {_of_which_kind(report)}; {garbage:,} of them ({garbage / max(looked_at, 1):.0%})"
+    share = f"{garbage:,} of them ({garbage / max(looked_at, 1):.0%})"
+    which = f"{counted(looked_at, 'objects')} {_of_which_kind(report)}; {share}"
     yield element("p", f"A sweep would free {freed}.", class_="figure")
     yield element("p", f"{which} are garbage: no commit, branch or tag needs them.")
     objections = _objections(facts)
@@ -269,7 +273,7 @@ def _of_a_sweep(facts: RunFacts) -> Iterator[Element]:
     yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.", class_="figure")
     gone = [f"{statistics.deleted or 0:,} deleted", f"{statistics.quarantined or 0:,} moved to quarantine"]
     live = f", {statistics.kept_live:,} live again at the recheck and kept" if statistics.kept_live else ""
-    yield element("p", f"Of {statistics.candidates or 0:,} candidates {' and '.join(gone)}{live}.")
+    yield element("p", f"Of {counted(statistics.candidates or 0, 'candidates')} {' and '.join(gone)}{live}.")
     if facts.report.moved:
         moved = _worth(facts, statistics.quarantined_bytes or 0)
         yield element("p", f"Moved to quarantine, and freed once that is emptied: {moved}.")

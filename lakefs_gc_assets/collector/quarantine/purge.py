@@ -44,7 +44,7 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, delete_all, deletes_until, keys_below
@@ -450,7 +450,7 @@ def _delete(
         outcomes = {outcome.key: outcome for outcome in store.delete(batch.column("key").to_pylist())}
     if outcomes.keys() != set(batch.column("key").to_pylist()):
         raise StorageError(
-            f"the store answered for {len(outcomes)} keys, {batch.num_rows} were to be deleted: purge again"
+            f"the store answered for {counted(len(outcomes), 'keys')}, {batch.num_rows} were to be deleted: purge again"
         )
     rows = batch.to_pylist()
     left = {row["address"] for row in rows if outcomes[row["key"]].result is DeleteResult.LEFT}
@@ -559,8 +559,8 @@ class LiveCheck(Generic[R]):
         self._known |= current.ids
         self._as_of = as_of
         step.log(
-            f"{prepared.files} files of uncommitted data, {current.own.commits:,} commits, {current.ranges:,} ranges: "
-            f"{held.num_rows:,} copies are live"
+            f"{counted(prepared.files, 'files')} of uncommitted data, {counted(current.own.commits, 'commits')}, "
+            f"{counted(current.ranges, 'ranges')}: {counted(held.num_rows, 'copies are')} live"
         )
         return current, engine.collect(committed, limit=1).num_rows if self._first is None else 0
 

@@ -36,6 +36,7 @@ from lakefs_gc_assets.errors import (
     ObjectNotFound,
     OrderViolation,
     StorageError,
+    counted,
 )
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import (
@@ -291,7 +292,7 @@ def _from_versions(store: KeepsVersions, row: dict[str, Any]) -> Restored:
 
 
 def _other_size(there: int, deleted: int) -> str:
-    return f"there is an object of {there:,} bytes, {deleted:,} were deleted"
+    return f"there is an object of {counted(there, 'bytes')}, {deleted:,} were deleted"
 
 
 def _why_hidden(version_ids: Sequence[str | None], removed: Sequence[bool]) -> str:

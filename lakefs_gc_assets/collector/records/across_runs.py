@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from lakefs_gc_assets.collector.records.outcomes import objects_of
 from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation
+from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there, keys_below
 
@@ -186,12 +185,12 @@ class Verdict:
         more = ""
         if self.failed > UNDELETABLE_LIMIT:
             more = (
-                f"; {self.failed:,} deletions failed in all, and {UNDELETABLE_KEY} names at most "
+                f"; {counted(self.failed, 'deletions')} failed in all, and {UNDELETABLE_KEY} names at most "
                 f"{UNDELETABLE_LIMIT:,} objects"
             )
         return (
-            f"{objects_of(len(self.failing))} cannot be deleted, such as {oldest.address} since {oldest.since:%F} "
-            f"({oldest.error}): lift its lock or grant the permission; each sweep tries again{more}"
+            f"{counted(len(self.failing), 'objects')} cannot be deleted, such as {oldest.address} since "
+            f"{oldest.since:%F} ({oldest.error}): lift its lock or grant the permission; each sweep tries again{more}"
         )
 
 

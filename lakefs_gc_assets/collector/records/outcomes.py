@@ -55,11 +55,6 @@ def size(count: int) -> str:
     raise AssertionError
 
 
-def objects_of(count: int) -> str:
-    """A number of objects, with the noun that agrees with it."""
-    return "1 object" if count == 1 else f"{count:,} objects"
-
-
 MULTIPART_ETAG = r"^[0-9a-f]{32}-[0-9]+$"
 """ETag of an S3 object uploaded in parts: its LastModified may be the moment the upload began."""
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded
+from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded, counted
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 2
@@ -310,35 +310,39 @@ def describe(report: Report) -> list[str]:
         *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
         *approver,
         *_describe_scope(report),
-        f"  listed      {statistics.listed:>12,} objects, {size(statistics.listed_bytes or 0)}, "
-        f"{statistics.slices_listed:,} slices, cutoff {report.cutoff:%F %T}Z",
+        f"  listed      {counted(statistics.listed or 0, 'objects', 12)}, {size(statistics.listed_bytes or 0)}, "
+        f"{counted(statistics.slices_listed or 0, 'slices')}, cutoff {report.cutoff:%F %T}Z",
         *_describe_classes(report.storage_classes.get("listed", {})),
-        f"  uncommitted {statistics.uncommitted:>12,} addresses",
-        f"  committed   {statistics.commits:>12,} commits, by the {report.commit_source}, "
-        f"{statistics.ranges_read:,} ranges read"
-        + ("" if statistics.committed is None else f", {statistics.committed:,} addresses"),
+        f"  uncommitted {counted(statistics.uncommitted or 0, 'addresses', 12)}",
+        f"  committed   {counted(statistics.commits or 0, 'commits', 12)}, by the {report.commit_source}, "
+        f"{counted(statistics.ranges_read or 0, 'ranges')} read"
+        + ("" if statistics.committed is None else f", {counted(statistics.committed, 'addresses')}"),
         *_describe_unnamed(statistics.unnamed_ranges or 0),
         *_describe_provisional(statistics.provisional_ranges or 0, statistics.compacted_bases or 0),
-        f"  candidates  {statistics.candidates:>12,} objects, {size(statistics.candidates_bytes or 0)}",
+        f"  candidates  {counted(statistics.candidates or 0, 'objects', 12)}, {size(statistics.candidates_bytes or 0)}",
         *_describe_classes(report.storage_classes.get("candidates", {})),
         *_describe_unreadable(statistics.unreadable or 0),
         *(
-            f"  kept        {count:>12,} object{'' if count == 1 else 's'}: {_explain(why)}"
+            f"  kept        {counted(count, 'objects', 12)}: {_explain(why)}"
             for why, count in sorted(report.kept.items())
         ),
     ]
     if report.moved:
         moved = size(statistics.quarantined_bytes or 0)
-        lines.append(f"  quarantined {statistics.quarantined:>12,} objects, {moved}: moved, not freed")
+        lines.append(f"  quarantined {counted(statistics.quarantined or 0, 'objects', 12)}, {moved}: moved, not freed")
     if not report.dry_run and (statistics.deleted or not report.moved):
-        lines.append(f"  deleted     {statistics.deleted:>12,} objects, {size(statistics.deleted_bytes or 0)}")
+        lines.append(
+            f"  deleted     {counted(statistics.deleted or 0, 'objects', 12)}, {size(statistics.deleted_bytes or 0)}"
+        )
     if not report.dry_run:
         lines.append(
             f"  not gone    {statistics.failed:>12,} failed, {statistics.kept_live:,} kept as live at the recheck"
         )
     if archived := statistics.kept_archived:
         archived_size = size(statistics.kept_archived_bytes or 0)
-        lines.append(f"  archived    {archived:>12,} objects, {archived_size}: kept, quarantine cannot copy them")
+        lines.append(
+            f"  archived    {counted(archived, 'objects', 12)}, {archived_size}: kept, quarantine cannot copy them"
+        )
     if elsewhere := statistics.deleted_by_another_run:
         lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
     if statistics.seconds is not None:
@@ -360,7 +364,7 @@ def _describe_scope(report: Report) -> list[str]:
     if not report.limited_to:
         return []
     slices = report.statistics.slices_elsewhere or 0
-    return [f"  limited to {report.limited_to}: {slices:,} slices of other windows were not listed"]
+    return [f"  limited to {report.limited_to}: {counted(slices, 'slices of other windows were')} not listed"]
 
 
 def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -368,7 +372,8 @@ def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
     if classes.keys() <= {_USUAL_CLASS}:
         return []
     return [
-        f"    {name:9} {amount['objects']:>12,} objects, {size(amount['bytes'])}" for name, amount in classes.items()
+        f"    {name:9} {counted(amount['objects'], 'objects', 12)}, {size(amount['bytes'])}"
+        for name, amount in classes.items()
     ]
 
 
@@ -376,7 +381,7 @@ def _describe_unreadable(objects: int) -> list[str]:
     """Says of how many objects the content is not known; reports of older versions do not know."""
     if not objects:
         return []
-    return [f"  unreadable  {objects:>12,} objects in an archive tier, whose content could not be compared"]
+    return [f"  unreadable  {counted(objects, 'objects', 12)} in an archive tier, whose content could not be compared"]
 
 
 def _explain(why: str) -> str:
@@ -393,8 +398,8 @@ def _describe_provisional(ranges: int, bases: int) -> list[str]:
     if not ranges:
         return []
     return [
-        f"  provisional {ranges:>12,} ranges are of {bases:,} compacted bases of branches, or young and named by "
-        "nothing: what they hold is kept for now"
+        f"  provisional {counted(ranges, 'ranges are', 12)} of {counted(bases, 'compacted bases')} of branches, or "
+        "young and named by nothing: what is in there is kept for now"
     ]
 
 
@@ -403,7 +408,7 @@ def _describe_unnamed(ranges: int) -> list[str]:
     if not ranges:
         return []
     return [
-        f"  unnamed     {ranges:>12,} ranges that no commit names were read: what they hold is kept, since another "
-        "repository may be on this storage namespace; where they are known to be orphans, turn off "
+        f"  unnamed     {counted(ranges, 'ranges that no commit names were', 12)} read: what is in there is kept, "
+        "since another repository may be on this storage namespace; where they are known to be orphans, turn off "
         "collection.keep_unnamed_ranges"
     ]

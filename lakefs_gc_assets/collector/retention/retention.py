@@ -45,6 +45,7 @@ from lakefs_gc_assets.errors import (
     LogLine,
     NotFound,
     NotSupported,
+    counted,
 )
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
@@ -317,7 +318,7 @@ def _listed(
     limit = repository.settings.dump_fetch_limit
     if len(ids) > limit:
         raise LakeFSError(
-            f"the server keeps {len(ids)} commits that the refs dump lacks, more than {limit}. "
+            f"the server keeps {counted(len(ids), 'commits')} that the refs dump lacks, more than {limit}. "
             "Collect again, or raise collection.dump_fetch_limit"
         )
     return at[known], {commit_id: repository.api.commit(commit_id).metarange_id for commit_id in ids}
@@ -396,15 +397,15 @@ def _warnings(readings: Readings, retained: Retention) -> list[str]:
     lines = list(retention_rules.headless(retained.active.rules))
     if count := int(retained.by_files.sum()):
         lines.append(
-            f"{count:,} commits stay only because files were written later than the dates that commits claim: "
-            "backdated commits, or a copied or restored storage namespace. They stay for one retention period after "
-            "their files were written; collection.commit_dates: claimed believes the dates"
+            f"{counted(count, 'commits stay')} only because files were written later than the dates that commits "
+            "claim: backdated commits, or a copied or restored storage namespace. They stay for one retention period "
+            "after their files were written; collection.commit_dates: claimed believes the dates"
         )
     if count := int(retained.in_doubt.sum()):
         lines.append(
-            f"{count:,} commits stay only because it is in doubt in which days, weeks, months or years they were made: "
-            "what they claim and when files were written do not agree. They stay until newer commits fill as many "
-            "periods as their rule counts"
+            f"{counted(count, 'commits stay')} only because it is in doubt in which days, weeks, months or years they "
+            "were made: what they claim and when files were written do not agree. They stay until newer commits fill "
+            "as many periods as their rule counts"
         )
     unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
     return lines + [f"{name}: there is no such branch" for name in unknown]
@@ -437,7 +438,7 @@ def _noted(definition: LiveDefinition) -> list[str]:
     if definition.counts:
         counts = definition.counts
         lines.append(
-            f"retention: of {counts['commits_known']:,} commits {definition.live.commits:,} stay, "
+            f"retention: of {counted(counts['commits_known'], 'commits')} {definition.live.commits:,} stay, "
             f"{counts['commits_expired']:,} are expired"
         )
     return lines
@@ -531,17 +532,17 @@ def describe_rules(readings: Readings, retained: Retention, definition: LiveDefi
         )
     counts, tags = definition.counts, readings.policy.keep_tags
     lines.append(
-        f"of {counts['commits_known']:,} commits {definition.live.commits:,} stay, "
+        f"of {counted(counts['commits_known'], 'commits')} {definition.live.commits:,} stay, "
         f"{counts['commits_expired']:,} are expired"
     )
     if retained.active is not None:
         lines.append(
-            f"tags keep {counts['commits_tagged']:,} commits, the policy pins {counts['commits_pinned']:,}"
+            f"tags keep {counted(counts['commits_tagged'], 'commits')}, the policy pins {counts['commits_pinned']:,}"
             + ("" if tags is True else f" (keep_tags: {', '.join(tags) if tags else 'false'})")
         )
     if definition.differences:
         lines.append(
-            f"lakeFS's own list lacks {counts['commits_by_definition_alone']:,} commits that stay, and has "
+            f"lakeFS's own list lacks {counted(counts['commits_by_definition_alone'], 'commits that stay')}, and has "
             f"{counts['commits_by_server_alone']:,} that nothing else keeps"
         )
         lines += [f"  {difference}" for difference in definition.differences[:_SHOWN]]

@@ -54,7 +54,14 @@ from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository import Clock, Pace, require_copies
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
-from lakefs_gc_assets.errors import CollectionError, ObjectArchived, ObjectNotFound, OrderViolation, StorageError
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    ObjectArchived,
+    ObjectNotFound,
+    OrderViolation,
+    StorageError,
+    counted,
+)
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, OpensStore, deletes_until
@@ -134,8 +141,8 @@ class Sweep:
             results = {outcome.key: outcome for outcome in self.store.delete(addresses)}
         if results.keys() != set(addresses):
             raise StorageError(
-                f"the store answered for {len(results)} keys, {len(addresses)} were to be deleted: what it did "
-                "cannot be reported. List the candidates to see which are gone"
+                f"the store answered for {counted(len(results), 'keys')}, {len(addresses)} were to be deleted: what it "
+                "did cannot be reported. List the candidates to see which are gone"
             )
         asked = [results[address].result is not DeleteResult.LEFT for address in addresses]
         outcomes = list(compress((results[address] for address in addresses), asked))
@@ -334,8 +341,8 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
     lost = candidates.count - outcomes.count
     if lost > 0:
         raise CollectionError(
-            f"it is not known what became of {lost:,} of {candidates.count:,} candidates. Materialize deleted_report "
-            "again: it goes on by the receipts"
+            f"it is not known what became of {lost:,} of {counted(candidates.count, 'candidates')}. Materialize "
+            "deleted_report again: it goes on by the receipts"
         )
 
 
@@ -371,7 +378,9 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
     done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     remaining = engine.without_exactly(rows, done.rows(engine, "address"), candidates.count + done.count)
     left = engine.count(remaining)
-    step.log(f"resumed after {receipts_before:,} receipts; {left:,} of {candidates.count:,} candidates are left")
+    step.log(
+        f"resumed after {receipts_before:,} receipts; {left:,} of {counted(candidates.count, 'candidates are')} left"
+    )
     return remaining, left, written
 
 
@@ -396,7 +405,7 @@ def exclude_deleted(
         rows = engine.among_exactly(remaining, deleted, left + count)
         written = step.write(DELETED_REPORT, _decide(step, rows, Outcome.DELETED_BY_ANOTHER_RUN))
         done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
-    step.log(f"{count:,} candidates were deleted by another run since this run listed them")
+    step.log(f"{counted(count, 'candidates were')} deleted by another run since this run listed them")
     return exclude_decided(step, remaining, left, done), left - count, written
 
 

@@ -40,7 +40,15 @@ from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, NotFound, NotSupported, OrderViolation, StorageError
+from lakefs_gc_assets.errors import (
+    AccessDenied,
+    CorruptFile,
+    NotFound,
+    NotSupported,
+    OrderViolation,
+    StorageError,
+    counted,
+)
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 _RESOLUTION = timedelta(seconds=1)
@@ -171,7 +179,9 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     )
     live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
     require_uncommitted_kept(step, live, prepared, current)
-    step.log(f"recheck: {prepared.files} files of uncommitted data, {current.own.commits:,} commits")
+    step.log(
+        f"recheck: {counted(prepared.files, 'files')} of uncommitted data, {counted(current.own.commits, 'commits')}"
+    )
     return live
 
 

@@ -39,6 +39,7 @@ from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, LEGACY_WINDOW, Layout, WindowSize
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, OpensStore, as_batch
@@ -359,7 +360,7 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
     inventory = inventory_of(step.repository, step.plan)
     if inventory is None:
         return list_parts(step, listing)
-    step.log(f"reading {len(inventory.files)} files of the inventory of {inventory.created_at:%F %T}Z")
+    step.log(f"reading {counted(len(inventory.files), 'files')} of the inventory of {inventory.created_at:%F %T}Z")
     read = partial(_read_inventory, inventory, listing, step.plan.slice_window)
     tasks = step.tasks(step.repository.settings.listing_partitions)
     objects = step.engine.read(spread(inventory.files, tasks), read, LISTED)
@@ -441,5 +442,8 @@ def find_expired(step: Step[R]) -> R:
     definition = define_live(step, prepared_until=step.plan.cutoff)
     active = find_ranges(step, step.repository, definition.live.metarange_ids).ids
     expired = find_ranges(step, step.repository, definition.expired_metaranges).without(active)
-    step.log(f"{len(definition.expired_metaranges):,} expired metaranges have {len(expired):,} ranges of their own")
+    step.log(
+        f"{counted(len(definition.expired_metaranges), 'expired metaranges have')} {counted(len(expired), 'ranges')} "
+        "of their own"
+    )
     return step.engine.without_exactly(References.from_step(step).entries(expired), deleted_before(step))

@@ -24,7 +24,7 @@ from azure.storage.blob import BlobClient, BlobProperties
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore as Files
 
-from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
+from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
@@ -141,7 +141,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         return delete_in_batches(full_keys, BATCH, self._delete_batch, self._throttle)
 
     def _delete_batch(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
-        action = f"delete {len(full_keys)} objects such as {full_keys[0]!r}"
+        action = f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}"
         # In a batch the library does not keep the name of a blob in one segment.
         named = [full for full in full_keys if obstore_can_name(full)]
         parts = self._batch(action, named) if named else {}

@@ -34,7 +34,7 @@ from obstore.store import GCSStore as Files
 from requests import JSONDecodeError, RequestException, Response
 from requests.adapters import HTTPAdapter
 
-from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError
+from lakefs_gc_assets.errors import ConfigurationError, ObjectNotFound, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
@@ -283,7 +283,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
     def _delete_batch(self, full_keys: Sequence[str], kept: bool | None) -> dict[str, DeleteOutcome]:
         content_type, body = cloud.batch_of_deletes([_API + self._bucket.blob(full).path for full in full_keys])
-        with self._asking(f"delete {len(full_keys)} objects such as {full_keys[0]!r}"):
+        with self._asking(f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}"):
             answer = self._connection.post(f"/batch{_API}", body, {"Content-Type": content_type})
         parts = cloud.batch_answers(_answer(answer))
         return {full: outcome_of(full, parts.get(number), kept) for number, full in enumerate(full_keys)}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from lakefs_gc_assets.errors import DeletesOver, NotOffered, StorageError
+from lakefs_gc_assets.errors import DeletesOver, NotOffered, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
@@ -146,7 +146,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
 
     def _delete_once(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
         answer = self._ask(
-            f"delete {len(full_keys)} objects such as {full_keys[0]!r}",
+            f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}",
             lambda: self._client.delete_objects(
                 Bucket=self._bucket, Delete={"Objects": [{"Key": full} for full in full_keys], "Quiet": False}
             ),

@@ -178,7 +178,7 @@ class TestObjects:
                 lines = list[str]()
                 committed = only(check(opened(alone), LocalEngine(), lines.append))
         assert staged.detail == committed.detail == "it has 3 bytes, its entry says 77"
-        assert [line for line in lines if line.startswith("1 entries are not compared: their objects lie outside")]
+        assert [line for line in lines if line.startswith("1 entry is not compared: their objects lie outside")]
         assert places(staged) >= {"staged on branch main wrong"} and "branch main wrong" in places(committed)
 
     def test_staged(self, made: RetainedRepository) -> None:
@@ -223,7 +223,7 @@ class TestMetadata:
     @pytest.mark.parametrize("how", BROKEN)
     @pytest.mark.parametrize(
         ("named", "detail"),
-        [(_range, "It holds 1 entries, from file to file"), (_metarange, "")],
+        [(_range, "It holds 1 entry, from file to file"), (_metarange, "")],
         ids=["range", "metarange"],
     )
     def test_a_range_or_metarange(

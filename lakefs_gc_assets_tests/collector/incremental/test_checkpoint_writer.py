@@ -129,7 +129,7 @@ def test_what_is_pending_is_counted_against_what_there_was(
     ("counts", "said"),
     [
         (CheckpointCounts(committed=9, both=0, lost=0), None),
-        (CheckpointCounts(committed=9, both=1, lost=0), "1 objects would be pending although commits hold them"),
+        (CheckpointCounts(committed=9, both=1, lost=0), "1 object would be pending although commits hold them"),
         (CheckpointCounts(committed=9, both=0, lost=2), "2 listed objects would be neither pending nor committed"),
     ],
 )
@@ -257,7 +257,7 @@ class TestLeave:
     def test_a_contradiction_leaves_nothing(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         step, outcomes = self.swept(repository)
         monkeypatch.setattr(checkpoint_writer, "NOT_COMMITTED_DF", STORE_DF)
-        assert write_checkpoint(step, outcomes) == "1 objects would be pending although commits hold them"
+        assert write_checkpoint(step, outcomes) == "1 object would be pending although commits hold them"
 
     @pytest.mark.parametrize(
         ("plan", "window", "reason"),

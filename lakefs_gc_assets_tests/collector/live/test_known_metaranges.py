@@ -173,7 +173,7 @@ def test_metaranges_of_damaged_facts_are_read_and_it_is_told(repository: Reposit
     repository.damage()
     assert repository.found(repository.earlier, 0, 1) == repository.named(0, 1)
     assert sorted(repository.read) == sorted(repository.metaranges[:2])
-    assert "1 files of facts (ranges of metaranges) cannot be used" in repository.lines[-1]
+    assert "1 file of facts (ranges of metaranges) cannot be used" in repository.lines[-1]
     # That put the same file in its place.
     repository.found(repository.earlier, 0, 1)
     assert repository.read == []

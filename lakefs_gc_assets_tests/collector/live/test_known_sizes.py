@@ -265,7 +265,7 @@ class TestRuns:
         file, _ = repository.files()
         repository.store.put(file.key, b"damaged")
         references.tidy_facts(repository.step)
-        assert any("1 files of facts were damaged" in line and file.key in line for line in repository.lines)
+        assert any("1 file of facts was damaged" in line and file.key in line for line in repository.lines)
         assert len(repository.files()) == 1
         assert len(repository.chosen(records, 7)) == 1
 

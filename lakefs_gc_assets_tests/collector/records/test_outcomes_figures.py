@@ -43,8 +43,8 @@ def test_a_run_that_builds_on_another_one_does_not_know_how_much_commits_hold() 
     """Earlier versions stored how many addresses it looked up: 0, where nothing was committed since."""
     report = replace(REPORT, counts=COUNTS | {"committed": 0}, object_bytes=BYTES)
     assert report.statistics.committed == 0
-    assert "1 ranges read, 0 addresses" in "\n".join(describe(report))
+    assert "1 range read, 0 addresses" in "\n".join(describe(report))
     report = replace(report, base_run="r" * 20)
     assert report.statistics.committed is None
     assert "committed" not in report.statistics.counts
-    assert any(line.endswith("1 ranges read") for line in describe(report))
+    assert any(line.endswith("1 range read") for line in describe(report))

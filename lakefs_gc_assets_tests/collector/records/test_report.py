@@ -174,7 +174,7 @@ def test_a_report_from_before_classes_were_listed_names_none() -> None:
     [
         ({}, []),
         ({"STANDARD": 3}, []),
-        ({"GLACIER": 1, "STANDARD": 2}, ["GLACIER 1 objects, 10 B", "STANDARD 2 objects, 20 B"]),
+        ({"GLACIER": 1, "STANDARD": 2}, ["GLACIER 1 object, 10 B", "STANDARD 2 objects, 20 B"]),
         ({"Hot": 3}, ["Hot 3 objects, 30 B"]),
     ],
 )

@@ -284,7 +284,7 @@ class TestTheServersList:
         server.store.put(LIST, "\n".join(["commit_id,expired", *(f"{id_},false" for id_ in ids), ""]).encode())
         server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
         assert metarange("new") in server.define().live.metarange_ids
-        with pytest.raises(LakeFSError, match=r"1 commits that the refs dump lacks.*collection\.dump_fetch_limit"):
+        with pytest.raises(LakeFSError, match=r"1 commit that the refs dump lacks.*collection\.dump_fetch_limit"):
             server.define(dump_fetch_limit=0)
 
     def test_a_contradiction_ends_the_run(self, server: Server) -> None:
@@ -435,7 +435,7 @@ class TestCommitsThatLieAboutTheirDates:
         found = server.define()
         assert metarange("a") in found.live.metarange_ids
         assert (found.counts["commits_by_files_alone"], found.counts["commits_expired"]) == (1, 1)
-        assert found.warnings[0].startswith("1 commits stay only because files were written later than the dates")
+        assert found.warnings[0].startswith("1 commit stays only because files were written later than the dates")
 
     def test_a_commit_is_as_young_as_its_parents_are_proved_to_be(self, server: Server) -> None:
         """The file of a was written yesterday, so that what has a for a parent was made after that."""
@@ -512,7 +512,7 @@ class TestCommitsThatLieAboutTheirDates:
         found = server.define(**server.policy("branches: {main: {retention: 0d, keep: {monthly: 4}}}"))
         assert tuple(sorted(found.expired_metaranges)) == ()
         assert (found.counts["commits_by_doubt_alone"], found.counts["commits_by_files_alone"]) == (1, 0)
-        assert found.warnings[0].startswith("1 commits stay only because it is in doubt in which days, weeks, months")
+        assert found.warnings[0].startswith("1 commit stays only because it is in doubt in which days, weeks, months")
 
     def test_parents_in_a_circle_end_it(self, server: Server) -> None:
         merge = commit("x", 3, "d", "y")
