@@ -10,38 +10,28 @@ from typing import Any
 import boto3
 import dagster as dg
 from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3MessageReader
-from pydantic import Field
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
-from lakefs_gc_assets.defs import launching
+from lakefs_gc_assets.defs import jobs, launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
+from lakefs_gc_assets.defs.jobs import RunConfig
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import Names, key_of, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
-from lakefs_gc_assets.settings import EMRServerlessSettings, FlowName
+from lakefs_gc_assets.settings import EMRServerlessSettings
 
 _OP = "run_on_emr_serverless"
 _ENVIRONMENT, _OF_EXECUTORS = "spark.emr-serverless.driverEnv.", "spark.executorEnv."
-
-
-class EmrRunConfig(dg.Config):
-    """The kind of run to make on EMR Serverless."""
-
-    flow: FlowName = Field(default="clean", description="As in the job open_run.")
-    sweep: bool | None = Field(
-        default=None,
-        description="Delete at once, or not; only if launch.sweep is any in the configuration file. If left out, that "
-        "file decides where launch.sweep is any, and it is a dry run elsewhere.",
-    )
 
 
 def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
@@ -54,11 +44,13 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         required_resource_keys={names.collector},
         pool=names.pool,
     )
-    def run_on_emr_serverless(context: dg.OpExecutionContext, config: EmrRunConfig) -> None:
+    def run_on_emr_serverless(context: dg.OpExecutionContext, config: RunConfig) -> None:
         collector: Collector = getattr(context.resources, names.collector)
         with readable():
             permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
             settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
+            # What cannot be run is refused here, before anything starts at AWS.
+            jobs.choose_windows(collector.open(), Flow(config.flow), config.windows)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
             client=boto3.client("emr-serverless", region_name=settings.region or None),
@@ -68,7 +60,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         ended = client.run(
             context=context,
             start_job_run_params=start_parameters(settings, loaded),
-            extras=extras(loaded, config.flow, settled.sweep),
+            extras=extras(loaded, config, settled.sweep),
         )
         replies = ended.get_custom_messages()
         with readable():
@@ -128,8 +120,8 @@ def start_parameters(settings: EMRServerlessSettings, loaded: Loaded) -> dict[st
     }
 
 
-def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
-    """Input of the job on EMR through Pipes: the configuration without values of the environment, flow and sweep."""
+def extras(loaded: Loaded, config: RunConfig, sweep: bool) -> dict[str, Any]:
+    """Input of the job on EMR through Pipes: the configuration without values of the environment, and what to run."""
     content = loaded.configuration.model_dump(mode="json")
     for section, name in loaded.text_variables:
         content[section][name] = ""
@@ -139,7 +131,8 @@ def extras(loaded: Loaded, flow: FlowName, sweep: bool) -> dict[str, Any]:
     return {
         "configuration": content | {"spark": content["spark"] | spark},
         "secret_variables": [[*setting, variable] for setting, variable in variables.items() if setting[0] != "spark"],
-        "flow": flow,
+        "flow": config.flow,
+        "windows": config.windows,
         "sweep": sweep,
     }
 

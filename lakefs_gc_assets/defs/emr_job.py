@@ -26,7 +26,7 @@ def _run(pipes: PipesContext) -> None:
     variables = {(section, name): variable for section, name, variable in extras["secret_variables"]}
     loaded = Loaded(Configuration.model_validate(extras["configuration"]), variables)
     with running.instance() as home:
-        asked = running.AskedRun(extras["sweep"], Flow(extras["flow"]))
+        asked = running.AskedRun(extras["sweep"], Flow(extras["flow"]), extras["windows"])
         succeeded, run_id, error = running.execute(loaded, asked, pipes.log.info, SystemClock(), home)
     pipes.report_custom_message({"run_id": run_id})
     if not succeeded:

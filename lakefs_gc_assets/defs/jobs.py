@@ -18,6 +18,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
@@ -26,7 +27,7 @@ from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
 from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
 
@@ -71,14 +72,8 @@ def open_run(
         ConfigurationError, LakeFSError or StorageError: the repository cannot be read, the configuration file does not
             allow the launch, or there are no such windows.
     """
-    if windows and flow not in (Flow.CLEAN, Flow.UNIFIED):
-        raise ConfigurationError(
-            f"a run of the flow {flow} cannot be limited to the windows {windows}: optimized runs list what is new in "
-            "all windows, and committed ones list nothing. Choose the flow clean or unified, or leave the windows out"
-        )
     repository = collector.open() if permit is None else collector.open_for(permit)
-    needed, why_clean = planning.windows_to_collect(repository, flow)
-    chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
+    needed, chosen, why_clean = choose_windows(repository, flow, windows)
     run_id = layout.issue_run_id(repository.clock.now())
     partitions, key = Names(collector.name).partitions, key_of(run_id)
     covered = partitions.add(instance, key, needed)
@@ -99,14 +94,31 @@ def open_run(
     return OpenedRun(run_id, covered, tags, why_clean)
 
 
+def choose_windows(
+    repository: OpenRepository, flow: Flow, windows: str
+) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+    """Every window that a run needs, those of them that it is limited to, and `OpenedRun.why_clean`.
+
+    Raises ConfigurationError if there are no such windows, or a run of this flow cannot be limited to them.
+    """
+    if windows and flow not in (Flow.CLEAN, Flow.UNIFIED):
+        raise ConfigurationError(
+            f"a run of the flow {flow} cannot be limited to the windows {windows}: optimized runs list what is new in "
+            "all windows, and committed ones list nothing. Choose the flow clean or unified, or leave the windows out"
+        )
+    needed, why_clean = planning.windows_to_collect(repository, flow)
+    chosen = select_windows(needed, windows, repository.settings.slice_window) if windows else needed
+    return needed, chosen, why_clean
+
+
 def opening_config(names: Names, flow: FlowName, sweep: bool | None = None) -> dict[str, Any]:
     """Run configuration of the job open_run with this flow and, unless None, this value of `sweep`."""
     config = {"flow": flow} if sweep is None else {"flow": flow, "sweep": sweep}
     return {"ops": {names.qualified(_OPENING_OP): {"config": config}}}
 
 
-class OpenRunConfig(dg.Config):
-    """The kind of run to open."""
+class RunConfig(dg.Config):
+    """The kind of run to make."""
 
     flow: FlowName = Field(
         default="clean",
@@ -127,6 +139,11 @@ class OpenRunConfig(dg.Config):
         description="Delete at once, or not; only if launch.sweep is any in the configuration file. If left out, that "
         "file decides where launch.sweep is any, and it is a dry run elsewhere.",
     )
+
+
+class OpenRunConfig(RunConfig):
+    """The kind of run to open."""
+
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
 
@@ -166,7 +183,7 @@ class Garbage:
 
     def __str__(self) -> str:
         share = f", {self.objects / self.listed:.1%} of what was listed" if self.listed else ""
-        return f"{self.objects:,} objects, {size(self.bytes)}{share}"
+        return f"{counted(self.objects, 'objects')}, {size(self.bytes)}{share}"
 
 
 def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: Garbage) -> str | None:
@@ -268,7 +285,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
             repository = collector.open_for(permit)
             manifest = passes.require_dry_run(repository.store, run_id)
-            objects = f"{manifest.rows:,} objects, {size(manifest.object_bytes)}"
+            objects = f"{counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
             goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
             context.log.info(
                 f"dry run {run_id} of {manifest.span.ended_at:%F %T}Z found {objects}: they will be {goes} after "

@@ -30,6 +30,7 @@ from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings
 from lakefs_gc_assets.spark.start.java import ensure_java
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
@@ -122,38 +123,54 @@ def loaded_for(server: EmbeddedServer, repository: str, bucket: str) -> Loaded:
     content = demo.configuration(server, repository)
     hidden = content.lakefs.model_copy(update={"secret_access_key": ""})
     launch = LaunchSettings(sweep="any")
-    changed = content.model_copy(update={"emr_serverless": settings, "lakefs": hidden, "launch": launch})
+    collection = content.collection.model_copy(update={"slice_window": "day"})
+    changed = content.model_copy(
+        update={"emr_serverless": settings, "lakefs": hidden, "launch": launch, "collection": collection}
+    )
     return Loaded(changed, {("lakefs", "secret_access_key"): VARIABLE})
 
 
+def launched_with(**config: object) -> dict[str, Any]:
+    return {"ops": {"run_on_emr_serverless": {"config": config}}}
+
+
+def window_of(address: str) -> str:
+    return layout.window(layout.parse(address).slice, "day")
+
+
 @pytest.mark.slow
-def test_a_run_on_emr_serverless(aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_emr_serverless_over_some_windows(
+    aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
         sample = make_sample_repository(server, objects=60)
         loaded = loaded_for(server, sample.repository, bucket)
         secret = server.secret_access_key
         monkeypatch.setenv(VARIABLE, secret)
         job = build(loaded, SystemClock()).resolve_job_def(JOB)
-        config = {"ops": {"run_on_emr_serverless": {"config": {"sweep": True}}}}
+        collector = Collector.from_loaded(loaded, SystemClock())
+        chosen = min(window_of(garbage.address) for garbage in sample.garbage)
+        config = launched_with(sweep=True, windows=chosen)
 
         with emr(loaded.configuration.emr_serverless.application_id, {"lakefs/gc": secret}) as started:
             result = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
 
         assert result.success, started.output
         assert unreadable(server, sample) == []
-        assert demo.still_stored(server, sample) == []
+        kept = [garbage for garbage in sample.garbage if window_of(garbage.address) != chosen]
+        assert demo.still_stored(server, sample) == kept != []
         assert secret not in str(started.request)
         materialized = [event.materialization for event in result.all_events if event.is_step_materialization]
         run_id = materialized[0].metadata["run_id"].value
         assert isinstance(run_id, str)
-        plan = plans.read(Collector.from_loaded(loaded, SystemClock()).open().store, run_id)
-        assert plan.sweep
+        plan = plans.read(collector.open().store, run_id)
+        assert (plan.sweep, plan.windows) == (True, (chosen,))
         assert [(each.asset_key.path[-1], each.partition) for each in materialized] == [
             (name, f"{key_of(run_id)}|{window}") for name in STEPS for window in plan.windows
         ]
         shown = [each.metadata for each in materialized if each.asset_key.path[-1] == STEPS[-1]]
         rows = [each["dagster/partition_row_count"].value for each in shown]
-        assert sum(count for count in rows if isinstance(count, int)) == len(sample.garbage)
+        assert sum(count for count in rows if isinstance(count, int)) == len(sample.garbage) - len(kept)
         run = instance.get_run_by_id(result.run_id)
         assert run is not None
         assert (run.tags["lakefs/mode"], run.tags["lakefs/ending"]) == ("sweep", "deleted")
@@ -164,7 +181,7 @@ def test_a_run_that_fails_there_fails_here(
     aws: None, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
-        loaded = loaded_for(server, "no-such-repository", bucket)
+        loaded = loaded_for(server, make_sample_repository(server, objects=60).repository, bucket)
         monkeypatch.setenv(VARIABLE, server.secret_access_key)
         job = build(loaded, SystemClock()).resolve_job_def(JOB)
 
@@ -173,6 +190,28 @@ def test_a_run_that_fails_there_fails_here(
 
         assert not result.success
         assert "401" in started.output
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"windows": "2026-1x"}, "'2026-1x' is no slice window"),
+        ({"windows": "1999-01"}, "no slice is in 1999-01"),
+        ({"windows": "2026-01", "flow": "optimized"}, "a run of the flow optimized cannot be limited to the windows"),
+    ],
+)
+def test_windows_that_cannot_be_run_are_refused_before_anything_starts(
+    tmp_path: Path, config: dict[str, str], said: str
+) -> None:
+    with demo.open_server(tmp_path, "oss", "", None) as server, dg.DagsterInstance.ephemeral() as instance:
+        content = demo.configuration(server, make_sample_repository(server, objects=60).repository)
+        application = EMRServerlessSettings(application_id="none")
+        loaded = Loaded(content.model_copy(update={"emr_serverless": application}), {})
+        job = build(loaded, SystemClock()).resolve_job_def(JOB)
+        result = job.execute_in_process(instance=instance, run_config=launched_with(**config), raise_on_error=False)
+    [failure] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    assert failure.user_failure_data is not None
+    assert said in (failure.user_failure_data.description or "")
 
 
 def test_there_is_no_such_job_without_an_application() -> None:
