@@ -38,9 +38,10 @@ def verify(file: Path | None, repository: str | None, key: Path, as_json: bool, 
 
     Exit status 0 if all of this holds and everything that was asked for was gone, 6 if anything is there.
     """
+    loaded = loaded_configuration(file, repository)
     public_key = certificate.read_public_key(read_file(key))
     content = certificate.read(read_file(certificate_file), str(certificate_file), public_key)
-    opened = open_repository(loaded_configuration(file, repository), to_read=True)
+    opened = open_repository(loaded, to_read=True)
     problems = certificate.verify(opened, content)
     if as_json:
         answer({"certificate": content, "problems": problems})
