@@ -5,6 +5,7 @@ A block of commands that cannot be run here is marked by a comment right before 
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from lakefs_gc_assets_tests.documentation.pages import DOCS, PROGRAM, ROOT, Bloc
 from lakefs_gc_assets_tests.embedded import clients
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
-NOT_RUN = {"erase": 3, "first-run": 3, "inventories": 1, "own-project": 1, "schedule": 1}
+NOT_RUN = {"erase": 3, "first-run": 3, "inventories": 1, "own-project": 1, "routine": 4, "schedule": 1}
 """How many blocks of each page no test runs."""
 _KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"
 _FILE = "lakefs-gc.yaml"
@@ -74,6 +75,29 @@ def test_the_steps_of_the_readme_are_those_of_the_first_run() -> None:
 
     assert in_readme == ["init", "doctor", "run", "candidates", "report", "approve"]
     assert [name for name in dict.fromkeys(shown) if name in in_readme] == in_readme
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
+def test_the_units_of_the_routine_are_such_as_systemd_reads(tmp_path: Path) -> None:
+    service, timer, metrics = (b.text for b in blocks(DOCS / "how-to" / "routine.md") if b.language == "ini")
+    program = tmp_path / ".venv" / "bin" / PROGRAM
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    commands_of = [line for line in service.splitlines() if line.startswith("ExecStart=")]
+    files = {
+        "lakefs-gc.service": service,
+        "lakefs-gc.timer": timer,
+        "lakefs-gc-metrics.service": service.replace("\n".join(commands_of), metrics.strip()),
+        "lakefs-gc-metrics.timer": timer.replace("Sat 02:00", "hourly"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.replace("/srv/lakefs-gc", str(tmp_path)).replace("=lakefs-gc\n", "=root\n"))
+
+    words = ["systemd-analyze", "verify", *(str(tmp_path / name) for name in files)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, [line for line in done.stderr.splitlines() if str(tmp_path) in line]) == (0, [])
 
 
 @dataclass
