@@ -15,6 +15,7 @@ from lakefs_gc_assets.cli.common import (
     open_collector,
     print_report,
     require_report,
+    says_yes,
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
@@ -52,8 +53,8 @@ def approve(
     if not (yes and quiet):
         show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
-    if not yes and not click.confirm(f"{action}, unless they are live by now?", err=True):
-        raise CollectionError("it was not confirmed: nothing was deleted")
+    if not yes and not says_yes(f"{action}, unless they are live by now?"):
+        raise CollectionError("it was not confirmed: nothing was deleted. --yes does it without asking")
     with instance() as home, shown_progress(level) as (progress, watch):
         error = execute_approved(loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     if error is not None:

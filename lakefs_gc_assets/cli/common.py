@@ -113,7 +113,8 @@ def configuration_path(file: Path | None) -> Path:
     path = file or default_file()
     if path is None:
         raise ConfigurationError(
-            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here"
+            f"no configuration: give --config, set {CONFIGURATION_VARIABLE}, or put a {DEFAULT_FILE} here; "
+            "`lakefs-gc init` writes one"
         )
     return path
 
@@ -265,3 +266,12 @@ def start_as_usual(arguments: Sequence[str]) -> None:
     """Starts a session with every setting at its default."""
     if not _HELP.intersection(arguments):
         spark_session.start(SparkSettings())
+
+
+def says_yes(question: str) -> bool:
+    """Asks a question on standard error; false too if nobody is there to answer."""
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        return False

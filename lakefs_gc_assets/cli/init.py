@@ -89,7 +89,10 @@ def init(
     if as_json:
         answer({"file": str(out), "schema": str(out.with_name(_SCHEMA)), "variables": [key_variable, secret_variable]})
         return
-    click.echo(f"wrote {out}. Set {key_variable} and {secret_variable}, then try: lakefs-gc doctor --config {out}")
+    stores = "" if store == "local" else ", and the store's credentials as its section `store` says"
+    click.echo(
+        f"wrote {out}. Set {key_variable} and {secret_variable}{stores}, then try: lakefs-gc doctor --config {out}"
+    )
 
 
 def _require_absent(out: Path) -> None:

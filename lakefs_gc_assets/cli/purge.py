@@ -21,6 +21,7 @@ from lakefs_gc_assets.cli.common import (
     names_run,
     open_collector,
     print_result,
+    says_yes,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -96,7 +97,7 @@ def purge(
 def _ask(planned: PurgePlan) -> None:
     """Asks whether to delete what is due. Raises CollectionError if the answer is no."""
     question = f"Delete {_due(planned)} for good, unless they are live by now?"
-    if not click.confirm(question, err=True):
+    if not says_yes(question):
         raise CollectionError("it was not confirmed: nothing was purged")
 
 

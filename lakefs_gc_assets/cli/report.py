@@ -19,6 +19,7 @@ from lakefs_gc_assets.cli.common import (
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.run_facts import Counting
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -85,8 +86,12 @@ def find_report(repository: OpenRepository, run_id: str | None) -> Report:
         if run_report is not None:
             return run_report
     if run_id:
-        raise CollectionError(f"run {run_id} left no report; `lakefs-gc status` lists all runs")
-    raise CollectionError("no run has ended yet")
+        plans.read(repository.store, run_id)
+        raise CollectionError(
+            f"run {run_id} left no report: it has not ended, or its process was killed; `lakefs-gc status` lists all "
+            "runs"
+        )
+    raise CollectionError("no run has ended yet: `lakefs-gc run` makes a dry run, `lakefs-gc status` lists all runs")
 
 
 def page_of(repository: OpenRepository, run_report: Report, prices: ReportSettings, again: bool) -> bytes:

@@ -14,6 +14,7 @@ from lakefs_gc_assets.cli.common import (
     is_on_terminal,
     loaded_configuration,
     open_repository,
+    says_yes,
 )
 from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.lock import HeldLock, Life
@@ -74,5 +75,5 @@ def _require_dead(held: HeldLock, run_id: str) -> None:
             "you know that the process ended, give --yes"
         )
     click.echo(f"{facts}. {wait}.", err=True)
-    if not click.confirm("Did you see that this process ended?", err=True):
+    if not says_yes("Did you see that this process ended?"):
         raise LockHeld("it was not confirmed: the lock was not released")

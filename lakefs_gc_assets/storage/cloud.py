@@ -311,7 +311,10 @@ class CloudErrors:
                 what, remedy = _SENTENCES[meaning]
                 return PermissionMissing(self._sentence(action, f"{what} ({quoted})", remedy))
             case None:
-                return self.failed(action, f"the service answered {quoted}", "see to the settings of `store`")
+                remedy = "check the settings of `store`"
+                if status == "404":
+                    remedy = "check that the bucket of the storage namespace exists there, and `store.endpoint_url`"
+                return self.failed(action, f"the service answered {quoted}", remedy)
             case meaning:
                 what, remedy = _SENTENCES[meaning]
                 return self.failed(action, f"{what} ({quoted})", remedy)
@@ -328,7 +331,7 @@ class CloudErrors:
             return self.refused(action, "404")
         if "HTTP error" in text:
             return self.unreachable(action)
-        return self.failed(action, text.partition("\n")[0], "see to the settings of `store`")
+        return self.failed(action, text.partition("\n")[0], "check the settings of `store`")
 
     @contextmanager
     def reading(self, action: str) -> Iterator[None]:

@@ -51,6 +51,7 @@ def test_nothing_is_deleted_without_consent(runs: PlainRuns, dry: str) -> None:
         result = CliRunner().invoke(main, ["approve", dry], input=answer)
         assert (result.exit_code, runs.server.deleted) == (Status.FAILED, set())
         assert "Delete them, unless they are live by now?" in result.stderr
+        assert "nothing was deleted. --yes does it without asking" in result.stderr
     assert runs.report(dry).dry_run
     assert CliRunner().invoke(main, ["approve", dry], input="y\n").exit_code == 0
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]
@@ -94,7 +95,7 @@ def test_a_sweep_that_failed_goes_on(runs: PlainRuns, invoke: Invoke, dry: str) 
 def test_only_a_dry_run_that_came_to_its_end_can_be_approved(
     runs: PlainRuns, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_one_line(invoke("approve", "--yes", "c" * 20), "has no plan in this repository")
+    assert_one_line(invoke("approve", "--yes", "c" * 20), "there is no run")
 
     with monkeypatch.context() as wrong:
         wrong.setattr(checks, "find_young_candidates", lambda *_: [Violation("older than the cutoff", "one is not", 1)])

@@ -33,7 +33,10 @@ def test_each_command_says_what_it_does(invoke: Invoke, command: str) -> None:
 @pytest.mark.parametrize("command", ["run", "status"])
 def test_without_a_configuration(invoke: Invoke, command: str) -> None:
     assert_one_line(
-        invoke(command), "no configuration: give --config, set LAKEFS_GC_CONFIG", status=Status.CONFIGURATION
+        invoke(command),
+        "no configuration: give --config, set LAKEFS_GC_CONFIG",
+        "`lakefs-gc init` writes one",
+        status=Status.CONFIGURATION,
     )
 
 

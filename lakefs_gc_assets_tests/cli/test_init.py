@@ -44,6 +44,7 @@ def test_what_is_written_is_a_configuration_of_a_dry_run(invoke: Invoke, store: 
 
     assert found.exit_code == 0, found.output
     assert found.stdout.endswith("then try: lakefs-gc doctor --config lakefs-gc.yaml\n")
+    assert ("the store's credentials" in found.stdout) == (store != "local")
     assert SECRET not in FILE.read_text()
     loaded = load(FILE)
     configuration = loaded.with_secrets()

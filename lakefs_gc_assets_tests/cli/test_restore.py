@@ -173,7 +173,7 @@ def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) ->
 @pytest.mark.parametrize(
     ("arguments", "said", "status"),
     [
-        (("--run-id", "c" * 20), "has no plan in this repository", Status.FAILED),
+        (("--run-id", "c" * 20), "there is no run", Status.FAILED),
         (("--run-id", "{run}", "--address", "data/x/y"), "did not delete 'data/x/y'", Status.FAILED),
         (("--run-id", "{run}", "--address", "s3://elsewhere/data/x/y"), "lies outside of", Status.CONFIGURATION),
     ],

@@ -102,4 +102,4 @@ def test_what_does_not_come_back_fails_the_run_and_is_told(moved: Moved) -> None
 
 
 def test_a_run_that_there_is_not_is_told_in_a_line(moved: Moved) -> None:
-    assert "has no plan in this repository" in failure(moved.launch(run_id="c" * 20))
+    assert "there is no run" in failure(moved.launch(run_id="c" * 20))

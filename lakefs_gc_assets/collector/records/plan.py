@@ -165,8 +165,8 @@ def read(store: ObjectStore, run_id: str) -> Plan:
     plan = _stored(store, run_id)
     if plan is None:
         raise CollectionError(
-            f"run {run_id} has no plan in this repository: `lakefs-gc status` lists the ids of all runs, the Dagster "
-            "UI shows them as lakefs/run_id; a run begins with store_df"
+            f"there is no run {run_id} of this repository: `lakefs-gc status` lists the ids of all runs, and the "
+            "Dagster UI shows them as lakefs/run_id"
         )
     return plan
 

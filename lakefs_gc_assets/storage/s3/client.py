@@ -133,14 +133,17 @@ class S3Errors(CloudErrors):
                     return self.not_offered(action, _FEATURES.get(error.operation_name, error.operation_name))
                 return self.refused(action, status, code, message)
             case NoCredentialsError() | CredentialRetrievalError():
-                remedy = "set those of `store`, or the service's usual chain"
+                remedy = (
+                    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, store.access_key_id and store.secret_access_key, "
+                    "or what else the AWS command line reads"
+                )
                 return self.failed(action, "no credentials were found", remedy)
             case NoConnectionError() | HTTPClientError():
                 return self.unreachable(action)
             case BaseError() | FileNotFoundError():
                 return self.raised(action, error)
             case BotoCoreError():
-                return self.failed(action, str(error), "see to the settings of `store`")
+                return self.failed(action, str(error), "check the settings of `store`, and the variables of AWS")
         return self.failed(action, type(error).__name__, "this is not expected of a store")
 
     def not_offered(self, action: str, feature: str) -> NotOffered:

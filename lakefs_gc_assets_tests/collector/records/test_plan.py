@@ -166,7 +166,7 @@ class TestStored:
         assert run_folder.plan(PLAN.run_id) == "_lakefs/retention/gc/uncommitted/g4uk6erfnfus73frbnqg/plan.json"
 
     def test_a_run_without_one_cannot_go_on(self, store: ObjectStore) -> None:
-        with pytest.raises(CollectionError, match="has no plan in this repository"):
+        with pytest.raises(CollectionError, match="there is no run"):
             plans.read(store, PLAN.run_id)
 
     def test_the_plan_of_another_run_is_refused(self, store: ObjectStore) -> None:

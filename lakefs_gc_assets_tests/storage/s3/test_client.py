@@ -141,7 +141,7 @@ def test_the_region_is_found_out(s3_server: S3Server) -> None:
     [
         ({"secret_access_key": ""}, ConfigurationError, "go together"),
         ({"access_key_id": ""}, ConfigurationError, "go together"),
-        ({"access_key_id": "", "secret_access_key": ""}, StorageError, "no credentials were found"),
+        ({"access_key_id": "", "secret_access_key": ""}, StorageError, "found; set AWS_ACCESS_KEY_ID and AWS_SECRET_"),
         ({"profile": "nobody"}, ConfigurationError, "store.profile names 'nobody'"),
         ({"endpoint_url": "not a url"}, ConfigurationError, "not a url"),
         ({"access_key_id": "", "secret_access_key": "", "role_arn": "arn:x"}, ConfigurationError, "store.role_arn"),

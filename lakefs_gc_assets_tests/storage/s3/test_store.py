@@ -496,7 +496,7 @@ def test_a_bucket_that_does_not_exist_is_no_missing_object(s3_server: S3Server) 
 def test_a_404_that_names_no_key_is_no_missing_object(s3_server: S3Server, store: ObjectStore) -> None:
     with s3_server.failing(Faults(answer=lambda _: ("404 Not Found", b"<html>some proxy</html>"))):
         for call in CALLS:
-            with pytest.raises(StorageError) as caught:
+            with pytest.raises(StorageError, match="that the bucket of the storage namespace exists there") as caught:
                 call(store)
             assert not isinstance(caught.value, ObjectNotFound)
 
