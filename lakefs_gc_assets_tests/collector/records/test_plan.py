@@ -109,8 +109,8 @@ def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
         Plan.from_json(changed(**change), "plan.json")
 
 
-ADDED = ("opened", "no_lock", "name")
-"""What plans of earlier versions do not say: they were opened, and had a lock and no name."""
+ADDED = ("opened", "no_lock", "name", "only_addresses")
+"""What plans of earlier versions do not say: they were opened, had a lock and no name, and erased nothing."""
 
 
 @pytest.mark.parametrize("name", ADDED)
