@@ -228,8 +228,9 @@ class CollectionSettings(Settings):
         default=7,
         ge=0,
         description="A run of the flow unified lists every object where the last one that did so began this long ago. "
-        "Until then it builds on the run before: it lists what is new, and looks at what expired since. 0: each such "
-        "run lists every object.",
+        "Until then it builds on the run before: it lists what is new, and looks at what expired since. One of the "
+        "flow committed, which lists nothing, reads all expired data as often, and in between what expired since. "
+        "0: each such run looks at everything.",
     )
     listing_partitions: int = Field(
         default=0, ge=0, description="Spark partitions of the listing; 0 for four per core. Large slices take several."

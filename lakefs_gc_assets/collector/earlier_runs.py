@@ -80,7 +80,8 @@ class SettledRun:
     """Facts that later runs need about a run that changes no more, except by an approval.
 
     Attributes:
-        base: whether it listed and was to delete, so that no run builds on an older one.
+        base: whether it was to delete, so that no run builds on an older one of its kind. Earlier versions say so of no
+            run of the flow `committed`, and none of those can be built on.
         swept: whether it deleted, and succeeded.
         branches: how many branches it counted; None where its report does not say.
         sightings: whether it stored sightings of objects uploaded in parts.
@@ -229,7 +230,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
     return SettledRun(
         run_id,
         plan.flow,
-        base=plan.flow is not Flow.COMMITTED and (plan.sweep or swept or approved),
+        base=plan.sweep or swept or approved,
         swept=swept,
         branches=statistics.branches,
         sightings=_has_sightings(store, run_id),

@@ -9,6 +9,7 @@ newest that was made never does.
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -101,15 +102,16 @@ Reason = Callable[[PastRun], str | None]
 def reasons(store: ObjectStore) -> tuple[Reason, ...]:
     """The reasons to keep the frames of runs that are not among the newest, in the order in which they are asked.
 
-    Where the newest sweep cannot be read, the next run builds on none, and what cannot be read stays.
+    Where a newest sweep cannot be read, the next run builds on none, and what cannot be read stays.
     """
-    try:
-        next_builds_on = planning.newest_sweep(store)
-    except CorruptFile:
-        next_builds_on = None
+    built_on: dict[str, str] = {}
+    for kind, committed in (("optimized run", False), ("run of the flow committed", True)):
+        with suppress(CorruptFile):
+            if newest := planning.newest_sweep(store, committed=committed):
+                built_on[newest.run_id] = f"the next {kind} builds on it"
     return (
         partial(_unreadable, store),
-        partial(_built_on, next_builds_on.run_id if next_builds_on else None),
+        lambda run: built_on.get(run.run_id),
         partial(_unfinished_sweep, store),
         partial(_approved, store),
     )
@@ -123,10 +125,6 @@ def _unreadable(store: ObjectStore, run: PastRun) -> str | None:
     except CorruptFile as corrupt:
         return f"it cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
     return None
-
-
-def _built_on(next_builds_on: str | None, run: PastRun) -> str | None:
-    return "the next optimized run builds on it" if run.run_id == next_builds_on else None
 
 
 def _unfinished_sweep(store: ObjectStore, run: PastRun) -> str | None:

@@ -112,6 +112,9 @@ def make_report(
     committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
     mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, candidates.manifest)
     plan, swept = step.plan, outcomes.figures.swept
+    # In the flow `committed`, ranges that no commit names are among the provisional ones.
+    unnamed = committed.figures.unnamed_ranges if plan.flow is Flow.COMMITTED else 0
+    provisional = max(committed.figures.provisional_ranges - unnamed, 0)
     objects = {outcome: amount.objects for outcome, amount in amounts.items()}
     statistics = RunStatistics(
         stored=None if plan.flow is Flow.COMMITTED or mark.limited_to else mark.stored,
@@ -121,7 +124,7 @@ def make_report(
         slices_skipped=listed.figures.slices_skipped,
         slices_elsewhere=listed.figures.slices_elsewhere,
         uncommitted=mark.uncommitted,
-        committed=mark.committed if plan.base_run is None else None,
+        committed=mark.committed if plan.base_run is None or plan.flow is Flow.COMMITTED else None,
         commits=committed.figures.commits,
         branches=mark.branches,
         missing=mark.missing,
@@ -131,7 +134,7 @@ def make_report(
         ranges_noted=committed.figures.ranges_noted,
         unnamed_ranges=committed.figures.unnamed_ranges,
         compacted_bases=committed.figures.compacted_bases,
-        provisional_ranges=committed.figures.provisional_ranges,
+        provisional_ranges=provisional,
         expired_objects=committed.figures.expired,
         unreadable=candidates.figures.unreadable,
         candidates=mark.candidates,

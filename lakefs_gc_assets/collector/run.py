@@ -76,7 +76,7 @@ from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.universe.listing import find_expired
+from lakefs_gc_assets.collector.universe.listing import find_expired, read_expired
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError, counted
 
@@ -90,8 +90,9 @@ Outcomes = StoredFrame[DeletedFigures]
 def list_stored(step: Step[R]) -> Stored:
     """The first step: finds the objects that may be garbage, and stores them as `store_df`.
 
-    A run of the flow `committed` lists nothing: it takes what only expired commits hold. A run that builds on another
-    one lists the slices that are not sealed, and adds the pending objects of its base run.
+    A run of the flow `committed` lists nothing: it takes what only expired commits hold. Where it builds on another
+    one, it reads the expired ranges that its base run had not looked at, and adds the pending objects of that run. A
+    run of another flow that builds on one lists the slices that are not sealed, and adds the pending objects too.
     """
     plan, store = step.plan, step.repository.store
     warn_of_loosening(step)
@@ -103,8 +104,14 @@ def list_stored(step: Step[R]) -> Stored:
     around = find_other_repositories(step)
     parts = listing.nothing(store)
     written: list[FrameFile] = []
+    expired = unread = None
     if plan.flow is Flow.COMMITTED:
-        written += step.write(STORE_DF, find_expired(step))
+        expired = unread = find_expired(step)
+        if before:
+            unread = expired.without(before.tracked.ids)
+            step.log(f"{len(unread):,} of them were not looked at by run {before.run_id} and those that it builds on")
+        pending = before.pending_objects(step) if before else None
+        written += step.write(STORE_DF, read_expired(step, unread, pending))
     else:
         # What an optimized run would leave out the next one would never look at.
         windows = None if before else frozenset(plan.windows)
@@ -118,8 +125,8 @@ def list_stored(step: Step[R]) -> Stored:
                 "listed"
             )
         written += listing.list_objects(step, parts)
-    if before:
-        written += step.write(STORE_DF, before.pending_objects(step))
+        if before:
+            written += step.write(STORE_DF, before.pending_objects(step))
     figures = StoredFigures(
         flow=plan.flow.value,
         slices_listed=len(parts.slices),
@@ -136,6 +143,9 @@ def list_stored(step: Step[R]) -> Stored:
         pending_before=before.checkpoint.pending if before else None,
         limited_to=plan.scope if parts.limited else "",
         slices_elsewhere=len(parts.slices_elsewhere),
+        expired_ranges=len(expired or ()),
+        expired_ranges_read=len(unread or ()),
+        expired_sha256=None if expired is None else checkpoint.write_expired(store, plan.run_id, plan.attempt, expired),
     )
     checkpoint.write_listed_slices(store, plan.run_id, plan.attempt, parts.slices)
     return step.complete(STORE_DF, figures, written)
@@ -183,9 +193,9 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     """The third step: finds the live commits, reads each of their ranges once, and stores `committed_df`.
 
     An optimized run reads only the ranges that its base run's checkpoint does not name, and takes over the committed
-    addresses of that checkpoint. A run by retention rules needs all live ranges. Where it builds on another one, it
-    first stores what expired since as the frame `expired`; then it reads only ranges without usable facts, and looks up
-    addresses in the facts about the others.
+    addresses of that checkpoint. A run by retention rules needs all live ranges. Where one of the flow `unified` builds
+    on another one, it first stores what expired since as the frame `expired`; then it reads only ranges without usable
+    facts, and looks up addresses in the facts about the others.
 
     Raises:
         OrderViolation: the commits come from another source than those of the base run.
@@ -207,6 +217,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         step.log(f"{committed.unnamed.ranges:,} of these ranges no commit names: what they hold counts as live")
     inputs: list[StoredFrame[Any]] = [uncommitted, *store_provisional(step, committed)]
     known_live: KnownLive[R] = KnownLive()
+    if step.plan.flow is Flow.COMMITTED:
+        inputs.append(step.stored(STORE_DF))
     if before and step.plan.follows_expiry:
         inputs += [step.stored(STORE_DF), store_expired(step, before, committed)]
         known_live = find_known_live(step, committed, inputs, before.sealed)
@@ -255,8 +267,7 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
         return ()
     bases = len(committed.own.compacted)
     step.log(
-        f"{counted(ranges, 'ranges')} of compacted staging ({bases:,} bases), or young and named by nothing, count as "
-        "live"
+        f"{counted(ranges, 'ranges')} of compacted staging ({bases:,} bases), or named by no commit, count as live"
     )
     count = sum(source.count for source in committed.provisional)
     written = step.write_distinct(PROVISIONAL_DF, committed.provisional_addresses(step), count)
@@ -264,13 +275,21 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
 
 
 def track(step: Step[R], committed: Committed) -> str | None:
-    """Stores which ranges are live, for the run by retention rules that builds on this one; returns the file's SHA-256.
+    """Stores which ranges are tracked, for the run by retention rules that builds on this one; returns the SHA-256.
 
-    None in other flows, and if the commits give no ranges, or ranges of other repositories.
+    These are the ranges that are live; in the flow `committed`, those that it looked at and that are not live. None in
+    other flows, and if the commits give no ranges, or ranges of other repositories.
     """
-    if step.plan.flow is not Flow.UNIFIED or not committed.tells_ranges:
+    if not step.plan.flow.by_retention or not committed.tells_ranges:
         return None
-    return checkpoint.write_ranges(step.repository.store, step.plan.run_id, step.plan.attempt, committed.records)
+    store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
+    tracked = committed.records
+    if step.plan.flow is Flow.COMMITTED:
+        expired_sha256 = step.stored(STORE_DF).figures.expired_sha256
+        if expired_sha256 is None:
+            return None
+        tracked = checkpoint.read_expired(store, run_id, attempt, expired_sha256).without(committed.ids)
+    return checkpoint.write_ranges(store, run_id, attempt, tracked)
 
 
 def note_samples(step: Step[R], samples: Iterable[StagedSample]) -> None:

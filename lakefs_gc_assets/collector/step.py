@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.lock import NO_LOCK, Lock, LockToken
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import LockLost, LogLine, NotOffered, OrderViolation, counted
@@ -195,9 +195,11 @@ def universe_of(
 
     Raises OrderViolation where a frame of it was stored again after `committed_df`, which may not cover the new rows.
     """
-    if not step.plan.follows_expiry:
-        return Universe(step.engine, (listed,))
-    frames: tuple[StoredFrame[Any], ...] = (listed, step.stored(EXPIRED_DF))
+    frames: tuple[StoredFrame[Any], ...] = (listed,)
+    if step.plan.follows_expiry:
+        frames = (listed, step.stored(EXPIRED_DF))
+    elif step.plan.flow is not Flow.COMMITTED or committed.figures.tracked_sha256 is None:
+        return Universe(step.engine, frames)
     for frame in frames:
         if committed.manifest.inputs.get(frame.name) != frame.manifest.digest:
             raise OrderViolation(

@@ -755,7 +755,12 @@ class TestListing:
         folder.put(f"data/{folder.slices['old']}/a", "data/foreign/d")
         step = folder.step(flow=Flow.COMMITTED)
         expired = step.engine.table(pa.Table.from_pylist([listed_row("data/x")], schema=nullable(STORE_DF.schema)))
-        with mock.patch.object(run, "find_expired", lambda asked: expired if asked is step else None):
+        record = RangeRecord("0" * 64, b"a", b"z", 1, 100)
+        ranges = RangeRecords.from_records([record])
+        with (
+            mock.patch.object(run, "find_expired", lambda asked: ranges if asked is step else None),
+            mock.patch.object(run, "read_expired", lambda *asked: expired if asked == (step, ranges, None) else None),
+        ):
             listed = run.list_stored(step)
         assert addresses_of(listed) == ["data/x"]
         assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("committed", 0, 0)

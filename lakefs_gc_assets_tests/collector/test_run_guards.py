@@ -940,7 +940,7 @@ class TestFollowingExpiry:
             # It is counted from the run that listed everything, and not from the one before.
             assert scene.told.checkpoint.full_run == scene.told.base_run
             scene.world.pass_time(HOUR)
-            self.lists_everything(scene, "listed every object last", full_listing_days=7)
+            self.lists_everything(scene, "looked at everything last", full_listing_days=7)
             assert scene.told.checkpoint.full_run == scene.told.run_id
 
     def test_it_is_not_limited_to_some_windows(self) -> None:

@@ -143,7 +143,7 @@ def _any_version(kind: FactKind, *where: Any) -> list[FactFile]:
     return [file for version in versions for file in _files_of(replace(kind, version=version), *where)]
 
 
-def _own_files(step: ArrowStep, kind: FactKind) -> list[FactFile]:
+def _own_files(step: ArrowStep, kind: FactKind, **about: bool) -> list[FactFile]:
     """Knows what this run has recorded alone."""
     return _files_of(kind, facts.list_files(step.repository.store, references.facts_folder(step, kind).key))
 

@@ -12,7 +12,7 @@ from lakefs_gc_assets_tests.simulation.guard_bugs import HISTORY_BUGS
 from lakefs_gc_assets_tests.simulation.playing import History
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_bugs import RETENTION_BUGS
-from lakefs_gc_assets_tests.simulation.rules_chain_bugs import RULES_CHAIN_BUGS
+from lakefs_gc_assets_tests.simulation.rules_chain_bugs import COMMITTED_CHAIN_BUGS, RULES_CHAIN_BUGS
 from lakefs_gc_assets_tests.simulation.surroundings import surrounded
 
 
@@ -38,5 +38,9 @@ KINDS: dict[Kind, Histories] = {
     ),
     "unified": Histories(
         lambda seed: surrounded(rules_chains.generate(seed), rules_chains.RulesChainMaker), RULES_CHAIN_BUGS
+    ),
+    "committed": Histories(
+        lambda seed: surrounded(rules_chains.generate_committed(seed), rules_chains.CommittedChainMaker),
+        COMMITTED_CHAIN_BUGS,
     ),
 }

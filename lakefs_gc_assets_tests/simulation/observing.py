@@ -181,7 +181,7 @@ def _subtracts(subtract_live: Callable[..., Any]) -> Callable[..., Any]:
         # A mark that failed leaves its own behind, and engines that are gone lend their ids to new ones.
         _sighted.pop(id(step.engine), None)
         rows = subtract_live(step, listed, uncommitted, *more)
-        if step.plan.base_run is None:
+        if step.plan.base_run is None or step.plan.flow is Flow.COMMITTED:
             return rows
 
         def note(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,7 @@ from lakefs_gc_assets_tests.simulation.repository import Branch
 from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import COPY_SECONDS, World
 
-Kind = Literal["clean", "optimized", "retention", "unified"]
+Kind = Literal["clean", "optimized", "retention", "unified", "committed"]
 """Which runs a history is about."""
 _QUIET_SECONDS = max(COPY_SECONDS, 26 * HOUR) + 30 * HOUR
 _BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {
@@ -22,12 +22,14 @@ _BEFORE_TIME_PASSES: dict[Kind, tuple[Flow, ...]] = {
     "optimized": (Flow.CLEAN,),
     "retention": (),
     "unified": (Flow.UNIFIED,),
+    "committed": (Flow.COMMITTED,),
 }
 _AFTERWARDS: dict[Kind, tuple[Flow, ...]] = {
     "clean": (Flow.CLEAN, Flow.CLEAN),
     "optimized": (Flow.OPTIMIZED, Flow.OPTIMIZED),
     "retention": (Flow.COMMITTED, Flow.UNIFIED, Flow.UNIFIED),
     "unified": (Flow.UNIFIED, Flow.UNIFIED),
+    "committed": (Flow.COMMITTED, Flow.UNIFIED, Flow.UNIFIED),
 }
 _BUILT_ON_DAYS = 60
 
@@ -53,7 +55,8 @@ class Quiet:
             return
         world.pass_time(_QUIET_SECONDS)
         for flow in _AFTERWARDS[kind]:
-            if not self._run_alone(flow, _BUILT_ON_DAYS if kind == "unified" else 0):
+            builds = kind == "unified" or (kind == "committed" and flow is Flow.COMMITTED)
+            if not self._run_alone(flow, _BUILT_ON_DAYS if builds else 0):
                 return
             garbage = self._garbage(flow)
             if not garbage and flow is not Flow.COMMITTED:
@@ -121,7 +124,7 @@ class Quiet:
         world.pass_time(versioning.LONG_COMMIT_SECONDS)
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
             compacted = branch.compacted is not None
-            by_rules = kind in ("retention", "unified") and self._spelled_otherwise(branch)
+            by_rules = kind in ("retention", "unified", "committed") and self._spelled_otherwise(branch)
             if len(branch.tokens) > 1 or by_rules or compacted:
                 world.start("w0 commit_now", versioning.commit_now(world, number, 0, 0))
                 branch.tokens = branch.tokens[:1] if not branch.sealed() else branch.tokens

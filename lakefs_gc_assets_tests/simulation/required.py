@@ -12,7 +12,7 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
-QUICK: Mapping[Kind, int] = {"clean": 48, "optimized": 24, "retention": 24, "unified": 12}
+QUICK: Mapping[Kind, int] = {"clean": 48, "optimized": 24, "retention": 20, "unified": 12, "committed": 4}
 """How many histories `make test` plays of each kind, in two minutes of a processor; `make test-slow` others."""
 PARTS = 16
 """Into so many tests the histories of a kind are divided where they are many."""

@@ -38,7 +38,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.collector.universe import listing
-from lakefs_gc_assets.collector.universe.listing import find_expired
+from lakefs_gc_assets.collector.universe.listing import read_expired
 from lakefs_gc_assets.collector.universe.subtraction import subtract_committed
 from lakefs_gc_assets.errors import LakeFSError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
@@ -180,8 +180,8 @@ def _aged_by_commit() -> Sequence[Replacement]:
         dumps[:] = [complete_dump(*arguments, **named)]
         return dumps[0]
 
-    def find(step: ArrowStep) -> ArrowRows:
-        rows = find_expired(step)
+    def read(step: ArrowStep, *expired: Any) -> ArrowRows:
+        rows = read_expired(step, *expired)
         dates = _dates(step, dumps[-1]) if dumps else {}
 
         def aged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ def _aged_by_commit() -> Sequence[Replacement]:
 
         return step.engine.map_batches(rows, aged, LISTED)
 
-    return (live_commits, "complete_dump", dump), (run, "find_expired", find)
+    return (live_commits, "complete_dump", dump), (run, "read_expired", read)
 
 
 def _dates(step: ArrowStep, dump: Dump) -> dict[str, int]:

@@ -4,7 +4,8 @@ Commits that stay are those that the world's log of heads says, at the very seco
 the branches and commits in the dump that it was given, with tagged ones and the server's own list. Their dates are the
 latest that the run was told: by commits, by the files of their metaranges, by their parents. A commit that was a head
 when uncommitted data was asked for may stay as well. Objects that only
-other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted.
+other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted. A run that
+builds on another one may leave out what it cannot know to be the same object (`_held_by_other_names`).
 """
 
 import math
@@ -68,8 +69,25 @@ class RetentionExactness:
         kept, expired = self._own_objects(stays), self._own_objects(told.commits.keys() - stays)
         there = self.oracle.bucket.objects.keys()
         gone = {key for watched in self.oracle.runs.values() for key in watched.accepted.keys() - watched.restored}
+        if plan.base_run is not None:
+            kept = kept | self._held_by_other_names(stays, told)
         if missed := (expired - kept - gone) & there - set(addresses):
             raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
+
+    def _held_by_other_names(self, stays: Collection[str], told: Told) -> set[str]:
+        """What a run may leave out that builds on another one, beside what stays under its own name.
+
+        It does not look again at what stays under another name. What any commit names by an address that may mean
+        several keys waits for a run that reads everything.
+        """
+        known, uri = self.oracle.repository.commits, self.oracle.repository.uri
+        held = set[str]()
+        for commit_id in told.commits:
+            for entry in known[commit_id].entries.values():
+                key = self.oracle.key_of(entry)
+                if key is not None and (commit_id in stays or entry.address not in (key, uri + key)):
+                    held.add(key)
+        return held
 
     def _stays(self, plan: Plan, told: Told) -> set[str]:
         """The commits that stay."""

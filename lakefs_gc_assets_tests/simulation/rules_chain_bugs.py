@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, NoFigures
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, known_live, references
@@ -29,6 +29,7 @@ from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import find_ranges
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
@@ -42,6 +43,7 @@ from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, ignored, replaced, without_unnamed
 
 _mark_counted = active_commits._mark_counted
+_select_pending = checkpoint_writer.select_pending
 _join_runs, _look_up_part = facts_of_ranges.join_runs, known_live._look_up_part
 _UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", None)
 
@@ -137,9 +139,11 @@ def _any_slice(slices: pa.ListArray, sealed: pa.StringArray) -> pa.BooleanArray:
     return pa.array([True] * len(slices), pa.bool_())
 
 
-def _note_of_any(step: ArrowStep, repository: OpenRepository, metarange_ids: Sequence[str]) -> RangeRecords:
+def _note_of_any(
+    step: ArrowStep, repository: OpenRepository, metarange_ids: Sequence[str], **about: bool
+) -> RangeRecords:
     """Records the ranges of metaranges in the store where these are, whosoever it is."""
-    return find_ranges(replace(step, repository=repository), repository, metarange_ids)
+    return find_ranges(replace(step, repository=repository), repository, metarange_ids, **about)
 
 
 def _counted_once() -> Sequence[Replacement]:
@@ -188,5 +192,28 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "notes that lack an address believed": replaced(
         (references, "record_hashes", _record_less), (known_live, "_require_true", ignored)
     ),
+}
+"""By name."""
+
+
+def _nothing_pending_unlisted(engine: LocalEngine, not_committed: ArrowRows, sealed: Any, *more: Any) -> ArrowRows:
+    pending: ArrowRows = _select_pending(engine, not_committed, sealed, *more)
+    return _nothing_pending(engine, pending) if sealed is None else pending
+
+
+def _looked_at(step: ArrowStep, found: Committed) -> str | None:
+    """Tracks what was looked at, whether it became live again or not."""
+    expired = step.stored(STORE_DF).figures.expired_sha256
+    if step.plan.flow is not Flow.COMMITTED or expired is None:
+        return track(step, found)
+    store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
+    return checkpoint.write_ranges(store, run_id, attempt, checkpoint.read_expired(store, run_id, attempt, expired))
+
+
+COMMITTED_CHAIN_BUGS: dict[str, Bug] = {
+    "nothing pending where nothing is listed": replaced(
+        (checkpoint_writer, "select_pending", _nothing_pending_unlisted), _UNCHECKED
+    ),
+    "ranges that were looked at and are live again tracked": replaced((run, "track", _looked_at)),
 }
 """By name."""

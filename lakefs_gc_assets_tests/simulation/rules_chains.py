@@ -6,26 +6,38 @@ from dataclasses import replace
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation.histories import LEAST_STEPS
 from lakefs_gc_assets_tests.simulation.playing import DELETE, FULL_LISTING_DAYS, History, Step
+from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.retention_histories import RetentionMaker, with_false_dates
 from lakefs_gc_assets_tests.simulation.world import Setup
 
 LEAST_RUNS = 7
 _FLOWS = {Flow.UNIFIED: 16, Flow.COMMITTED: 3, Flow.CLEAN: 1}
+_FLOWS_COMMITTED = {Flow.COMMITTED: 16, Flow.UNIFIED: 3, Flow.CLEAN: 1}
 _LONGEST, _LISTING_ALL = len(FULL_LISTING_DAYS) - 1, 0
 
 
 def generate(seed: int) -> History:
     """The history of a seed."""
-    maker = RulesChainMaker(random.Random(f"rules chain {seed}"))
+    return _generate(RulesChainMaker(random.Random(f"rules chain {seed}")), "unified", seed)
+
+
+def generate_committed(seed: int) -> History:
+    """The history of a seed in which most runs list nothing."""
+    return _generate(CommittedChainMaker(random.Random(f"committed chain {seed}")), "committed", seed)
+
+
+def _generate(maker: "RulesChainMaker", kind: Kind, seed: int) -> History:
     setup = maker.setup(seed)
     maker.do("set_rules")
     while len(maker.steps) < LEAST_STEPS or maker.runs < LEAST_RUNS:
         maker.round()
-    return History(setup, with_false_dates(maker.steps, seed), "unified")
+    return History(setup, with_false_dates(maker.steps, seed), kind)
 
 
 class RulesChainMaker(RetentionMaker):
     """Puts a history together: most runs list what is new, and look at what expired."""
+
+    flows = _FLOWS
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__(chance)
@@ -38,7 +50,7 @@ class RulesChainMaker(RetentionMaker):
 
     def open(self, name: str, flow: Flow, *, sweep: int = DELETE) -> None:
         """A run begins, mostly one that lists; the flow that is asked for is no matter."""
-        flow = self.chance.choices(tuple(_FLOWS), tuple(_FLOWS.values()))[0]
+        flow = self.chance.choices(tuple(self.flows), tuple(self.flows.values()))[0]
         super().open(name, flow, sweep=sweep)
         self.runs += 1
         days = self.chance.choices((_LONGEST, 1, _LISTING_ALL), (12, 3, 1))[0]
@@ -63,3 +75,9 @@ class RulesChainMaker(RetentionMaker):
                 self.steps += [Step("w7", "go_on", (0,))] if self.chance.random() < 0.3 else []
                 self.start(name)
                 self.finish(name)
+
+
+class CommittedChainMaker(RulesChainMaker):
+    """Most runs list nothing, and look at what expired since the run before."""
+
+    flows = _FLOWS_COMMITTED

@@ -30,6 +30,16 @@ def test_runs_are_asked_for_one_after_the_other() -> None:
         assert sum(step.what == "start" for step in generate(seed).steps) >= LEAST_RUNS
 
 
+@pytest.mark.parametrize("part", range(4))
+def test_runs_that_list_nothing_look_at_all_that_expired(part: int) -> None:
+    required.none_breaks_a_rule("committed", fresh(0, required.QUICK["committed"])[part::4])
+
+
+@pytest.mark.slow
+def test_so_do_more_of_these() -> None:
+    required.none_breaks_a_rule("committed", fresh(required.QUICK["committed"], 12))
+
+
 @pytest.mark.slow
 def test_much_happens() -> None:
     """Histories in which no run builds on another, or none finds what expired, would show nothing."""

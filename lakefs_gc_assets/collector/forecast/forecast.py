@@ -316,7 +316,9 @@ def begin(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Step[
     store_clock = repository.store.head(begun).last_modified
     windows, _ = planning.windows_to_collect(repository, Flow.COMMITTED)
     plan = planning.make_plan(repository, forecast_id, windows, _ALONE, store_clock, Flow.COMMITTED)
-    return Step(note, note, repository, engine, plan, None)
+    # A forecast looks at everything, whatever an earlier run has looked at.
+    alone = replace(plan, base_run=None, base_run_attempt=None, why_clean=None)
+    return Step(note, note, repository, engine, alone, None)
 
 
 def _summed(asked: Asked[R]) -> Forecast:

@@ -243,6 +243,9 @@ class StoredFigures:
         pending_before: objects that the base run left for this one to look at again.
         limited_to: the windows that were listed alone, in words; empty where none were left out.
         slices_elsewhere: slices of other windows, which were not listed.
+        expired_ranges: ranges that only expired commits had, where nothing is listed.
+        expired_ranges_read: those of them that were read, since the base run had not looked at them.
+        expired_sha256: SHA-256 of the file that names those ranges; None where objects are listed.
     """
 
     flow: str
@@ -260,6 +263,9 @@ class StoredFigures:
     repositories_unknown: str | None = None
     limited_to: str = ""
     slices_elsewhere: Annotated[int, "slices"] = 0
+    expired_ranges: Annotated[int, "ranges"] = 0
+    expired_ranges_read: Annotated[int, "ranges"] = 0
+    expired_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -306,8 +312,8 @@ class CommittedFigures:
             too, and young ones that nothing names; where it is 0 the run has no such frame.
         dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
             sealed shortly before.
-        tracked_sha256: SHA-256 of the file with all ranges that are live, in flows by retention; None where these are
-            not known.
+        tracked_sha256: SHA-256 of the file with all ranges that are live, in the flow `unified`, or with all ranges
+            that expired and were looked at, in the flow `committed`; None where these are not known.
         expired, expired_bytes: what is looked at because ranges expired that the base run tracked.
         ranges_noted: live ranges that were not read, since an earlier run recorded facts about them.
         addresses_noted: addresses of these ranges, each range for itself: only those that the run looked up among the

@@ -21,6 +21,11 @@ deleted, is held by a range that was live in the base run. It does not matter by
 why one of them is live no more: the next run looks again at the objects of such a range. Ranges are compared with what
 is live at the mark and not when the run begins: one that expires in between would be missed, and tracked no more. The
 objects are old, so it does not matter that they are learnt of after uncommitted data was prepared.
+
+Runs of the flow `committed` seal nothing, and build on each other alone. They track the expired ranges that they or
+their base runs looked at, as far as these had not become live by the mark. Each object of such a range was deleted, is
+pending, or is in a range that a commit has and that is not tracked. That range is read when it has expired, too. So the
+next run reads the expired ranges that are not tracked, and looks at what is pending.
 """
 
 import hashlib
@@ -156,13 +161,26 @@ _TRACKED = "tracked ranges"
 
 
 def write_ranges(store: ObjectStore, run_id: str, attempt: str, records: RangeRecords) -> str:
-    """Stores the ranges that are live at the commits step of an attempt; returns the file's SHA-256."""
+    """Stores the ranges that an attempt tracks at its commits step; returns the file's SHA-256."""
     return tables.put(store, _tracked_key(run_id, attempt), records.rows)
 
 
 def read_ranges(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> RangeRecords:
-    """The ranges that were live then. Raises CorruptFile where the file is missing, damaged or another one."""
-    key = _tracked_key(run_id, attempt)
+    """The ranges that it tracks. Raises CorruptFile where the file is missing, damaged or another one."""
+    return _read_ranges(store, _tracked_key(run_id, attempt), sha256)
+
+
+def write_expired(store: ObjectStore, run_id: str, attempt: str, records: RangeRecords) -> str:
+    """Stores the expired ranges that an attempt looks at; returns the file's SHA-256."""
+    return tables.put(store, _expired_key(run_id, attempt), records.rows)
+
+
+def read_expired(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> RangeRecords:
+    """The expired ranges that it looks at. Raises CorruptFile where the file is missing, damaged or another one."""
+    return _read_ranges(store, _expired_key(run_id, attempt), sha256)
+
+
+def _read_ranges(store: ObjectStore, key: str, sha256: str) -> RangeRecords:
     parts = tables.decode_parts(RANGES, tables.get(store, key, sha256), key, _TRACKED)
     return RangeRecords.of_rows(pa.Table.from_batches(parts, RANGES))
 
@@ -175,6 +193,10 @@ def count_ranges(store: ObjectStore, run_id: str, attempt: str, sha256: str) -> 
 
 def _tracked_key(run_id: str, attempt: str) -> str:
     return f"{run_folder.frame(run_id, 'committed_df')}tracked-{attempt}.parquet"
+
+
+def _expired_key(run_id: str, attempt: str) -> str:
+    return f"{run_folder.frame(run_id, 'store_df')}expired-{attempt}.parquet"
 
 
 class BaseCheckpoint:
@@ -217,7 +239,7 @@ class BaseCheckpoint:
 
     @property
     def tracked(self) -> RangeRecords:
-        """The ranges that were live. Raises CorruptFile where the base run kept all commits."""
+        """The ranges that the base run tracked. Raises CorruptFile where it kept all commits."""
         return read_tracked(self._store, self.run_id, self.checkpoint)
 
     def pending_objects(self, step: Step[R]) -> R:

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
@@ -13,6 +16,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     NOT_COMMITTED_DF,
     PENDING_DF,
     STORE_DF,
+    TIME,
     CandidateFigures,
     CommittedFigures,
     DeletedFigures,
@@ -43,7 +47,8 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
     engine, listed, committed = step.engine, step.stored(STORE_DF), step.stored(COMMITTED_DF)
     not_committed, universe = step.stored(NOT_COMMITTED_DF), universe_of(step, listed, committed)
     store, run_id, attempt = step.repository.store, step.plan.run_id, step.plan.attempt
-    sealed = seal(step)
+    # Nothing is sealed where nothing is listed: wherever an object lies, the next run looks at it again.
+    sealed = seal(step) if step.plan.flow is not Flow.COMMITTED else None
     ended = engine.where_among(outcomes.rows(engine, "address", "outcome"), "outcome", receipts.NOT_THERE)
     deleted = engine.select(ended, "address")
     waiting_rows = select_pending(
@@ -54,8 +59,8 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         pending = waiting.rows(engine, "address")
         kept, lost = count_sealed(
             engine,
-            select_sealed(engine, universe.rows("address"), sealed),
-            select_sealed(engine, not_committed.rows(engine, "address"), sealed),
+            _select_carried(engine, universe.rows("address"), sealed),
+            _select_carried(engine, not_committed.rows(engine, "address"), sealed),
             pending,
             deleted,
             not_committed.count + waiting.count + outcomes.count,
@@ -68,10 +73,14 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
         return problem
     checkpoint = Checkpoint(
         attempt=attempt,
-        sealed=len(sealed),
+        sealed=len(sealed or ()),
         # What expired was among the sealed objects that commits held, and is counted again where they still do.
-        sealed_objects=max(listed.figures.sealed_objects - committed.figures.expired, 0) + checked.committed,
-        sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed),
+        sealed_objects=(
+            0
+            if sealed is None
+            else max(listed.figures.sealed_objects - committed.figures.expired, 0) + checked.committed
+        ),
+        sealed_sha256=checkpoints.write_sealed(store, run_id, attempt, sealed or frozenset()),
         read=0,
         read_sha256="",
         pending=waiting.count,
@@ -86,10 +95,10 @@ def write_checkpoint(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Ch
 
 
 def _store_committed(
-    step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str]
+    step: Step[R], committed: StoredFrame[CommittedFigures], sealed: frozenset[str] | None
 ) -> StoredFrame[NoFigures] | None:
     """Stores the committed objects outside of sealed slices; None by retention rules, because no commit lasts there."""
-    if step.plan.flow.by_retention:
+    if sealed is None or step.plan.flow.by_retention:
         return None
     return _store(step, CHECKPOINT_COMMITTED_DF, select_unsealed(step.engine, committed.rows(step.engine), sealed))
 
@@ -129,8 +138,6 @@ def _store(step: Step[R], frame: Frame[NoFigures], rows: R) -> StoredFrame[NoFig
 def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str | None:
     """The reason why the next run cannot build on this one; None where it can."""
     listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
-    if step.plan.flow is Flow.COMMITTED:
-        return "its flow was committed, which lists nothing"
     if not outcomes.figures.swept:
         return "it was a dry run"
     if step.plan.flow.by_retention and committed.figures.tracked_sha256 is None:
@@ -138,11 +145,27 @@ def reason_for_none(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> str
             "which ranges were live is not noted: commits came from other places than this repository's refs dump, or "
             "an earlier version of the collector read them"
         )
+    if step.plan.flow is Flow.COMMITTED and _has_young(step, listed):
+        return "an expired commit holds objects without a time in their names, which were younger than the cutoff"
     if is_limited(listed, universe_of(step, listed, committed)):
         return f"it was limited to {step.plan.scope}"
     if not _has_not_committed(step):
         return "its candidates were found by an earlier version of the collector"
     return None
+
+
+def _has_young(step: Step[R], listed: StoredFrame[StoredFigures]) -> bool:
+    """True if a commit says of an object that is older by another one that it is younger than the cutoff, perhaps.
+
+    The age of an object without a time in its name is that of its youngest entry, which the next run would not see.
+    """
+    moment = pa.scalar(step.plan.cutoff, TIME)
+
+    def is_young(rows: pa.RecordBatch) -> pa.BooleanArray:
+        return pc.and_(pc.is_null(rows.column("issued_at")), pc.greater_equal(rows.column("last_modified"), moment))
+
+    rows = listed.rows(step.engine, "address", "issued_at", "last_modified")
+    return step.engine.count(step.engine.where(rows, is_young)) > 0
 
 
 def is_limited(listed: StoredFrame[StoredFigures], universe: Universe[R]) -> bool:
@@ -181,18 +204,24 @@ def _listed_in_shards(step: Step[R]) -> Iterable[str]:
     return found
 
 
+def _select_carried(engine: Engine[R], rows: R, sealed: Iterable[str] | None) -> R:
+    """Rows that the next run does not find by itself: those in sealed slices, or in no slice; all where it is None."""
+    return rows if sealed is None else select_sealed(engine, rows, sealed)
+
+
 def select_pending(
-    engine: Engine[R], not_committed: R, sealed: Iterable[str], deleted: R, count: int | None = None
+    engine: Engine[R], not_committed: R, sealed: Iterable[str] | None, deleted: R, count: int | None = None
 ) -> R:
     """Selects the pending objects: in sealed slices, or in no slice, held by no commit, and not deleted.
 
     Args:
         not_committed: objects that no commit holds.
+        sealed: None for objects wherever they lie.
         deleted: addresses whose deletion the store accepted, in this run or meanwhile in another one, compared as
             strings.
         count: number of objects and addresses together, about, where that is known.
     """
-    return engine.without_exactly(select_sealed(engine, not_committed, sealed), deleted, count)
+    return engine.without_exactly(_select_carried(engine, not_committed, sealed), deleted, count)
 
 
 @dataclass(frozen=True, slots=True)

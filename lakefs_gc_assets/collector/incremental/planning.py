@@ -61,18 +61,19 @@ class BaseRun:
         return self.report.run_id
 
 
-def find(repository: OpenRepository, definition: str, before: str | None = None) -> BaseRun:
-    """Finds the newest run that listed and was to delete, if it can be built on. Dry runs are passed over.
+def find(repository: OpenRepository, definition: str, before: str | None = None, flow: Flow = Flow.CLEAN) -> BaseRun:
+    """Finds the newest run that was to delete, if it can be built on. Dry runs are passed over.
 
     Args:
         definition: what counts as live in the next run.
         before: id of the next run, where it has one.
+        flow: of the next run. Runs of the flow `committed`, which list nothing, build on each other alone.
     Raises:
         NoBaseRun: there is no such run, or it cannot be built on; the text says why.
         StorageError: the store cannot be asked.
     """
     try:
-        ended = _newest(repository.store, before)
+        ended = _newest(repository.store, before, flow)
         checkpoint = ended.report.checkpoint
         if checkpoint is None:
             raise NoBaseRun(f"run {ended.report.run_id} left nothing to build on: {_why_nothing(ended.report)}")
@@ -106,7 +107,8 @@ def find_base_run(repository: OpenRepository, planned: Plan | None = None) -> Ba
         NoBaseRun: it cannot build on any.
     """
     definition = planned.live_definition if planned else live_definition(repository)
-    base = find(repository, definition, planned.run_id if planned else None)
+    flow = planned.flow if planned else Flow.CLEAN
+    base = find(repository, definition, planned.run_id if planned else None, flow)
     there = folders(repository.store)
     known = Folders((), base.checkpoint.other_folders)
     # Earlier versions took what lies in shards for sealed, so none that saw a shard left a checkpoint.
@@ -155,17 +157,17 @@ def require_earlier_cutoff(base: BaseRun, planned: Plan) -> None:
 
 
 def require_recent_full_listing(base: BaseRun, planned: Plan, settings: CollectionSettings) -> None:
-    """Raises NoBaseRun where the last run by rules that listed everything began too long ago.
+    """Raises NoBaseRun where the last run by rules that looked at everything began too long ago.
 
     Only such a run finds what came into a sealed slice late.
     """
     full_run = base.checkpoint.full_run
     if full_run is None:
-        raise NoBaseRun(f"run {base.run_id} does not say which run listed every object last")
+        raise NoBaseRun(f"run {base.run_id} does not say which run looked at everything last")
     began = layout.as_datetime(layout.created_at(full_run))
     if not timedelta() <= planned.started_at - began < timedelta(days=settings.full_listing_days):
         raise NoBaseRun(
-            f"run {full_run} listed every object last, at {began:%F %T}Z (collection.full_listing_days is "
+            f"run {full_run} looked at everything last, at {began:%F %T}Z (collection.full_listing_days is "
             f"{settings.full_listing_days:g})"
         )
 
@@ -191,19 +193,22 @@ class _Ended:
     report: Report
 
 
-def newest_sweep(store: ObjectStore, before: str | None = None, among: int | None = None) -> Plan | None:
+def newest_sweep(
+    store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
+) -> Plan | None:
     """The plan of the newest run that listed and was to delete; None where there is none.
 
     Args:
         before: id of a run; only runs older than it are looked at.
         among: how many runs are looked at; None for all.
+        committed: whether the newest run of the flow `committed` is wanted, which lists nothing.
     Raises:
         CorruptFile: the plan or the approval of a run that may be it cannot be read, or its plan is gone.
     """
     runs = EarlierRuns(store)
     for run_id in _earlier(runs, before, among):
         known = runs.settled(run_id)
-        if known is not None and not known.base:
+        if known is not None and (not known.base or (known.flow is Flow.COMMITTED) is not committed):
             continue
         if known is not None and not runs.is_stored(run_id):
             # An older run knows nothing of what this one deleted.
@@ -211,7 +216,8 @@ def newest_sweep(store: ObjectStore, before: str | None = None, among: int | Non
         plan = plans.read(store, run_id)
         # A run without a listing deletes what commits held: none of that is among pending objects, unless it was
         # committed since and has expired. Those are left out by whoever builds on another run by rules.
-        if plan.flow is not Flow.COMMITTED and (plan.sweep or plans.read_approval(store, run_id) is not None):
+        is_wanted = (plan.flow is Flow.COMMITTED) is committed
+        if is_wanted and (plan.sweep or plans.read_approval(store, run_id) is not None):
             return plan
     return None
 
@@ -220,8 +226,10 @@ def _earlier(runs: EarlierRuns, before: str | None, among: int | None = None) ->
     return islice((run_id for run_id in runs.newest_first() if before is None or run_id > before), among)
 
 
-def _newest(store: ObjectStore, before: str | None) -> _Ended:
-    plan = newest_sweep(store, before)
+def _newest(store: ObjectStore, before: str | None, flow: Flow) -> _Ended:
+    plan = newest_sweep(store, before, committed=flow is Flow.COMMITTED)
+    if plan is None and flow is Flow.COMMITTED:
+        raise NoBaseRun("no earlier run of the flow committed deleted")
     if plan is None and any(_earlier(EarlierRuns(store), before)):
         raise NoBaseRun("no earlier run listed and deleted: all were dry runs, or of the flow committed")
     if plan is None:
@@ -390,7 +398,7 @@ def make_plan(
         planned = _build_on_base_run(repository, planned, flow)
     elif flow.by_retention:
         planned = replace(planned, flow=flow, live_definition=ACTIVE_COMMITS)
-        if flow is Flow.UNIFIED and settings.full_listing_days:
+        if settings.full_listing_days:
             planned = _build_on_base_run(repository, planned, flow)
     return planned
 

@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.live.facts import FactsFolder
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
@@ -181,8 +182,11 @@ class Committed:
         definition: what retention rules keep; None in flows that do not apply them.
         unnamed: files of this repository's metadata folder that no commit names; None where they are not looked for, or
             where only young ones count, which are among what is provisional.
+        unnamed_lasts: true if what they hold counts as committed for good. In the flow `committed` it is provisional:
+            the next run reads no expired range again to see that such a file is gone.
         provisional: what is live now and perhaps no more in the next run, since no commit holds it: compacted bases of
-            branches, and young ranges that nothing names. Nothing of it counts as read: it is read in each run anew.
+            branches, and ranges that nothing names, if they are young or do not last. Nothing of it counts as read: it
+            is read in each run anew.
         waited: seconds of waiting that protect and are no work, for all repositories.
     """
 
@@ -190,13 +194,14 @@ class Committed:
     unread: tuple[Unread, ...]
     definition: LiveDefinition | None
     unnamed: Unread | None = None
+    unnamed_lasts: bool = True
     provisional: tuple[Unread, ...] = ()
     waited: float = 0.0
 
     @property
     def everything(self) -> tuple[Unread, ...]:
         """All that is read of what is committed, or may be by others: what stays known for good."""
-        return self.unread if self.unnamed is None else (*self.unread, self.unnamed)
+        return self.unread if self.unnamed is None or not self.unnamed_lasts else (*self.unread, self.unnamed)
 
     @property
     def ids(self) -> IdSet:
@@ -283,7 +288,7 @@ def ask_committed(
 
     def find_expired_ids() -> IdSet:
         metaranges = definition.expired_metaranges if definition else ()
-        return find_ranges(step, step.repository, metaranges).ids | IdSet(metaranges)
+        return find_ranges(step, step.repository, metaranges, expired=True).ids | IdSet(metaranges)
 
     return replace(find_committed(step, own, prepared_until, known, find_expired_ids), definition=definition)
 
@@ -313,9 +318,12 @@ def find_committed(
     if not settings.keep_unnamed_ranges or own.source is CommitSource.METADATA_FOLDER:
         return committed
     unnamed = _find_unnamed(step, committed, known, find_expired_ids() | bases[0].ids)
+    lasts = settings.keep_old_unnamed_ranges and step.plan.flow is not Flow.COMMITTED
+    if not lasts and unnamed.records:
+        committed = replace(committed, provisional=(*provisional, unnamed))
     if settings.keep_old_unnamed_ranges:
-        return replace(committed, unnamed=unnamed)
-    return replace(committed, provisional=(*provisional, unnamed) if unnamed.records else provisional)
+        committed = replace(committed, unnamed=unnamed, unnamed_lasts=lasts)
+    return committed
 
 
 def find_compacted(

@@ -253,12 +253,16 @@ def facts_folder(step: Step[R], kind: FactKind) -> FactsFolder:
     return FactsFolder(step.repository.opener, kind.folder(step.plan.run_id, step.plan.attempt))
 
 
-def find_fact_files(step: Step[R], kind: FactKind) -> list[FactFile]:
-    """The files of facts that a step believes: those of its own attempt, or of all runs if it builds on another one.
+def find_fact_files(step: Step[R], kind: FactKind, *, of_all_runs: bool | None = None) -> list[FactFile]:
+    """The files of facts that a step believes: those of its own attempt, or of all runs.
 
     A warning says how many files another version of the collector wrote.
+
+    Args:
+        of_all_runs: by default as the plan says.
     """
-    folder = facts_folder(step, kind).key if step.plan.base_run is None else kind.root
+    believed = step.plan.believes_facts if of_all_runs is None else of_all_runs
+    folder = kind.root if believed else facts_folder(step, kind).key
     others: list[str] = []
     files = facts.files_of(kind, facts.list_files(step.repository.store, folder), others.append)
     if others:
@@ -300,20 +304,26 @@ def look_up_facts(
     return rows.filter(pc.is_null(rows.column("damage")))
 
 
-def find_ranges(step: Step[R], repository: OpenRepository, metarange_ids: Sequence[str]) -> RangeRecords:
+def find_ranges(
+    step: Step[R], repository: OpenRepository, metarange_ids: Sequence[str], *, expired: bool = False
+) -> RangeRecords:
     """The distinct ranges of a repository's metaranges, as `References.range_records` gives them.
 
     Those of other repositories than the step's own are not recorded.
 
-    Raises CorruptFile where a metarange that is read is missing or damaged.
+    Args:
+        expired: whether only expired commits have these metaranges. A run that builds on another one believes the facts
+            of all runs about them.
+    Raises:
+        CorruptFile: a metarange that is read is missing or damaged.
     """
     references = References.from_step(step, repository)
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
     look_up = partial(_look_up_metaranges, step.repository.opener, IdSet(metarange_ids))
-    looked_up = look_up_facts(
-        step, METARANGES, find_fact_files(step, METARANGES), look_up, METARANGES_LOOKED_UP, _VALUES_OF_A_ROW
-    )
+    of_all_runs = step.plan.believes_facts or (expired and step.plan.base_run is not None)
+    files = find_fact_files(step, METARANGES, of_all_runs=of_all_runs)
+    looked_up = look_up_facts(step, METARANGES, files, look_up, METARANGES_LOOKED_UP, _VALUES_OF_A_ROW)
     known = IdSet(looked_up.filter(pc.is_null(looked_up.column("min_key"))).column("id").to_pylist())
     unread = known.lacking(metarange_ids)
     if known:
@@ -395,7 +405,8 @@ def _look_up_sizes(
 def tidy_facts(step: Step[R]) -> None:
     """Deletes the facts that a run which looked at everything did not meet, and merges small files into few.
 
-    A run that believes its own facts alone keeps those of others apart: it asks again before it deletes.
+    One of the flow `committed` meets every metarange, but records no hashes: facts of other kinds stay. A run that
+    believes its own facts alone about what is live keeps those of others apart: it asks again before it deletes.
 
     Only for runs that may delete. What fails is warned of: files that cannot be deleted stay, and later runs that build
     on another one believe them, as they believed them before. No live object can become garbage by this. An old fact is
@@ -406,11 +417,14 @@ def tidy_facts(step: Step[R]) -> None:
     problems: list[str] = []
     try:
         stored = facts.list_files(store, facts.ROOT)
-        if plan.base_run is None and plan.flow is not Flow.COMMITTED:
-            stored = facts.drop_older(store, stored, plan.run_id, plan.attempt)
+        if plan.base_run is None:
+            met = METARANGES.root if plan.flow is Flow.COMMITTED else facts.ROOT
+            of_met = {key: length for key, length in stored.items() if key.startswith(met)}
+            unmet = {key: length for key, length in stored.items() if key not in of_met}
+            stored = unmet | facts.drop_older(store, of_met, plan.run_id, plan.attempt)
         for kind in FACT_KINDS:
             own, files = facts_folder(step, kind), facts.files_of(kind, stored)
-            if plan.base_run is None:
+            if not plan.believes_facts:
                 others = [file for file in files if not file.key.startswith(own.key)]
                 files = [file for file in files if file.key.startswith(own.key)]
                 problems += _merge_small(step, kind, others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))

@@ -36,7 +36,7 @@ class Flow(StrEnum):
     | `unified` | every listed object | active ones |
 
     A run of the flow `unified` that builds on another one by retention rules looks at what an optimized one does, and
-    at what expired since.
+    at what expired since. One of the flow `committed` looks at what expired since, and at what its base run left.
     """
 
     CLEAN = "clean"
@@ -133,8 +133,16 @@ class Plan:
 
     @property
     def follows_expiry(self) -> bool:
-        """True if it builds on another run by retention rules, so that it looks at objects that expired since."""
-        return self.flow.by_retention and self.base_run is not None
+        """True if it lists little, and looks at objects that expired since its base run besides."""
+        return self.flow is Flow.UNIFIED and self.base_run is not None
+
+    @property
+    def believes_facts(self) -> bool:
+        """True if it believes facts that other runs recorded about what is live.
+
+        A run of the flow `committed` reads all that is live. It only believes facts about expired commits.
+        """
+        return self.flow is not Flow.COMMITTED and self.base_run is not None
 
     @property
     def skew(self) -> timedelta:

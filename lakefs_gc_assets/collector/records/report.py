@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, size
-from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded, counted
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -58,7 +58,7 @@ class Checkpoint:
         other_folders: names directly below `data/` that are no slices; only runs that list everything list them.
         tracked, tracked_sha256: how many ranges are tracked, and SHA-256 of the file that names them. Only runs by
             retention rules track any; what is read and what is committed is empty there, and so are its digests.
-        full_run: the run by retention rules that listed everything last, of those that build on each other.
+        full_run: the run by retention rules that looked at everything last, of those that build on each other.
     """
 
     attempt: str
@@ -164,7 +164,8 @@ class Report:
     def statistics(self) -> RunStatistics:
         """The figures of the run; those that it does not know are None."""
         # Earlier versions counted committed addresses that a run looked up, where it builds on another one.
-        counts = {name: count for name, count in self.counts.items() if name != "committed" or self.base_run is None}
+        is_known = self.base_run is None or self.flow == Flow.COMMITTED
+        counts = {name: count for name, count in self.counts.items() if name != "committed" or is_known}
         kept, waited = sum(self.kept.values()), sum(self.waited_seconds.values())
         known = {"listed", "candidates"} <= counts.keys()
         return RunStatistics.from_stored(

@@ -33,6 +33,7 @@ from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import Folders, folder_of, folders, outside_of_folders, sealed_folders
 from lakefs_gc_assets.collector.live.current import define_live
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
@@ -433,17 +434,29 @@ def _read_inventory(
     yield from list_inventory_file(inventory, file, listing, window_size)
 
 
-def find_expired(step: Step[R]) -> R:
-    """Finds the objects (LISTED) of ranges that only expired commits have, without those that earlier runs deleted.
-
-    An active commit may hold such an object through another range: the subtraction finds that out later.
-    """
+def find_expired(step: Step[R]) -> RangeRecords:
+    """Finds the ranges that only expired commits have."""
     # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
     definition = define_live(step, prepared_until=step.plan.cutoff)
     active = find_ranges(step, step.repository, definition.live.metarange_ids).ids
-    expired = find_ranges(step, step.repository, definition.expired_metaranges).without(active)
+    expired = find_ranges(step, step.repository, definition.expired_metaranges, expired=True).without(active)
     step.log(
         f"{counted(len(definition.expired_metaranges), 'expired metaranges have')} {counted(len(expired), 'ranges')} "
         "of their own"
     )
-    return step.engine.without_exactly(References.from_step(step).entries(expired), deleted_before(step))
+    return expired
+
+
+def read_expired(step: Step[R], expired: RangeRecords, pending: R | None) -> R:
+    """Reads the objects (LISTED) of expired ranges, each once, without those that earlier runs deleted.
+
+    An active commit may hold such an object through another range: the subtraction finds that out later.
+
+    Args:
+        pending: objects that the base run left; None for none.
+    """
+    engine = step.engine
+    objects = References.from_step(step).entries(expired)
+    if pending is not None:
+        objects = engine.youngest_of_each(engine.union(objects, pending))
+    return engine.without_exactly(objects, deleted_before(step))

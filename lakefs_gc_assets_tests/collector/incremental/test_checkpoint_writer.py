@@ -269,7 +269,6 @@ class TestLeave:
                 "which ranges were live is not noted: commits came from other places than this repository's refs dump, "
                 "or an earlier version of the collector read them",
             ),
-            (replace(SWEEP, flow=Flow.COMMITTED), "2026-11", "its flow was committed, which lists nothing"),
             (PLAN, "2026-11", "it was a dry run"),
             (SWEEP, "2026-09", "it was limited to the windows legacy, 2026-10, 2026-11"),
         ],

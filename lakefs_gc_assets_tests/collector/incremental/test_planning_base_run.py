@@ -202,14 +202,14 @@ class TestByRules:
         if recent:
             planning.require_recent_full_listing(found, planned, settings)
             return
-        with pytest.raises(NoBaseRun, match=f"run {full_run} listed every object last, at .*days is {days}"):
+        with pytest.raises(NoBaseRun, match=f"run {full_run} looked at everything last, at .*days is {days}"):
             planning.require_recent_full_listing(found, planned, settings)
 
     def test_nor_by_a_run_that_does_not_say_when(self, opened: OpenRepository) -> None:
         newest = began(opened, DAY)
         ended(opened, newest)
         found = planning.find(opened, ALL_COMMITS)
-        with pytest.raises(NoBaseRun, match="does not say which run listed every object last"):
+        with pytest.raises(NoBaseRun, match="does not say which run looked at everything last"):
             planning.require_recent_full_listing(found, newest, CollectionSettings())
 
     def test_no_run_that_built_on_it_failed(self, opened: OpenRepository) -> None:

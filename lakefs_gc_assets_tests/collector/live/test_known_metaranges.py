@@ -114,6 +114,24 @@ def test_a_run_that_builds_on_another_one_reads_what_nobody_recorded(repository:
     assert repository.read == []
 
 
+def test_one_that_lists_nothing_believes_others_about_what_expired_alone(repository: Repository) -> None:
+    repository.found(repository.earlier, 0)
+    plan = replace(repository.later.plan, flow=Flow.COMMITTED)
+    step = repository.step(plan)
+    expired = find_ranges(step, repository.repository, repository.metaranges[:1], expired=True)
+    assert ({*expired}, repository.read) == (repository.named(0), [repository.metaranges[0]])
+    repository.read.clear()
+    assert {*find_ranges(step, repository.repository, repository.metaranges[:1], expired=True)} == repository.named(0)
+    assert repository.read == []
+    assert repository.found(step, 0) == repository.named(0)
+    assert repository.read == [repository.metaranges[0]]
+    # One that builds on none believes its own attempt alone.
+    alone = repository.step(replace(plan, base_run=None, base_run_attempt=None, attempt="another"))
+    repository.read.clear()
+    assert {*find_ranges(alone, repository.repository, repository.metaranges[:1], expired=True)} == repository.named(0)
+    assert repository.read == [repository.metaranges[0]]
+
+
 def test_one_that_looks_at_everything_believes_its_own_attempt_alone(repository: Repository) -> None:
     """So it notices what is gone."""
     repository.found(repository.earlier, 0)
@@ -124,8 +142,10 @@ def test_one_that_looks_at_everything_believes_its_own_attempt_alone(repository:
     assert repository.read == []
 
 
-@pytest.mark.parametrize(("flow", "of_newer"), [(Flow.COMMITTED, False), (Flow.COMMITTED, True), (Flow.UNIFIED, True)])
-def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_newer: bool) -> None:
+@pytest.mark.parametrize(
+    ("flow", "of_newer", "left"), [(Flow.COMMITTED, False, 1), (Flow.COMMITTED, True, 2), (Flow.UNIFIED, True, 2)]
+)
+def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_newer: bool, left: int) -> None:
     """It asks again before it deletes, and other runs have recorded something: here that a metarange lacks a range."""
     step = repository.step(began(repository.repository, 2 * DAY, flow=flow))
     wrong = repository.later if of_newer else repository.earlier
@@ -137,7 +157,7 @@ def test_so_does_one_that_has_tidied_up(repository: Repository, flow: Flow, of_n
         facts_of_ranges.put_metaranges(repository.store, references.facts_folder(wrong, METARANGES).key, rows)
     assert repository.found(step, 2) == repository.named(2)
     references.tidy_facts(step)
-    assert len(repository.files()) == 2
+    assert len(repository.files()) == left
     assert repository.found(step, 0, 1, 2) == repository.named(0, 1, 2)
     assert sorted(repository.read) == sorted(repository.metaranges[:2])
 

@@ -212,12 +212,12 @@ class TestRuns:
         repository.follow()
         assert repository.chosen(records, 7) == {"a"}
 
-    def test_one_that_lists_nothing_drops_nothing(self, repository: Repository) -> None:
+    def test_one_that_lists_nothing_drops_no_sizes(self, repository: Repository) -> None:
         records = repository.commit({"a": [1]})
         repository.read(*records.values())
         repository.follow(base_run=None, flow=Flow.COMMITTED)
         references.tidy_facts(repository.step)
-        repository.follow()
+        repository.follow(flow=Flow.UNIFIED)
         assert repository.chosen(records, 7) == set()
 
     @pytest.mark.parametrize("here", [8_000_000, -1])
