@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,15 +23,20 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
+from lakefs_gc_assets.collector.erasure.remains import erase_versions
+from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.page.markup import shown
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here, execute, instance
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
-from lakefs_gc_assets.spark.faults import errors_of_spark
+from lakefs_gc_assets.spark.faults import errors_of_spark, from_spark
 
 _SHOWN = 50
 _HOLDERS = 5
@@ -127,7 +132,16 @@ def _erase(loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
     if finding.quarantined_by:
         for purged in maintenance.purge(erasing, None, f"erase-{uuid.uuid4().hex}", note, show_progress):
             note(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
-    return run_id, maintenance.erase_versions(erasing, run_id, addresses, note, show_progress)
+    return run_id, _erase_versions(erasing, run_id, addresses, note)
+
+
+def _erase_versions(collector: Collector, run_id: str, addresses: Collection[str], note: LogLine) -> list[str]:
+    """Erases versions of objects that a run deleted, under the lock, unless the objects are live by then."""
+    repository = collector.open()
+    plan = plans.read(repository.store, run_id)
+    with locked(repository, "erase", f"erase-{run_id}", show_progress) as lock:
+        step = Step(note, show_progress, repository, collector.engine(repository.settings), plan, lock)
+        return [*erase_versions(repository, plan, lock, addresses, LiveCheck(step, from_spark))]
 
 
 def _show(finding: Finding, as_json: bool) -> None:

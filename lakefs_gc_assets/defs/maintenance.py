@@ -4,7 +4,7 @@ Each job shows what it would do unless its configuration lets it go ahead. The c
 functions.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -14,7 +14,6 @@ import pyarrow as pa
 from pydantic import Field
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.erasure import remains
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.lock import Lock, locked
@@ -83,26 +82,6 @@ def purge(
         return LiveCheck(step, from_spark)
 
     yield from purge_by(repository, run_id, owner, check, warn, planned)
-
-
-def erase_versions(
-    collector: Collector, run_id: str, addresses: Collection[str], note: LogLine, warn: LogLine
-) -> list[str]:
-    """Erases versions of objects that a run deleted, under the lock, unless the objects are live by then.
-
-    Args:
-        note, warn: as for `purge`.
-    Returns:
-        Each version that was erased, as `remains.erase_versions` names it.
-    Raises:
-        LockHeld: another owner holds the lock.
-        CollectionError: see `remains.erase_versions`.
-    """
-    repository = collector.open()
-    plan = plans.read(repository.store, run_id)
-    with locked(repository, "erase", f"erase-{run_id}", warn) as lock:
-        step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
-        return [*remains.erase_versions(repository, plan, lock, addresses, LiveCheck(step, from_spark))]
 
 
 class RestoreConfig(dg.Config):

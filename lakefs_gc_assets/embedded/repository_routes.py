@@ -179,11 +179,11 @@ def _get_protection(core: Core, request: Request, repository: str) -> Response:
 
 
 def _put_protection(core: Core, request: Request, repository: str) -> Response:
-    rules = request.json()
+    repo, rules = repositories.get_writable(core, repository), request.json()
     if not isinstance(rules, list):
         raise bad_request("request body has an error: value must be an array")
     patterns = [str(checked_object(rule, "pattern")["pattern"]) for rule in rules]
-    repositories.protect_branches(core, repositories.get_writable(core, repository), patterns)
+    repositories.protect_branches(core, repo, patterns)
     return NO_CONTENT
 
 

@@ -140,7 +140,7 @@ class TestBetweenSteps:
         assert "somebody" in str(holder(opened.store))
 
     def test_a_run_without_a_plan_is_none(self, opened: OpenRepository) -> None:
-        with pytest.raises(CollectionError, match="has no plan"):
+        with pytest.raises(CollectionError, match="there is no run"):
             make_step.end_in_store(opened.store, "g4uk6erfnfus73frbnqg", NOW, "no disk")
 
 

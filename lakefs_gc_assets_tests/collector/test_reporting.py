@@ -58,7 +58,7 @@ class TestArchivedObjects:
     def test_that_quarantine_kept_are_told_with_the_way_out(self) -> None:
         assert describe_archived(Amount()) == ()
         (told,) = describe_archived(Amount(3, 2**30))
-        assert told.startswith("3 objects of garbage, 1.0 GiB, stay") and "sweep_mode: delete" in told
+        assert told.startswith("3 objects of garbage, 1.0 GiB, kept") and "sweep_mode: delete" in told
 
     @staticmethod
     def foreseen(settings: CollectionSettings, **classes: tuple[int, int]) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def test_clocks_apart_stop_it_before_anything_is_stored(opened: OpenRepository, 
     for wrong in (replace(opened, clock=off), replace(opened, api=server)):
         with pytest.raises(GuardTripped, match="clocks"):
             begin(wrong)
-        with pytest.raises(CollectionError, match="no plan"):
+        with pytest.raises(CollectionError, match="there is no run"):
             plan.read(opened.store, RUN)
 
 

@@ -66,4 +66,4 @@ def test_kinds_of_etags(etag: str, plain: bool, multipart: bool) -> None:
 
 
 def test_reasons_are_told_apart() -> None:
-    assert len({reason.value for reason in Kept}) == len(Kept) == 8
+    assert len({reason.value for reason in Kept}) == len(Kept) == 9
