@@ -922,10 +922,13 @@ class TestFollowingExpiry:
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
             assert "another definition of what is live: active commits, now all" in str(scene.told.why_clean)
 
-    def test_a_run_without_a_listing_leaves_nothing(self) -> None:
+    def test_no_run_of_another_flow_builds_on_one_without_a_listing(self) -> None:
         with world_of("following") as scene:
             assert scene.start(FOLLOWING, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
-            assert "which lists nothing" in str(scene.told.no_checkpoint)
+            without_listing = scene.told
+            assert without_listing.checkpoint is not None
+            assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
+            assert scene.told.base_run not in (None, without_listing.run_id)
 
     def test_its_cutoff_was_not_later(self) -> None:
         with world_of("following") as scene:

@@ -174,7 +174,9 @@ def _as_if_swept(step: ArrowStep, outcomes: Frame) -> str | None:
     return reason_for_none(step, replace(outcomes, manifest=replace(outcomes.manifest, figures=figures)))
 
 
-def _newest_of_all(store: ObjectStore, before: str | None = None, among: int | None = None) -> Plan | None:
+def _newest_of_all(
+    store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
+) -> Plan | None:
     run_ids: Iterator[str] = run_folder.newest_runs(store)
     newest = next((run_id for run_id in run_ids if before is None or run_id > before), None)
     return None if newest is None else plans.read(store, newest)

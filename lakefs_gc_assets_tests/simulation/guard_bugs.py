@@ -35,6 +35,7 @@ from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
+from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits
@@ -44,6 +45,7 @@ from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import Validity, find_live_again
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.live.test_known_live import (
@@ -71,7 +73,7 @@ from lakefs_gc_assets_tests.storage.test_signing import (
 
 _describe, _staged_samples, _dump = run.describe_committed, uncommitted.staged_samples, commits.complete_dump
 _once, _deleter = passes.sweep_once, passes._deleter
-_reason, _approve = checkpoint_writer.reason_for_none, passes.approve
+_newest_sweep, _approve = planning.newest_sweep, passes.approve
 _files_of, _track = facts.files_of, run.track
 _verified, _sign = SignedStore._verified, Signer._sign
 
@@ -159,10 +161,12 @@ def _asks_for_ever(step: ArrowStep, *more: Any) -> StoredFrame[DeletedFigures]:
     return step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), ())
 
 
-def _any_flow(step: ArrowStep, outcomes: StoredFrame[DeletedFigures]) -> str | None:
-    """Builds on a run that listed nothing."""
-    found = _reason(step, outcomes)
-    return None if found and found.startswith("its flow was") else found
+def _newest_of_any_flow(
+    store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
+) -> Plan | None:
+    """Builds on a run that listed nothing. The ids of newer runs come first."""
+    newest = (_newest_sweep(store, before, among, committed=each) for each in (False, True))
+    return min(filter(None, newest), key=lambda each: each.run_id, default=None)
 
 
 def _nothing_deleted(step: ArrowStep, **about: Any) -> Any:
@@ -459,8 +463,8 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     # What a run by retention rules builds on.
     "run without a listing built on": TestedBug(
-        replaced((checkpoint_writer, "reason_for_none", _any_flow)),
-        _FOLLOWING.test_a_run_without_a_listing_leaves_nothing,
+        replaced((planning, "newest_sweep", _newest_of_any_flow)),
+        _FOLLOWING.test_no_run_of_another_flow_builds_on_one_without_a_listing,
     ),
     "run by retention rules built on": TestedBug(
         replaced((planning, "_require_alike", ignored)),
