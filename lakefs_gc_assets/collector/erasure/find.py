@@ -258,12 +258,15 @@ class _Commits:
     """Commits of a repository, and the ranges of their metaranges.
 
     Attributes:
+        named: metaranges that these commits, compacted bases and `late` name.
+        metarange_ids: those of them that can be read.
         is_kept, why: for the position of a commit in the dump, whether it counts, and why.
         late: metaranges of commits that are newer than the dump, by their ids.
     """
 
     repository: OpenRepository
     dump: Dump
+    named: tuple[str, ...]
     metarange_ids: tuple[str, ...]
     records: RangeRecords
     is_kept: Callable[[int], bool]
@@ -395,13 +398,13 @@ class _Search(Generic[R]):
                 return f"collection.also_live names {repository.facts.id}"
 
         named = commits.distinct_metaranges(dump.commits).to_pylist()
-        ordered = [*dict.fromkeys(id_ for id_ in [*named, *dump.compacted, *late.values()] if id_)]
+        ordered = tuple(dict.fromkeys(id_ for id_ in [*named, *dump.compacted, *late.values()] if id_))
         records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
         for metarange_id, detail in damaged.items():
             self.problems.unreadable(METADATA_PREFIX + metarange_id, detail)
         readable = tuple(each for each in ordered if each not in damaged)
         step.log(f"{repository.facts.id}: {len(dump.commits):,} commits, {len(records):,} ranges")
-        return _Commits(repository, dump, readable, records, is_kept, why, late)
+        return _Commits(repository, dump, ordered, readable, records, is_kept, why, late)
 
     def _find_paths(self, own: _Commits) -> None:
         """Notes the addresses that commits have, or had, at the paths."""
@@ -466,8 +469,7 @@ class _Search(Generic[R]):
         if not settings.keep_unnamed_ranges or not self.paths:
             return
         since = None if settings.keep_old_unnamed_ranges else self.step.plan.cutoff
-        named = commits.distinct_metaranges(own.dump.commits).to_pylist()
-        known = own.records.ids | IdSet([*named, *own.dump.compacted, *own.late.values(), *own.dump.tables])
+        known = own.records.ids | IdSet([*own.named, *own.dump.tables])
         references = References.from_step(self.step)
         unnamed = find_unnamed(own.repository.store, references, IdSet(), known, since).records
         for range_id, entries in self._find_entries(own.repository, unnamed, unread).items():

@@ -135,10 +135,9 @@ class LakeFSClient:
         call = self._call("GET", f"/branches/{name}", "fs:ReadBranch")
         operation = self._branches.get_branch_with_http_info
         answer = self._caller.ask(call, operation, self._repository, name, accepted=frozenset({404}))
-        if answer.meaning == 404:
-            self._require_absence(call, answer)
+        fields = self._fields_unless_absent(call, answer)
+        if fields is None:
             return None
-        fields = Fields.read(call, answer.body)
         branch = parsing.branch(fields)
         if branch.id != name:
             raise fields.wrong("id", f"is {branch.id!r}, which was not asked for")
@@ -205,10 +204,9 @@ class LakeFSClient:
             path,
             accepted=frozenset({404, 410}),
         )
-        if answer.meaning == 404:
-            self._require_absence(call, answer)
+        fields = self._fields_unless_absent(call, answer)
+        if fields is None:
             return None
-        fields = Fields.read(call, answer.body)
         stats = parsing.stats(fields)
         if stats.path != path:
             raise fields.wrong("path", f"is {stats.path!r}, which was not asked for")
@@ -232,10 +230,9 @@ class LakeFSClient:
             after=after,
             amount=OBJECTS_ON_PAGE,
         )
-        if answer.meaning == 404:
-            self._require_absence(call, answer)
+        fields = self._fields_unless_absent(call, answer)
+        if fields is None:
             return ObjectsPage((), more=False)
-        fields = Fields.read(call, answer.body)
         results, next_offset = _page(fields)
         objects = tuple(map(parsing.listed_object, results))
         paths = [after, *(each.path for each in objects)]
@@ -245,6 +242,13 @@ class LakeFSClient:
         if not objects and next_offset is not None:
             raise fields.wrong("results", "is empty although the server has more")
         return ObjectsPage(objects, more=next_offset is not None)
+
+    def _fields_unless_absent(self, call: Call, answer: Answer) -> Fields | None:
+        """The fields of an answer; None for a 404 by which lakeFS says there is none. Any other one raises NotFound."""
+        if answer.meaning == 404:
+            self._require_absence(call, answer)
+            return None
+        return Fields.read(call, answer.body)
 
     def _require_absence(self, call: Call, answer: Answer) -> None:
         """Raises NotFound unless a 404 is lakeFS's word that there is no such object, branch or commit."""
