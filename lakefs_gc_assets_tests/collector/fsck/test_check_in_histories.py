@@ -19,6 +19,7 @@ from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fr
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
+from lakefs_gc_assets_tests.simulation.repository import equals_committed
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
@@ -37,10 +38,16 @@ def _opened(world: World) -> OpenRepository:
 
 
 def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
-    """Keys and stated sizes of entries of all commits, or of branch heads, and of staged ones."""
+    """Keys and stated sizes of entries of all commits, or of branch heads, and of staged ones that the server lists.
+
+    It lists no staged entry whose content equals the committed one at its path (equals_committed).
+    """
     repository = world.repository
     for branch in repository.branches.values():
-        entries = [*repository.head(branch).values(), *(entry for _, entry in repository.changes(branch) if entry)]
+        head = repository.head(branch)
+        staged = [(path, entry) for path, entry in repository.changes(branch) if entry]
+        listed = [entry for path, entry in staged if of_all_commits or not equals_committed(head, path, entry)]
+        entries = [*head.values(), *listed]
         yield from ((key, entry.size) for entry in entries if (key := world.oracle.key_of(entry)))
     for record in repository.commits.values() if of_all_commits else ():
         yield from ((key, entry.size) for entry in record.entries.values() if (key := world.oracle.key_of(entry)))
