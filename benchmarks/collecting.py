@@ -108,7 +108,7 @@ def main() -> None:
 def _forecast(loaded: Loaded, progress: Callable[[str], None]) -> list[str]:
     """What a forecast says of all ages, three policies, and every branch."""
     from lakefs_gc_assets.cli.forecast import describe
-    from lakefs_gc_assets.collector.repository import SystemClock
+    from lakefs_gc_assets.collector.repository.repository import SystemClock
     from lakefs_gc_assets.collector.retention import rules
     from lakefs_gc_assets.defs.forecasting import forecast_now
     from lakefs_gc_assets.defs.resources import Collector

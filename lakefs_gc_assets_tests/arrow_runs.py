@@ -11,7 +11,6 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged, purge_by
@@ -19,7 +18,8 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository, SystemClock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.failures import summary

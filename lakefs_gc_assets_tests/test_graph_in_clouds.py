@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded import demo

@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.page import run_facts
 from lakefs_gc_assets.collector.page.garbage import SIZES, FrameReader
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.settings import ReportSettings
 

@@ -12,7 +12,7 @@ from lakefs_gc_assets.cli.common import JSON, OBJECTS, RULES, STORE_URL, answer,
 from lakefs_gc_assets.cli.forecast import describe, encode
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.page import forecast as page
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.defs.forecasting import forecast_now
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.core import RuleSet

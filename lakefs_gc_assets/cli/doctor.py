@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.diagnosis import (
     diagnose,
     wanted_by,
 )
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import Configuration

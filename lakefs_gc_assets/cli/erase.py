@@ -24,12 +24,12 @@ from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
 from lakefs_gc_assets.collector.erasure.remains import erase_versions
-from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance

@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -24,7 +24,7 @@ from lakefs_gc_assets.cli.common import (
     progress_unless,
 )
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.retention import Readings, Retention

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_repository
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, counted, one_line
 

@@ -16,8 +16,8 @@ from lakefs_gc_assets.cli.common import (
     open_repository,
     says_yes,
 )
-from lakefs_gc_assets.collector import lock
-from lakefs_gc_assets.collector.lock import HeldLock, Life
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import HeldLock, Life
 from lakefs_gc_assets.errors import LockHeld
 
 _WHY_FREE = {

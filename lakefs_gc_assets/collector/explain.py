@@ -44,7 +44,7 @@ from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.repository import OpenRepository, relative
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, relative
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step

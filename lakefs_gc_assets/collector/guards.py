@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-from lakefs_gc_assets.collector.repository import Clocks
+from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings

@@ -13,12 +13,19 @@ from typing import Protocol
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.lock import Lock, acquire, is_held_by, release_owned, renewed, warn_if_unfenced
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.reporting import report_failure
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import (
+    Lock,
+    acquire,
+    is_held_by,
+    release_owned,
+    renewed,
+    warn_if_unfenced,
+)
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore

@@ -55,7 +55,6 @@ from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample, write_samples
-from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
@@ -69,6 +68,7 @@ from lakefs_gc_assets.collector.reporting import (
     mark_of,
     stored_mark,
 )
+from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import tables

@@ -27,7 +27,6 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
 from lakefs_gc_assets.collector.live.hidden import stats_at
-from lakefs_gc_assets.collector.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.records.across_runs import (
     BRANCHES,
     BranchState,
@@ -36,7 +35,8 @@ from lakefs_gc_assets.collector.records.across_runs import (
     write_deleted_branch,
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units

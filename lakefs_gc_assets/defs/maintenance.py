@@ -16,7 +16,6 @@ from pydantic import Field
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.lock import Lock, locked
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import (
     Check,
@@ -31,7 +30,8 @@ from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock, locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable

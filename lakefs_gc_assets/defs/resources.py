@@ -9,10 +9,10 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.open_repository import open_repository
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
-from lakefs_gc_assets.collector.repository import Clock, Launch, OpenRepository
+from lakefs_gc_assets.collector.repository.opening import open_repository
+from lakefs_gc_assets.collector.repository.repository import Clock, Launch, OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching

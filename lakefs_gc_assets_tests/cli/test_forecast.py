@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.forecast import describe, encode
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.forecast.forecast import (
     ByFolder,
     FolderHolding,
@@ -26,6 +25,7 @@ from lakefs_gc_assets.collector.forecast.forecast import (
 )
 from lakefs_gc_assets.collector.forecast.scenarios import Holder, Kind, Scenario
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets.storage.local.store import LocalStore

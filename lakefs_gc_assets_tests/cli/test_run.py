@@ -15,8 +15,8 @@ import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.reporting import Violation
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.defs import checks
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.cli.invoked import (

@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.demo import configuration

@@ -5,9 +5,9 @@ from typing import Any, cast
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.live.current import Committed, Unread
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import LogLine

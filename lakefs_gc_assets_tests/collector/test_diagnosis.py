@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, Services, State, diagnose, wanted_by
-from lakefs_gc_assets.collector.repository import Clock, SystemClock
+from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer

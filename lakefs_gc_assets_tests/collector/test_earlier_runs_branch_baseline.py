@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch, write_deleted_branch
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.settings import CollectionSettings

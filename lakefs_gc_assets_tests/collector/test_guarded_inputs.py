@@ -8,7 +8,7 @@ import pytest
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, Frame
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.passes import require_all_decided
 from lakefs_gc_assets.errors import CollectionError, GuardTripped

@@ -10,18 +10,19 @@ from unittest import mock
 
 import pytest
 
-from lakefs_gc_assets.collector import lock, make_step
+from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.lock import Lock, renewed
 from lakefs_gc_assets.collector.make_step import StepRequest
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock, renewed
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import (

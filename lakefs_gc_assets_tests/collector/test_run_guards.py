@@ -16,7 +16,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, lock, reporting, run
+from lakefs_gc_assets.collector import earlier_runs, reporting, run
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import (
@@ -37,11 +37,12 @@ from lakefs_gc_assets.collector.live.current import ask_committed, define_live
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, METARANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.collector.stored import run_folder

@@ -18,7 +18,6 @@ from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
-from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.records.across_runs import (
     BranchState,
     branches_we_deleted,
@@ -27,7 +26,8 @@ from lakefs_gc_assets.collector.records.across_runs import (
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.stale_branches import Fate, Listing, Outcome, Standing

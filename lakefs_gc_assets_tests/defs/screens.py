@@ -21,7 +21,7 @@ from dagster_graphql.schema import create_schema
 from starlette.datastructures import Headers
 
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded, load
 from lakefs_gc_assets.defs import jobs
 from lakefs_gc_assets.defs.jobs import OpenedRun

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
-from lakefs_gc_assets.collector.lock import locked
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.forecasting import described

@@ -25,7 +25,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
 )
 from lakefs_gc_assets.collector.frame.manifest import Manifest
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import io_manager
 from lakefs_gc_assets.defs.assets import _note_cells

@@ -6,10 +6,11 @@ from datetime import timedelta
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector import expiring, lock
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names, RunPartitions

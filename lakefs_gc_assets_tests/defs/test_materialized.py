@@ -10,7 +10,7 @@ import pytest
 
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs.partitions import RunPartitions, key_of
 from lakefs_gc_assets.defs.resources import Collector

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.fsck.check import Checkup
 from lakefs_gc_assets.collector.fsck.metadata import Finding, Kind, Place
-from lakefs_gc_assets.collector.lock import locked
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.repository_check import described

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import loaded_from
 from lakefs_gc_assets.defs.resources import Collector, collector_resource, launch_of, session
 from lakefs_gc_assets.defs.wiring import build

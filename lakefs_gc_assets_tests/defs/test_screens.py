@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, key_of
 from lakefs_gc_assets.defs.resources import Collector

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector

@@ -10,7 +10,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import REPOSITORY, playground

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, lock
+from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer

@@ -19,15 +19,16 @@ from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector import guards, lock
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import Uncommitted, prepare_uncommitted
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository, SystemClock
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine

@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.forecast import Forecast
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded import demo

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, CommittedFigures
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets_tests.fuzzing.mutation import mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 

@@ -10,7 +10,7 @@ from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
 from lakefs_gc_assets.collector.records import across_runs
-from lakefs_gc_assets.collector.repository import Moment
+from lakefs_gc_assets.collector.repository.repository import Moment
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from lakefs_gc_assets.collector import lock
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets_tests.simulation.asked import LOCK_EXPIRY
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults, distinct

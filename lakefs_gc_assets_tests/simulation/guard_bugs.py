@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits
 from lakefs_gc_assets.collector.run import mark, sweep_candidates

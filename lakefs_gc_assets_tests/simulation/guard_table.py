@@ -33,7 +33,7 @@ _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
 _UPLOADED = "no part of a run: it reads what is uploaded"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
-    Call(f"{_COLLECTOR}.open_repository:open_repository.opened", "require_writable"): (
+    Call(f"{_COLLECTOR}.repository.opening:open_repository.opened", "require_writable"): (
         "lakeFS itself refuses to prepare such a repository"
     ),
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, purge_by
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError

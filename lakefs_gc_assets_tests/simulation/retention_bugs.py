@@ -25,9 +25,9 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.live.references import References
-from lakefs_gc_assets.collector.lock import latest_clock
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits, retention
 from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph

@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_liv
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import find_ranges
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.rules import Rule

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.commands import copies, stage_moved

@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.erasure.find import Finding
 from lakefs_gc_assets.collector.erasure.remains import Remains, look
 from lakefs_gc_assets.collector.frame import manifest, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, STEPS
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore
 

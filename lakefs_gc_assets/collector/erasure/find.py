@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.fsck.metadata import Problems, read_named
 from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step

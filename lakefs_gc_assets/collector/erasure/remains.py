@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.frames import COPIES
-from lakefs_gc_assets.collector.lock import Lock, verify
 from lakefs_gc_assets.collector.quarantine.purge import Check, Moved, Verdict
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock, verify
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered
 from lakefs_gc_assets.lakefs import layout

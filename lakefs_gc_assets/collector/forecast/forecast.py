@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.live.live_files import FOLDER
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.step import Step

@@ -53,7 +53,7 @@ from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes

@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_a
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
 from lakefs_gc_assets.collector.step import Step

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.work import work_ahead
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout

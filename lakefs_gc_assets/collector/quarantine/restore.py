@@ -21,10 +21,10 @@ from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
-from lakefs_gc_assets.collector.lock import LockToken, locked, verify
 from lakefs_gc_assets.collector.records import across_runs, plan
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository, relative, require_copies
+from lakefs_gc_assets.collector.repository.lock import LockToken, locked, verify
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, relative, require_copies
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import (

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from lakefs_gc_assets.collector.repository import Clock, OpenRepository
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
 from lakefs_gc_assets.collector.stored.tables import lacking
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi, PreparedCommits, RefsDump

@@ -45,13 +45,13 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live.current import sample_staged
-from lakefs_gc_assets.collector.lock import LockToken, verify
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
-from lakefs_gc_assets.collector.repository import Clock, Pace, require_copies
+from lakefs_gc_assets.collector.repository.lock import LockToken, verify
+from lakefs_gc_assets.collector.repository.repository import Clock, Pace, require_copies
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
 from lakefs_gc_assets.errors import (

@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import Clock, Moment
+from lakefs_gc_assets.collector.repository.repository import Clock, Moment
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step

@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries

@@ -20,7 +20,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import Clock
+from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here

@@ -9,9 +9,9 @@ from unittest import mock
 import pytest
 
 from lakefs_gc_assets.collector.erasure.remains import Remains, erase_versions, look
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
-from lakefs_gc_assets.collector.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, LockLost
 from lakefs_gc_assets.lakefs.addresses import Namespace

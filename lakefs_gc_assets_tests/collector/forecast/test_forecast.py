@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.forecast import forecast, marking
 from lakefs_gc_assets.collector.forecast.forecast import ByFolder
 from lakefs_gc_assets.collector.forecast.marking import HELD, HELD_IN, PLACED
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets_tests.collector.forecast.test_marking import row
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup, check
 from lakefs_gc_assets.collector.fsck.metadata import Finding, Kind
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound

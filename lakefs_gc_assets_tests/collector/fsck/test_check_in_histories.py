@@ -8,7 +8,7 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, check
 from lakefs_gc_assets.collector.fsck.metadata import Kind
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX
 from lakefs_gc_assets_tests.collector.test_explain import never_delete, only_note
 from lakefs_gc_assets_tests.simulation.asked import settings

@@ -11,7 +11,7 @@ import pytest
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.fsck.check import Checkup, check
 from lakefs_gc_assets.collector.fsck.metadata import Kind
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX

@@ -8,12 +8,12 @@ from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PEN
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs, plan
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import Part

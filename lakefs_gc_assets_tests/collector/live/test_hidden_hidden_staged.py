@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.live import hidden
 from lakefs_gc_assets.collector.live.contents import Sample, known_contents
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.records.outcomes import Kept
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector.live import other_repositories
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.collector.retention.commits import live_commits
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, ServerUnavailable
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace

@@ -15,7 +15,7 @@ import pytest
 
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
-from lakefs_gc_assets.collector.repository import SystemClock
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace

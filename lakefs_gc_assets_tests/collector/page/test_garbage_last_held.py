@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolde
 from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather, trace
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.configuration_file import Loaded

@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.page.page import render
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo

@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.page.run_facts import Counting
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings

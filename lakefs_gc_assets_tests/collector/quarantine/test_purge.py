@@ -8,14 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector import expiring, lock
+from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES
 from lakefs_gc_assets.collector.quarantine import purge as quarantine_purge
 from lakefs_gc_assets.collector.quarantine.purge import Fate, Moved, Purged, Verdict
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import Moment, OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError

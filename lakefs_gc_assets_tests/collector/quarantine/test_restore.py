@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored, plan_restore, restore
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockHeld, LockLost
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, opened

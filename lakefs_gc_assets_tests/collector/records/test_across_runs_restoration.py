@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.lock import Lock
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 

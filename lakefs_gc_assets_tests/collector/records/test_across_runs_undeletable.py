@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.records.across_runs import (
     judge_undeletable,
 )
 from lakefs_gc_assets.collector.records.report import Ending, Report
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended, opened
 from lakefs_gc_assets_tests.collector.past_runs import NOW as REAL_NOW

@@ -5,7 +5,7 @@ from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigu
 from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Approval, Plan
-from lakefs_gc_assets.collector.repository import OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep.passes import give, require_dry_run
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets_tests.collector.made_frames import CANDIDATE_FIGURES

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import lock
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.lock import Lock
-from lakefs_gc_assets.collector.repository import Moment, Pace
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.lock import Lock
+from lakefs_gc_assets.collector.repository.repository import Moment, Pace
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine, Sweep
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.repository import SystemClock, monotonic
+from lakefs_gc_assets.collector.repository.repository import SystemClock, monotonic
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import guards, lock
-from lakefs_gc_assets.collector.repository import Clocks
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable

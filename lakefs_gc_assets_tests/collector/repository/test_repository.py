@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakefs_gc_assets.collector.repository import require_writable
+from lakefs_gc_assets.collector.repository.repository import require_writable
 from lakefs_gc_assets.errors import ReadOnlyRepository
 from lakefs_gc_assets.lakefs.api.models import Repository
 
