@@ -21,12 +21,11 @@ KIND = "error"
 
 
 def explained(error: BaseException) -> dg.Failure | None:
-    """The failure with our own message and class, from this process, a worker or Spark; None for unexpected errors."""
+    """The failure with our own message, from this process, a worker or Spark; None for unexpected errors."""
     ours = error if isinstance(error, CollectionError) else from_spark(error)
     if ours is None:
         return None
-    name = type(ours).__name__
-    return dg.Failure(description=f"{name}: {ours}", metadata={KIND: name}, allow_retries=False)
+    return dg.Failure(description=str(ours), metadata={KIND: type(ours).__name__}, allow_retries=False)
 
 
 def kind_of(metadata: Mapping[str, dg.MetadataValue]) -> type[CollectionError]:

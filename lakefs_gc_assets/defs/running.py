@@ -227,23 +227,23 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
 
     Findings of checks that are not blocking are in the report.
     """
-    start = f"run {run_id} failed:"
+    start = f"run {run_id} failed"
     for evaluation in result.get_asset_check_evaluations():
         if evaluation.blocking and not evaluation.passed:
-            return RunFailed(f"{start} {one_line(evaluation.description or evaluation.check_name)}")
+            return RunFailed(f"{start}: {one_line(evaluation.description or evaluation.check_name)}")
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
             failure = data.user_failure_data
             if failure and failure.description:
-                return RunFailed(f"{start} {event.step_key}: {failure.description}", kind_of(failure.metadata))
+                return RunFailed(f"{start} in {event.step_key}: {failure.description}", kind_of(failure.metadata))
             if _was_interrupted(data.error):
                 return Interrupted(f"run {run_id} was interrupted in {event.step_key}: make a new one")
             error = data.error
             while error is not None and error.cause is not None:
                 error = error.cause
-            return RunFailed(f"{start} {event.step_key}: {one_line(error.message) if error else 'failed'}")
-    return None if result.success else RunFailed(f"run {run_id} failed")
+            return RunFailed(f"{start} in {event.step_key}: {one_line(error.message) if error else 'failed'}")
+    return None if result.success else RunFailed(start)
 
 
 def _was_interrupted(error: "SerializableErrorInfo | None") -> bool:

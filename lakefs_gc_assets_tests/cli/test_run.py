@@ -173,12 +173,12 @@ def test_a_step_that_fails(runs: PlainRuns, invoke: Invoke) -> None:
 
     assert (result.exit_code, result.stdout) == (Status.FAILED, "")
     *before, last = result.stderr.splitlines()
-    assert re.match(r"lakefs-gc: run \w{20} failed: uncommitted_df: AccessDenied: .*not allowed", last)
+    assert re.match(r"lakefs-gc: run \w{20} failed in uncommitted_df: .*not allowed", last)
     assert len(before) == 1
     assert result.stderr.count("not allowed") == 1
     assert "Traceback" not in result.output
     assert runs.lock_holder() is None
-    assert "clean, dry run: failed: AccessDenied" in invoke("status").stdout
+    assert re.search("clean, dry run: failed: .*not allowed", invoke("status").stdout)
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_guard_that_refuses(runs: PlainRuns, invoke: Invoke) -> None:
 
     assert result.exit_code == Status.REFUSED
     _, refusal = result.output.splitlines()
-    assert "deleted_report: GuardTripped: guard number of candidates" in refusal and refusal.count("guard") == 1
+    assert "failed in deleted_report: guard number of candidates" in refusal and refusal.count("guard") == 1
     assert runs.server.deleted == set()
 
 
@@ -260,7 +260,7 @@ def test_a_lock_that_somebody_holds(runs: PlainRuns, invoke: Invoke) -> None:
     result = invoke("run")
 
     assert result.exit_code == Status.LOCKED
-    assert "LockHeld: somebody collects this repository" in result.stderr.splitlines()[-1]
+    assert "somebody collects this repository" in result.stderr.splitlines()[-1]
     assert re.search(r"lock: held by somebody \(.+\) for run other", invoke("status").stdout)
 
 

@@ -73,7 +73,7 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         assert b"polyline" in store.get(place.removeprefix("local://repo/"))
 
         refused = made(policies={"wrong": "default: 7"})
-        assert "ConfigurationError: wrong, line 1: 7 has no unit" in failures(refused)["retention_forecast"]
+        assert "wrong, line 1: 7 has no unit" in failures(refused)["retention_forecast"]
 
 
 def test_pictures_are_shown_where_they_stand() -> None:

@@ -78,7 +78,7 @@ def made(instance: dg.DagsterInstance, job: str, fails: bool, **tags: str) -> dg
     @dg.op
     def working() -> None:
         if fails:
-            raise dg.Failure(description="LockHeld: somebody collects this repository")
+            raise dg.Failure(description="somebody collects this repository")
 
     @dg.job(name=job)
     def work() -> None:
@@ -165,7 +165,7 @@ def test_failures_of_runs_and_jobs_are_posted(
     for _ in range(3):
         cursor = tick("tell_of_failures", cursor)
 
-    why = "failed: LockHeld: somebody collects this repository"
+    why = "failed: somebody collects this repository"
     assert receiver.posted == [{"text": f"{START} collect {why}"}, {"text": f"{START} purge {why}"}]
 
 

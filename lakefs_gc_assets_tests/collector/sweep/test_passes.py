@@ -255,7 +255,7 @@ def test_without_the_lock_nothing_is_deleted(runs: PlainRuns) -> None:
     result = runs.make(opened, sweep=True)
 
     assert len(dumps) == 2
-    assert result.failures["deleted_report"].startswith("LockLost: the lock ")
+    assert result.failures["deleted_report"].startswith("the lock ")
     assert "somebody" in result.failures["deleted_report"]
     assert runs.server.deleted == set()
     assert "somebody" in str(runs.lock_holder())
@@ -276,8 +276,8 @@ def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
         "guard share of candidates",
         "guard number of candidates",
     ]
-    assert result.failures == {"deleted_report": f"GuardTripped: {warned[0]}"}
-    assert runs.report(sweep.run_id).error == f"GuardTripped: {warned[0]}"
+    assert result.failures == {"deleted_report": warned[0]}
+    assert runs.report(sweep.run_id).error == warned[0]
     assert runs.server.deleted == set()
 
 
