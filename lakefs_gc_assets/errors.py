@@ -52,17 +52,18 @@ def one_line(text: str) -> str:
 
 
 _NOUNS = (
-    "base byte candidate commit deletion file forecast key metarange object path question range request row run second"
+    "base byte candidate commit day deletion file forecast hour key metarange minute object path question range "
+    "request row run second"
 )
 _OF_ONE = {
-    **{f"{noun}s": noun for noun in (*_NOUNS.split(), "shard", "slice", "tag")},
+    **{f"{noun}s": noun for noun in (*_NOUNS.split(), "shard", "slice", "tag", "version")},
     **{"addresses": "address", "branches": "branch", "copies": "copy", "entries": "entry"},
     **{"are": "is", "were": "was", "have": "has", "hold": "holds", "stay": "stays", "keep": "keeps"},
 }
 """Words of phrases about several things, as they are about one."""
 
 
-def counted(count: int, things: str, width: int = 0) -> str:
+def counted(count: float, things: str, width: int = 0) -> str:
     """A number of things, in words that agree with it: of "objects that runs delete are", 1 makes "1 object … is".
 
     Args:
@@ -75,7 +76,8 @@ def counted(count: int, things: str, width: int = 0) -> str:
         for place in {noun, len(words) - 1}:
             words[place] = _OF_ONE.get(words[place], words[place])
         things = " ".join(words)
-    return f"{count:>{width},} {things}"
+    shown = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    return f"{shown:>{width}} {things}"
 
 
 class CollectionError(Exception):

@@ -159,14 +159,17 @@ def describe(finding: Finding) -> Iterator[str]:
     for each in finding.addresses[:_SHOWN]:
         yield from _describe_address(each)
     if (more := len(finding.addresses) - _SHOWN) > 0:
-        yield f"{more:,} more addresses are shown with --json"
+        yield f"{counted(more, 'more addresses are')} shown with --json"
     yield from (f"not erased: {path} is outside of the storage namespace, or not certain" for path in finding.elsewhere)
     yield from (f"not read: {what}" for what in finding.unread)
     yield from (f"not checked: {what}" for what in finding.unchecked)
     yield from (f"first: {remedy}" for remedy in finding.remedies)
     erasable, held = len(finding.erasable), len(finding.addresses) - len(finding.erasable)
-    yield f"searched {finding.commits:,} commits, {finding.ranges:,} ranges with {finding.entries:,} entries"
-    yield f"{finding.repository}: {counted(erasable, 'objects')} can be erased, {held:,} are held"
+    yield (
+        f"searched {counted(finding.commits, 'commits')}, {counted(finding.ranges, 'ranges')} with "
+        f"{counted(finding.entries, 'entries')}"
+    )
+    yield f"{finding.repository}: {counted(erasable, 'objects')} can be erased, held: {held:,}"
     if erasable and not finding.unchecked:
         yield f"to erase them: the same command with --approve {finding.digest} --key FILE --certificate FILE"
 
@@ -174,8 +177,8 @@ def describe(finding: Finding) -> Iterator[str]:
 def _describe_address(held: Held) -> Iterator[str]:
     remains, paths = held.remains, ", ".join(held.paths[:_PATHS])
     there = "not there" if remains.is_gone else "deleted, with remains" if remains.size is None else size(remains.size)
-    copies = f", {len(remains.copies):,} copies in quarantine" if remains.copies else ""
-    versions = f", {len(remains.versions):,} versions" if remains.versions else ""
+    copies = f", {counted(len(remains.copies), 'copies')} in quarantine" if remains.copies else ""
+    versions = f", {counted(len(remains.versions), 'versions')}" if remains.versions else ""
     yield f"{'held' if held.holders else 'free'}  {held.address} at {paths}: {there}{copies}{versions}"
     yield from (f"    held by {holder}" for holder in held.holders[:_HOLDERS])
     if (more := len(held.holders) - _HOLDERS) > 0:

@@ -11,7 +11,7 @@ from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.page.markup import shown
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, counted
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -59,4 +59,4 @@ def describe_certificate(content: Mapping[str, Any]) -> Iterator[str]:
     addresses = content["addresses"]
     yield from (f"not gone: {each['address']}: {each['how']}" for each in addresses if not each["is_gone"])
     gone = sum(each["is_gone"] for each in addresses)
-    yield f"{content['repository']}: {gone:,} of {len(addresses):,} addresses gone at {content['issued_at']}"
+    yield f"{content['repository']}: {gone:,} of {counted(len(addresses), 'addresses')} gone at {content['issued_at']}"

@@ -267,7 +267,8 @@ def store_provisional(step: Step[R], committed: Committed) -> tuple[StoredFrame[
         return ()
     bases = len(committed.own.compacted)
     step.log(
-        f"{counted(ranges, 'ranges')} of compacted staging ({bases:,} bases), or named by no commit, count as live"
+        f"{counted(ranges, 'ranges')} of compacted staging ({counted(bases, 'bases')}), or named by no commit, count "
+        "as live"
     )
     count = sum(source.count for source in committed.provisional)
     written = step.write_distinct(PROVISIONAL_DF, committed.provisional_addresses(step), count)
@@ -531,4 +532,5 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
         before, undecided = undecided, undecided - outcomes.count
         if undecided:
             remaining = passes.exclude_decided(step, remaining, before, outcomes)
-            step.log(f"{counted(undecided, 'candidates are')} left after {settings.recheck_valid_minutes:.0f} minutes")
+            minutes = settings.recheck_valid_minutes
+            step.log(f"{counted(undecided, 'candidates are')} left after {counted(minutes, 'minutes')}")

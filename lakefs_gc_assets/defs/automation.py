@@ -26,6 +26,7 @@ from lakefs_gc_assets.defs.partitions import (
     for_each_ended_run,
 )
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 4
@@ -134,7 +135,7 @@ def watch_sweeps(names: Names, sweep_within: timedelta) -> dg.SensorDefinition:
 
 
 def _hours_in_words(hours: float) -> str:
-    return f"{hours:g} hours" if hours >= 1 else f"{hours * 60:g} minutes"
+    return counted(hours, "hours") if hours >= 1 else counted(hours * 60, "minutes")
 
 
 def under_way(instance: dg.DagsterInstance, names: Names) -> str | None:

@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -403,13 +403,13 @@ class _Search(Generic[R]):
         for metarange_id, detail in damaged.items():
             self.problems.unreadable(METADATA_PREFIX + metarange_id, detail)
         readable = tuple(each for each in ordered if each not in damaged)
-        step.log(f"{repository.facts.id}: {len(dump.commits):,} commits, {len(records):,} ranges")
+        step.log(f"{repository.facts.id}: {counted(len(dump.commits), 'commits')}, {counted(len(records), 'ranges')}")
         return _Commits(repository, dump, ordered, readable, records, is_kept, why, late)
 
     def _find_paths(self, own: _Commits) -> None:
         """Notes the addresses that commits have, or had, at the paths."""
         records = self.selection.may_be_among(own.records)
-        self.step.log(f"{len(records):,} of {len(own.records):,} ranges may have such a path")
+        self.step.log(f"ranges that may have such a path: {len(records):,} of {len(own.records):,}")
         for row in self._rows(own.repository, records, partial(_asked_entries, self.selection)):
             if row["path"] is not None:
                 path = _text(row["path"])

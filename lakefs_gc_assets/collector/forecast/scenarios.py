@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.retention.active_commits import Flags, active_co
 from lakefs_gc_assets.collector.retention.commits import distinct_metaranges
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import LONGEST_RETENTION, EffectiveRules, Policy
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 
 AGES: tuple[int | None, ...] = (0, 1, 3, 7, 14, 30, 60, 90, 180, 365, None)
@@ -299,7 +299,7 @@ def of_age(policy: Policy, days: int) -> Policy:
 
 def in_days(days: int) -> str:
     """An age in words."""
-    return "1 day" if days == 1 else f"{days} days"
+    return counted(days, "days")
 
 
 def _notes(definition: LiveDefinition) -> tuple[str, ...]:

@@ -260,7 +260,7 @@ def _of_a_dry_run(facts: RunFacts) -> Iterator[Element]:
     undo = "There is no undo, unless the bucket keeps versions."
     if settings.quarantines:
         undo = (
-            f"To undo, for at least {settings.quarantine_days:g} days after the sweep: lakefs-gc restore. "
+            f"To undo, for at least {counted(settings.quarantine_days, 'days')} after the sweep: lakefs-gc restore. "
             "The bytes are free once the quarantine is emptied."
         )
     yield element("p", undo)

@@ -248,7 +248,7 @@ def test_lines(erasable: Erasing) -> None:
     assert f"free  {erasable.addresses['new']} at person/a: 3 B" in lines
     *_, first, searched, verdict, how = lines
     assert first.startswith("first: delete tag v1 of repo") and searched.startswith("searched ")
-    assert verdict == "repo: 1 object can be erased, 1 are held"
+    assert verdict == "repo: 1 object can be erased, held: 1"
     assert how.startswith("to erase them: the same command with --approve ")
 
 
