@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.records.report import Checkpoint, Report, ending, failed
+from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED, Checkpoint, Report, ending, failed
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, counted
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
@@ -251,7 +251,7 @@ def list_warnings(
 def list_obstacles(mark: Mark, candidates: StoredFrame[CandidateFigures], settings: CollectionSettings) -> list[str]:
     """Each guard that would refuse a sweep of a mark, in a line, and what such a sweep could not move."""
     foreseen = guards.from_stored(candidates.figures.sweep_guards)
-    refusals = [f"a sweep would be refused: {guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
+    refusals = [f"{WOULD_BE_REFUSED}{guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
     return [*refusals, *foresee_archived(candidates.manifest.classes, settings)]
 
 

@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, 
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching, pages
 from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
-from lakefs_gc_assets.defs.history import Historian, forget_unused
+from lakefs_gc_assets.defs.history import Historian, forget_unused, warnings_of
 from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, cell_metadata, described, table_of
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.launching import Permit
@@ -319,6 +319,7 @@ def report_figures(report: Report) -> dict[str, object]:
         rows["quarantined"] = described(statistics.quarantined, "objects", statistics.quarantined_bytes)
     return {
         "ending": report.ending.value,
+        **warnings_of(report),
         "outcome": table_of(rows),
         "from_stored_to_deleted": funnel(report),
     }

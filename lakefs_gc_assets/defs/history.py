@@ -33,7 +33,7 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.pages import figure_definitions, plain
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, UNFINISHED, Names, run_id_in, run_key_of
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -106,7 +106,11 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         key=names.asset(SWEEPS),
         deps=[names.asset(STEPS[-1])],
         description=f"Sweeps of {names.repository} that succeeded, one event each. automation.sweep_within_days says "
-        + (f"that it is overdue when there was none for {days:g} days." if days else "when it is overdue: never."),
+        + (
+            f"that it is overdue when there was none for {counted(days, 'days')}."
+            if days
+            else "when it is overdue: never."
+        ),
         group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
@@ -145,7 +149,9 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
 
     days = sweep_within / timedelta(days=1)
     limit = (
-        f"The last sweep is not older than automation.sweep_within_days, {days:g} days." if days else "No limit is set."
+        f"The last sweep is not older than automation.sweep_within_days, {counted(days, 'days')}."
+        if days
+        else "No limit is set."
     )
     return [
         check(
@@ -389,12 +395,14 @@ def run_metadata(report: Report) -> dict[str, Any]:
         **{f"seconds_{step}": round(seconds, 1) for step, seconds in report.worked_seconds.items()},
         **{f"kept: {why}": count for why, count in report.kept.items()},
         **({"error": report.error[:_ERROR]} if report.error else {}),
-        **(
-            {"warnings": dg.MetadataValue.md("\n".join(f"- {plain(warning)}" for warning in report.warnings))}
-            if report.warnings
-            else {}
-        ),
+        **warnings_of(report),
     }
+
+
+def warnings_of(report: Report) -> dict[str, dg.MarkdownMetadataValue]:
+    """Metadata `warnings` of a run; empty without any."""
+    lines = [f"- {plain(warning)}" for warning in report.warnings]
+    return {"warnings": dg.MetadataValue.md("\n".join(lines))} if lines else {}
 
 
 def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectStore, ended: Report) -> list[str]:

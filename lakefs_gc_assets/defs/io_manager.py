@@ -26,7 +26,7 @@ from lakefs_gc_assets.results import Table
 
 PREVIEW_ROWS = 20
 _COUNTS_SHOWN = 50
-_DIGEST = re.compile("[0-9a-f]{32,}")
+_ID = re.compile("[0-9a-f]{32,}|[0-9a-v]{20}")
 FRAME_TYPE = dg.PythonObjectDagsterType(StoredFrame)
 """Type of what the five assets pass on. Dagster cannot read generic types from annotations."""
 
@@ -248,14 +248,14 @@ def _cell(value: object) -> str:
 def _numbers(figures: Any) -> dict[str, str]:
     """Figures with their units, and texts, among what a step counted; a figure that it does not know is left out.
 
-    So are digests, which only programs compare, and which are too long for a column.
+    So are digests and ids, which only programs compare and which are too long for a column, and texts that are empty.
     """
     shown, declared = {}, declarations(type(figures))
     for name in (field.name for field in fields(figures)):
         value = getattr(figures, name)
         if name in declared and value is not None:
             shown[name] = described(value, declared[name].unit)
-        elif isinstance(value, str | bool) and not _DIGEST.fullmatch(str(value)):
+        elif isinstance(value, str | bool) and str(value) and not _ID.fullmatch(str(value)):
             shown[name] = str(value)
     return shown
 

@@ -82,9 +82,12 @@ def test_bytes_that_moved_to_quarantine_are_not_shown_as_deleted(moved: bool) ->
         ending=Ending.QUARANTINED if moved else Ending.DELETED,
         counts={done: 3, other: 0, "failed": 1, "kept_live": 2},
         object_bytes={done: 30, other: 0},
+        warnings=("<b>a guard</b>",),
     )
     shown = report_figures(report)
     assert shown["ending"] == report.ending.value
+    assert shown["warnings"] == dg.MetadataValue.md(r"- \<b>a guard\</b>")
+    assert "warnings" not in report_figures(replace(report, warnings=()))
     outcome = shown["outcome"]
     assert isinstance(outcome, dg.MarkdownMetadataValue)
     lines = set(str(outcome.md_str).splitlines())
@@ -340,7 +343,7 @@ def test_a_failed_run_is_overtaken_by_a_dry_run_unless_it_was_to_sweep(runs: Gra
     held = Lock.acquire(
         runs.repository.store, run_id="x", owner="x", now=runs.clock.now(), expiry=timedelta(minutes=10)
     )
-    assert "LockHeld" in failures(runs.make(never_begun))["store_df"]
+    assert "x collects this repository" in failures(runs.make(never_begun))["store_df"]
     held.release()
     assert "Monday" in keys(runs), "it can be launched again"
     runs.server.fault = lambda method, target: None

@@ -89,7 +89,9 @@ def test_the_checks_tab_says_that_they_have_passed(url: str) -> None:
 _TABLES = """tables => tables.map(table => [table.clientWidth, table.scrollWidth])"""
 
 
-@pytest.mark.parametrize(("asset", "pictures"), [("candidates", 3), ("committed_df", 0), ("deleted_report", 1)])
+@pytest.mark.parametrize(
+    ("asset", "pictures"), [("store_df", 0), ("candidates", 3), ("committed_df", 0), ("deleted_report", 1)]
+)
 def test_pictures_are_seen_without_a_click_and_nothing_is_cut(url: str, asset: str, pictures: int) -> None:
     with page(url, f"/assets/{asset}?view=overview", "Metadata", "rows_by_window", width=1440, height=2600) as shown:
         images = shown.locator("img[src^='data:image/svg+xml']")

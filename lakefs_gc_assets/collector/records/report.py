@@ -19,6 +19,8 @@ from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 FORMAT_VERSION = 2
 INTERRUPTED = "interrupted"
 """The error of a run that a person or the machine ended."""
+WOULD_BE_REFUSED = "a sweep would be refused: "
+"""Prefix of a dry run's warning about a guard that its sweep would trip."""
 _FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
 _ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to", "approved_by")
 _USUAL_CLASS = "STANDARD"
@@ -351,7 +353,11 @@ def describe(report: Report) -> list[str]:
         lines.append(f"  took        {statistics.seconds:>12,.1f} s{waited}")
     lines += [f"  warning: {warning}" for warning in report.warnings]
     if report.dry_run and statistics.candidates:
-        lines.append(f"  a dry run deletes nothing; what it found is deleted by: lakefs-gc approve {report.run_id}")
+        if any(warning.startswith(WOULD_BE_REFUSED) for warning in report.warnings):
+            then = "do first what the warnings say; then what it found is deleted by"
+        else:
+            then = "what it found is deleted by"
+        lines.append(f"  a dry run deletes nothing; {then}: lakefs-gc approve {report.run_id}")
     return lines
 
 

@@ -193,6 +193,17 @@ def test_classes_are_shown_where_one_is_not_the_usual(listed: dict[str, int], sh
     assert lines == shown * 2
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_deletes_after_a_dry_run_is_said_with_what_must_come_first(refused: bool) -> None:
+    counts = dict.fromkeys(["slices_listed", "uncommitted", "committed", "commits", "ranges_read"], 0)
+    counts |= {"listed": 3, "candidates": 3}
+    warnings = ("1 object is lost", *(["a sweep would be refused: guard share"] if refused else []))
+    found = replace(REPORT, dry_run=True, counts=counts, object_bytes={}, warnings=warnings)
+    *_, last = reports.describe(found)
+    first = "do first what the warnings say; then what" if refused else "what"
+    assert last == f"  a dry run deletes nothing; {first} it found is deleted by: lakefs-gc approve {REPORT.run_id}"
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
 def test_what_is_no_report_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptFile, match=r"^report\.json: "):
