@@ -196,12 +196,14 @@ def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, pla
     if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
         return None
     job, config = names.qualified("approve"), {"run_id": plan.run_id, "approved_by": ""}
+    does = "Moves to quarantine" if collector.configuration.collection.quarantines else "Deletes"
+    second = " Two must approve it, under different names." if policy.approvers == 2 else ""
     return launchpad(
         collector,
         run,
         job,
         {"ops": {names.qualified(_APPROVING_OP): {"config": config}}},
-        f"Deletes what dry run {plan.run_id} of {names.repository} found, unless it is live by now: {found}.",
+        f"{does} what dry run {plan.run_id} of {names.repository} found, unless it is live by now: {found}.{second}",
         {RUN_TAG: plan.run_id},
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from html import escape
+from textwrap import wrap
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -53,6 +54,8 @@ In a window of 1,440 pixels, a wider picture pushes the ends of other values out
 """
 _LINE = 34
 """Letters of a line; a longer word does the same."""
+_COMMENT = 74
+"""Letters of a line of a comment that the launchpad shows in a window of 1,440 pixels."""
 _COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
     "candidates": ("store_df",),
     "deleted_report": ("candidates",),
@@ -259,13 +262,14 @@ def launchpad(
 
     Args:
         run: a Dagster run of the job's code location.
-        comment: first line of the configuration.
+        comment: what the launch does, above the configuration.
         tags: of the run that is launched.
     """
     location = location_of(run)
     if location is None:
         return None
-    query = {"config": f"# {comment}\n{yaml.safe_dump(dict(config), sort_keys=False)}"}
+    lines = "".join(f"# {line}\n" for line in wrap(comment, _COMMENT))
+    query = {"config": lines + yaml.safe_dump(dict(config), sort_keys=False)}
     for number, (name, value) in enumerate(tags.items()):
         query |= {f"tags[{number}][key]": name, f"tags[{number}][value]": value}
     filled = urlencode(query, quote_via=quote, safe="")

@@ -125,7 +125,7 @@ def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
 def test_a_dry_run_is_approved_in_two_clicks_and_names_who_did(url: str) -> None:
     with page(url, "/assets/deleted_report", "Approve: ", height=2600) as asset:
         asset.get_by_role("link", name="Approve: ").first.click()
-        asset.get_by_text("# Deletes what dry run").first.wait_for()
+        asset.get_by_text("# Moves to quarantine what dry run").first.wait_for()
         asset.get_by_role("button", name="Launch Run").click()
         asset.get_by_text("RUN_SUCCESS").wait_for()
     with page(url, "/runs", "approved sweep", "a launch that names nobody", width=2400):

@@ -190,7 +190,10 @@ def filled(address: str | None, definitions: dg.Definitions) -> tuple[str, str, 
     job = parts.path.partition("/jobs/")[2].partition("/")[0]
     dg.validate_run_config(definitions.resolve_job_def(job), config)
     (op,) = config["ops"].values()
-    return parts.path, query["config"].splitlines()[0], op["config"], {query["tags[0][key]"]: query["tags[0][value]"]}
+    lines = [line for line in query["config"].splitlines() if line.startswith("# ")]
+    assert max(map(len, lines)) <= 76, "a longer line is cut in a window of 1,440 pixels"
+    comment = " ".join(line.removeprefix("# ") for line in lines)
+    return parts.path, comment, op["config"], {query["tags[0][key]"]: query["tags[0][value]"]}
 
 
 def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,12 +208,16 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     path, comment, config, tags = filled(address(), definitions)
     assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
     assert comment == (
-        f"# Deletes what dry run {dry.run_id} of sample found, unless it is live by now: 1,200 objects, 3.0 GiB, "
+        f"Deletes what dry run {dry.run_id} of sample found, unless it is live by now: 1,200 objects, 3.0 GiB, "
         "5.0% of what was listed."
     )
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
     assert address(replace(dry, sweep=True)) is address(replace(dry, opened=False)) is None
     assert address(found=Garbage(0, 0, 24000)) is None
+    automated.changes |= {"launch": {"approvers": 2}, "collection": {"sweep_mode": "quarantine"}}
+    _, comment, _, _ = filled(address(), definitions)
+    assert comment.startswith(f"Moves to quarantine what dry run {dry.run_id} of sample found, ")
+    assert comment.endswith(" of what was listed. Two must approve it, under different names.")
 
     swept = began(automated.repository, HOUR)
     report = ended(automated.repository, swept, counts={"deleted": 7})

@@ -248,7 +248,7 @@ def test_where_two_must_approve_a_second_name_deletes(runs: GraphRuns) -> None:
     assert plan.read_approval(runs.repository.store, run_id) is None
     for again in ("Ada", " ada "):
         refused = said(launched(runs, "approve", run_id=run_id, approved_by=again))
-        assert "was approved by Ada, as the launch says at " in refused and "under another name" in refused
+        assert "Z by Ada, as the launch says, and needs a second approval under another name" in refused
     # A re-execution of the last step, as anybody can launch it, still is a dry run.
     stored = plan.read(runs.repository.store, run_id)
     tags = RunPartitions(runs.server.repository).tags(key_of(run_id), stored.windows, "clean")

@@ -285,7 +285,7 @@ def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: 
     names = [by.partition(plans.KNOWN_BY)[0].casefold() for by in (first.approved_by, approver)]
     if names[0] == names[1]:
         raise CollectionError(
-            f"run {run_id} was approved by {first.approved_by} at {first.approved_at:%F %T}Z, and needs a second "
+            f"run {run_id} was approved at {first.approved_at:%F %T}Z by {first.approved_by}, and needs a second "
             "approval under another name"
         )
     return first.approved_by

@@ -427,7 +427,7 @@ class TestApprove:
         assert passes.give_first(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
         assert passes.give_first(run.store, candidates, NOW, "Ada") == "Bob"
         assert not passes.approve(run.step, run.candidates)
-        with pytest.raises(CollectionError, match=r"was approved by Bob at .* under another name"):
+        with pytest.raises(CollectionError, match=r"was approved at .*Z by Bob, and .* under another name"):
             passes.give_first(run.store, candidates, NOW, "bob, as the proxy says")
         run.store.put(run_folder.first_approval(PLAN.run_id), b"{")
         with pytest.raises(CorruptFile):
