@@ -60,6 +60,11 @@ COMMANDS = {
         "Checks that a repository is whole: what it needs is stored, and its metadata can be read.",
         "lakefs_gc_assets.cli.common:start_as_configured",
     ),
+    "metadata": LazyCommand(
+        "lakefs_gc_assets.cli.metadata:metadata",
+        "Lists ranges and metaranges that nothing needs.",
+        "lakefs_gc_assets.cli.common:start_as_configured",
+    ),
     "metrics": LazyCommand(
         "lakefs_gc_assets.cli.metrics:metrics",
         "Prints the newest figures of each repository in Prometheus' text format.",

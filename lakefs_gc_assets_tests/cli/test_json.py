@@ -159,6 +159,14 @@ def test_a_check(asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> 
     require_documented("fsck --json", json.loads(asked("fsck", "--quiet")))
 
 
+def test_unneeded_metadata(asked: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "start_as_configured", lambda arguments: None)
+    monkeypatch.setattr(Collector, "engine", lambda collector, settings: LocalEngine())
+    listing = json.loads(asked("metadata", "--quiet"))
+    require_documented("metadata --json", listing)
+    assert listing["needed"] > 0
+
+
 def test_stale_branches(asked: Callable[..., str], repository: Repository) -> None:
     content = yaml.safe_load((repository.folder / "lakefs-gc.yaml").read_text())
     collection = {**content["collection"], "retention_policy": "stale.yaml", "max_branch_loss_share": 1}

@@ -319,8 +319,10 @@ def test_watching_and_finding_out_what_went_wrong(reader: Reader) -> None:
     reader.follow("monitoring")
     reader.follow("troubleshooting")
     reader.follow("check")
+    reader.follow("metadata")
 
     assert "lakefs_gc_last_run_success" in (reader.folder / "lakefs-gc.prom").read_text()
     assert "USD" in (reader.folder / "run.html").read_text()
     assert reader.said["lakefs-gc explain ADDRESS"]
     assert reader.said["lakefs-gc fsck"].endswith(": whole\n")
+    assert "files of metadata are unneeded" in reader.said["lakefs-gc metadata"]

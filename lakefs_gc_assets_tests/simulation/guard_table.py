@@ -30,6 +30,7 @@ _COLLECTOR = "lakefs_gc_assets.collector"
 _BELIEVABLE = "each of its three checks is taken out by itself"
 _SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
 _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
+_METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refuses`"
 _UPLOADED = "no part of a run: it reads what is uploaded"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
@@ -49,6 +50,8 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.stale_branches:delete", "require_few_stale"): _BRANCHES,
     Call(f"{_COLLECTOR}.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
+    Call(f"{_COLLECTOR}.unneeded:_cutoff", "require_clocks_agree"): _METADATA,
+    Call(f"{_COLLECTOR}.unneeded:find_unneeded", "require_own_namespace"): _METADATA,
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
