@@ -1,9 +1,9 @@
-"""Unneeded metadata in the simulated world: what is listed is old, and nothing that the world knows of needs it."""
+"""Unneeded metadata, mostly in the simulated world: it is old, and nothing that the world knows of needs it."""
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, cast
 from unittest import mock
@@ -20,11 +20,17 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.unneeded import Kind, Listing, find_unneeded
+from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.test_explain import never_delete
+from lakefs_gc_assets_tests.moving_clock import MovingClock
+from lakefs_gc_assets_tests.recordings import REAL, folder_of, recorded_and_made
+from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.asked import settings
 from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
@@ -247,6 +253,19 @@ def test_each_rule_is_missed_when_it_is_taken_out(world: World, bug: str) -> Non
     owner, name, replacement = BUGS[bug]
     with mock.patch.object(owner, name, replacement):
         assert kept & {file.id for file in listed(world).files}
+
+
+@pytest.mark.parametrize("name", recorded_and_made("small", "merge-dangling", "empty", "wide"))
+def test_in_recordings_it_is_what_an_import_left(name: str) -> None:
+    clock = MovingClock(datetime.now(UTC))
+    with ReplayServer(folder_of(name), now=clock.now, deletes="refuse") as server:
+        clock.moment = server.recorded_at + timedelta(days=30)
+        content = server.configuration().model_dump()
+        content["collection"] |= {"wait_before_dump_seconds": 0}
+        repository = ArrowRuns(Loaded(Configuration.model_validate(content), {}), clock).open()
+        listing = find_unneeded(repository, LocalEngine(), lambda line: None)
+    of_import = [Kind.METARANGE, Kind.RANGE] if REAL and name == "small" else []
+    assert sorted(file.kind for file in listing.files) == of_import and listing.needed >= 8
 
 
 def _look(kind: HistoryKind, seed: int) -> int:
