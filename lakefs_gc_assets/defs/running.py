@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import dagster as dg
 
@@ -25,9 +25,6 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, Interrupted, LogLine, RunFailed, one_line
 from lakefs_gc_assets.settings import LaunchSettings
-
-if TYPE_CHECKING:
-    from dagster_shared.error import SerializableErrorInfo
 
 
 class Watch(Protocol):
@@ -237,7 +234,7 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
             failure = data.user_failure_data
             if failure and failure.description:
                 return RunFailed(f"{start} in {event.step_key}: {failure.description}", kind_of(failure.metadata))
-            if _was_interrupted(data.error):
+            if _was_interrupted(event):
                 return Interrupted(f"run {run_id} was interrupted in {event.step_key}: make a new one")
             error = data.error
             while error is not None and error.cause is not None:
@@ -246,9 +243,12 @@ def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionErro
     return None if result.success else RunFailed(start)
 
 
-def _was_interrupted(error: "SerializableErrorInfo | None") -> bool:
-    """True if an error is an interrupt, or happened while an interrupted step was ending."""
-    if error is None:
-        return False
-    interrupt = error.cls_name == dg.DagsterExecutionInterruptedError.__name__
-    return interrupt or _was_interrupted(error.cause) or _was_interrupted(error.context)
+def _was_interrupted(failed: dg.DagsterEvent) -> bool:
+    """True if the error of a failed step is an interrupt, or happened while the interrupted step was ending."""
+    errors = [failed.step_failure_data.error]
+    while errors:
+        if (error := errors.pop()) is not None:
+            if error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
+                return True
+            errors += [error.cause, error.context]
+    return False
