@@ -148,7 +148,7 @@ def require_expired_and_unreferenced(folder: str, engine: Engine) -> None:
 
 
 CHAINS = [
-    "small",
+    pytest.param("small", marks=pytest.mark.slow),
     "merge-dangling",
     pytest.param("random-dag/11", marks=[needs_recordings, pytest.mark.slow]),
     pytest.param("random-dag/14", marks=needs_recordings),

@@ -12,8 +12,8 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
-QUICK: Mapping[Kind, int] = {"clean": 48, "optimized": 24, "retention": 20, "unified": 12, "committed": 4}
-"""How many histories `make test` plays of each kind, in two minutes of a processor; `make test-slow` others."""
+QUICK: Mapping[Kind, int] = {"clean": 24, "optimized": 12, "retention": 12, "unified": 8, "committed": 4}
+"""How many histories `make test` plays of each kind, in one minute of a processor; `make test-slow` others."""
 PARTS = 16
 """Into so many tests the histories of a kind are divided where they are many."""
 
@@ -32,7 +32,6 @@ def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
 
 def a_seed_is_a_history(kind: Kind) -> None:
     """The same seed gives the same history, and the same end."""
-    for seed in (1, 12, 123):
-        first, second = KINDS[kind].generate(seed), KINDS[kind].generate(seed)
-        assert first == second
-        assert play(first) == play(second)
+    first, second = KINDS[kind].generate(12), KINDS[kind].generate(12)
+    assert first == second
+    assert play(first) == play(second)

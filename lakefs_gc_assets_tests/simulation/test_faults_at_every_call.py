@@ -32,7 +32,7 @@ def memory() -> Iterator[None]:
 
 EVERY = {"optimized": 3, "committed": 3, "unified": 3, "following": 3, "purge": 4}
 """Of other kinds every call is broken."""
-SOME = 8
+SOME = 5
 """So many faults of each kind of run are played where some are enough."""
 
 
@@ -95,7 +95,7 @@ def test_a_purge_brings_back_some_and_deletes_others() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_run_days_later_finds_nothing_amiss(kind: str) -> None:
     for fault in (Fault.DIES, Fault.FAILS):
-        for number in range(1, len(whole(kind).calls), len(whole(kind).calls) // 6):
+        for number in range(1, len(whole(kind).calls), len(whole(kind).calls) // 3):
             play(Play(kind, fault, number, Recovery.RESUMED))
 
 
