@@ -20,7 +20,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.working_clients import Worker
 
-SECONDS = 60
+SECONDS = 30
 RUNS = 3
 STEPS = 100
 """There are at least so many of each, and something is deleted, however long that takes on a busy machine."""
