@@ -16,9 +16,9 @@ from lakefs_gc_assets.cli.common import (
     open_collector,
     progress_unless,
 )
+from lakefs_gc_assets.collector.fsck.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.spark.faults import errors_of_spark
 

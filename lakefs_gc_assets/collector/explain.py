@@ -59,7 +59,6 @@ from lakefs_gc_assets.errors import (
     LogLine,
     ObjectNotFound,
     OrderViolation,
-    StorageError,
     counted,
 )
 from lakefs_gc_assets.lakefs import layout
@@ -171,7 +170,7 @@ def explain(
     """
     key = find_key(repository, address)
     prepared = uncommitted_data.prepare(repository)
-    step = _begin(repository, key, note_prepared(repository, prepared, note), note)
+    step = _begin(repository, key, uncommitted_data.note_prepared(repository, prepared, note), note)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, prepared)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
@@ -231,15 +230,6 @@ def find_key(repository: OpenRepository, address: str) -> str:
     if stats is None:
         raise ConfigurationError(f"lakeFS has no object at {address}: give an address of the object store instead")
     return relative(repository, stats.physical_address)
-
-
-def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
-    """Notes what the server wrote for the question; returns the store's clock, or None where it is not known."""
-    try:
-        return uncommitted_data.note_preparations_without_run(repository.store, prepared.server_run_ids)
-    except StorageError as error:
-        note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
-    return None
 
 
 def _begin(repository: OpenRepository, key: str, store_clock: datetime | None, note: LogLine) -> Step[ArrowRows]:

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.repository.lock import (
     warn_if_unfenced,
 )
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.step import Step, require_own_plan
 from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -194,19 +194,6 @@ def end_between_steps(run_id: str, host: StepHost[R], why: str) -> None:
     if store is not None:
         with suppress(CollectionError):
             end_in_store(store, run_id, host.now(), why)
-
-
-def require_own_plan(plan: Plan, repository: OpenRepository) -> None:
-    """Raises OrderViolation where a run was planned for another repository, or for another storage namespace.
-
-    Repositories can share a storage namespace, and a namespace can be copied with all that runs left there. What the
-    run found to be live is not what is live here.
-    """
-    if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
-        raise OrderViolation(
-            f"run {plan.run_id} is of repository {plan.repository} at {plan.storage_namespace}, not of "
-            f"{repository.facts.id} at {repository.namespace.uri}: open a new run for this repository"
-        )
 
 
 def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, gap_check, guards
+from lakefs_gc_assets.collector import earlier_runs, guards
 from lakefs_gc_assets.collector.earlier_runs import branch_baseline, restored_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import manifest
@@ -39,7 +39,7 @@ from lakefs_gc_assets.collector.frame.frames import (
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.frame.manifest import FrameFile
-from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.live import other_repositories, references

@@ -188,6 +188,19 @@ class Universe(Generic[R]):
         return tuple(file for frame in self.frames for file in frame.manifest.files)
 
 
+def require_own_plan(plan: Plan, repository: OpenRepository) -> None:
+    """Raises OrderViolation where a run was planned for another repository, or for another storage namespace.
+
+    Repositories can share a storage namespace, and a namespace can be copied with all that runs left there. What the
+    run found to be live is not what is live here.
+    """
+    if (plan.repository, plan.storage_namespace) != (repository.facts.id, repository.namespace.uri):
+        raise OrderViolation(
+            f"run {plan.run_id} is of repository {plan.repository} at {plan.storage_namespace}, not of "
+            f"{repository.facts.id} at {repository.namespace.uri}: open a new run for this repository"
+        )
+
+
 def universe_of(
     step: Step[R], listed: StoredFrame[StoredFigures], committed: StoredFrame[CommittedFigures]
 ) -> Universe[R]:

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli import metadata as command
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.fsck.unneeded import File, Kind, Listing
 from lakefs_gc_assets.collector.records.outcomes import Amount
-from lakefs_gc_assets.collector.unneeded import File, Kind, Listing
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets_tests.cli.test_fsck import NOW
 

@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector import earlier_runs, gap_check, run
+from lakefs_gc_assets.collector import earlier_runs, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import receipts
@@ -34,9 +34,9 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.gap_check import Gap
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges
 from lakefs_gc_assets.collector.live.current import Committed, Samples, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter

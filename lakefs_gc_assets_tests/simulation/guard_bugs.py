@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector import earlier_runs, gap_check, guards, make_step, run
+from lakefs_gc_assets.collector import earlier_runs, guards, make_step, run
 from lakefs_gc_assets.collector.frame import manifest
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -23,9 +23,9 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
     StoredFigures,
 )
-from lakefs_gc_assets.collector.gap_check import Gap
-from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, planning
+from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, gap_check, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
+from lakefs_gc_assets.collector.incremental.gap_check import Gap
 from lakefs_gc_assets.collector.live import current, facts, known_live, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind

@@ -50,8 +50,8 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.stale_branches:delete", "require_few_stale"): _BRANCHES,
     Call(f"{_COLLECTOR}.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
-    Call(f"{_COLLECTOR}.unneeded:_cutoff", "require_clocks_agree"): _METADATA,
-    Call(f"{_COLLECTOR}.unneeded:find_unneeded", "require_own_namespace"): _METADATA,
+    Call(f"{_COLLECTOR}.fsck.unneeded:_cutoff", "require_clocks_agree"): _METADATA,
+    Call(f"{_COLLECTOR}.fsck.unneeded:find_unneeded", "require_own_namespace"): _METADATA,
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),

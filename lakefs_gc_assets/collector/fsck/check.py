@@ -27,7 +27,6 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import spread, work_ahead
-from lakefs_gc_assets.collector.explain import note_prepared
 from lakefs_gc_assets.collector.fsck.metadata import (
     DAMAGED,
     LEFT_OUT,
@@ -46,8 +45,8 @@ from lakefs_gc_assets.collector.fsck.metadata import (
     number_of,
     read_entries,
 )
-from lakefs_gc_assets.collector.gap_check import select_expired
 from lakefs_gc_assets.collector.incremental import planning
+from lakefs_gc_assets.collector.incremental.gap_check import select_expired
 from lakefs_gc_assets.collector.live import other_repositories, uncommitted
 from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -206,7 +205,7 @@ def begin_reading(
     store_clock = None
     try:
         prepared = uncommitted.prepare(repository)
-        files, store_clock = prepared.files, note_prepared(repository, prepared, problems.log)
+        files, store_clock = prepared.files, uncommitted.note_prepared(repository, prepared, problems.log)
     except (LakeFSError, OrderViolation, CorruptFile) as error:
         problems.skip(f"staged objects that no branch shows, since uncommitted data cannot be had: {error}")
     # A step of this flow records no facts about what it reads.

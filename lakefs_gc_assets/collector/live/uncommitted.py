@@ -24,7 +24,7 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import CorruptFile, LakeFSError, NotFound, OrderViolation, counted
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, NotFound, OrderViolation, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
 from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, UncommittedPage
@@ -431,6 +431,15 @@ def note_preparations_without_run(store: ObjectStore, server_run_ids: Iterable[s
             store.put(_WITHOUT_RUN + server_run_id, b"")
             noted_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
     return noted_at
+
+
+def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
+    """Notes what the server wrote for the question; returns the store's clock, or None where it is not known."""
+    try:
+        return note_preparations_without_run(repository.store, prepared.server_run_ids)
+    except StorageError as error:
+        note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
+    return None
 
 
 def preparations_without_run(store: ObjectStore) -> list[str]:

@@ -31,7 +31,6 @@ from lakefs_gc_assets.collector.live.current import (
     sample_staged,
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
-from lakefs_gc_assets.collector.make_step import require_own_plan
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
@@ -39,7 +38,7 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, Moment, OpenRepository, Pace
-from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets.collector.step import Step, require_own_plan
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes

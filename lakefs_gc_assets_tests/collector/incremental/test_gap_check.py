@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector import gap_check
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, LISTED, STORE_DF, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.gap_check import Gap, find_gap, select_expected
-from lakefs_gc_assets.collector.incremental import checkpoint
+from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
+from lakefs_gc_assets.collector.incremental.gap_check import Gap, find_gap, select_expected
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.lakefs import layout

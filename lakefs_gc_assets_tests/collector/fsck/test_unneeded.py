@@ -12,14 +12,14 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from lakefs_gc_assets.collector import unneeded
 from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.fsck import unneeded
 from lakefs_gc_assets.collector.fsck.metadata import read_named
+from lakefs_gc_assets.collector.fsck.unneeded import Kind, Listing, find_unneeded
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.unneeded import Kind, Listing, find_unneeded
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
