@@ -76,7 +76,7 @@ def counted(count: float, things: str, width: int = 0) -> str:
         for place in {noun, len(words) - 1}:
             words[place] = _OF_ONE.get(words[place], words[place])
         things = " ".join(words)
-    shown = f"{count:,}" if isinstance(count, int) else f"{count:g}"
+    shown = f"{count:g}" if isinstance(count, float) else f"{count:,}"
     return f"{shown:>{width}} {things}"
 
 

@@ -16,7 +16,8 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from lakefs_gc_assets.errors import ObjectNotFound, PreconditionFailed, StorageError
-from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError, Throttle, shown_wait
+from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets.storage.cloud import CloudErrors, ObstoreError, Throttle
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
     DeleteOutcome,
@@ -159,7 +160,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if not obstore_can_name(full):
             return self._read(action, full)
         try:
-            with shown_wait(action):
+            with cloud.waits.shown(action):
                 answer = self._files.get(full)
                 require_readable(key, answer.meta["size"])
                 return bytes(answer.bytes())
@@ -173,7 +174,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if not obstore_can_name(full):
             return self._read(action, full)[start:end]
         try:
-            with shown_wait(action):
+            with cloud.waits.shown(action):
                 return bytes(self._files.get_range(full, start=start, end=end))
         except (BaseError, FileNotFoundError) as error:
             raise self._explain(action, error) from None

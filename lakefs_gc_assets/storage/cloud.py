@@ -12,7 +12,6 @@ API nor Azure's ever sends, so a document with one is refused before anything of
 import json
 import logging
 import math
-import os
 import re
 import threading
 import time
@@ -43,6 +42,7 @@ from lakefs_gc_assets.errors import (
     StorageError,
 )
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, are_deletes_over
+from lakefs_gc_assets.waits import Waits
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, RetryConfig
@@ -58,8 +58,6 @@ READ_TIMEOUT = timedelta(minutes=1)
 """How long nothing may arrive."""
 REQUEST_TIMEOUT = timedelta(minutes=10)
 """How long one answer may take that obstore reads."""
-SHOWN_AFTER = 10.0
-"""Seconds after which a call that has no result yet is shown, and between two such lines."""
 CONNECTIONS = 32
 _log = logging.getLogger(__name__)
 _FIRST_CONTACT = ContextVar("first contact", default=False)
@@ -119,63 +117,7 @@ def pause_after(failed: int) -> float:
     return uniform(longest / 2, longest)  # noqa: S311
 
 
-class Waits:
-    """Warns of calls that last, so that a wait for the service is seen: at most one line in ten seconds.
-
-    No client tells all of it: obstore says nothing of its retries, and no hook is called while a service stays silent.
-    A thread watches the calls, and ends when there are none.
-    """
-
-    def __init__(self) -> None:
-        self._forget()
-        # A process that was forked has no thread that watches.
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: dict[int, tuple[float, str]] = {}
-        self._watcher: threading.Thread | None = None
-
-    def begin(self, action: str) -> None:
-        """This thread begins a call."""
-        with self._lock:
-            self._calls[threading.get_ident()] = time.monotonic(), action
-            if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch, name="waits for the store", daemon=True)
-                self._watcher.start()
-
-    def end(self) -> None:
-        """The call of this thread has ended."""
-        self._calls.pop(threading.get_ident(), None)
-
-    def _watch(self) -> None:
-        shown = time.monotonic() - SHOWN_AFTER
-        while True:
-            time.sleep(SHOWN_AFTER / 5)
-            with self._lock:
-                # Copied at once: calls end without the lock.
-                calls = list(self._calls.values())
-                if not calls:
-                    self._watcher = None
-                    return
-            begun, action = min(calls)
-            now = time.monotonic()
-            if now - max(begun, shown) >= SHOWN_AFTER:
-                shown = now
-                _log.warning("waiting for the store: no result for %.0f s (%s)", now - begun, action)
-
-
-waits = Waits()
-
-
-@contextmanager
-def shown_wait(action: str) -> Iterator[None]:
-    """Around one call of a service: it is shown if it lasts."""
-    waits.begin(action)
-    try:
-        yield
-    finally:
-        waits.end()
+waits = Waits("the store")
 
 
 def obstore_options(ca_bundle: str) -> "ClientConfig":

@@ -4,7 +4,6 @@ import hashlib
 import heapq
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 
+from lakefs_gc_assets import waits
 from lakefs_gc_assets.errors import ObjectArchived, ObjectNotFound, PreconditionFailed, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage import cloud as cloud_module
@@ -24,6 +24,7 @@ from lakefs_gc_assets.storage.cloud import Throttle
 from lakefs_gc_assets.storage.gcs import store as gcs
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectStore, deletes_until
 from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.waits import Waits
 from lakefs_gc_assets_tests.emulators import (
     ACCOUNT,
     ACCOUNT_KEY,
@@ -113,8 +114,8 @@ def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
     monkeypatch.setitem(cloud_module._OBSTORE_BACKOFF, "max_backoff", timedelta(seconds=0.2))
     store = cloud.store()
     store.put("key", b"content")
-    monkeypatch.setattr(cloud_module, "SHOWN_AFTER", 0.2)
-    monkeypatch.setattr(cloud_module, "waits", cloud_module.Waits())
+    monkeypatch.setattr(waits, "SHOWN_AFTER", 0.2)
+    monkeypatch.setattr(cloud_module, "waits", Waits("the store"))
     busy_until = time.monotonic() + 0.8
     with cloud.server.failing(lambda request: BUSY if time.monotonic() < busy_until else None):
         call(store)
@@ -125,29 +126,6 @@ def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
     call(store)
     time.sleep(0.3)
     assert caplog.messages == []
-
-
-class EndsMeanwhile(dict[int, tuple[float, str]]):
-    """Calls, of which the last one ends right after somebody looked whether there are any."""
-
-    def __bool__(self) -> bool:
-        was_there = len(self) > 0
-        self.clear()
-        return was_there
-
-
-def test_a_call_that_ends_while_it_is_looked_at_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cloud_module, "SHOWN_AFTER", 0.01)
-    waits = cloud_module.Waits()
-    monkeypatch.setattr(waits, "_calls", EndsMeanwhile({1: (time.monotonic(), "read")}))
-    watching = threading.Thread(target=waits._watch, daemon=True)
-    watching.start()
-    time.sleep(0.05)
-    assert watching.is_alive()
-    waits._calls.clear()
-    watching.join(5)
-    assert not watching.is_alive()
-    assert waits._watcher is None
 
 
 # Listing

@@ -36,12 +36,14 @@ from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, ServerUnava
 from lakefs_gc_assets.lakefs.api.models import ServerClocks
 from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, is_transient, refusal
 from lakefs_gc_assets.settings import LakeFSSettings
+from lakefs_gc_assets.waits import Waits
 
 _API_PATH = "/api/v1"
 _BACKOFF = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 0.5)
 _LONGEST_RETRY_AFTER_SECONDS = 300.0
 _CONNECTIONS = 32
 """Kept open for further calls; so many are made at once where candidates are asked for by path."""
+waits = Waits("lakeFS")
 
 
 class Now(Protocol):
@@ -164,7 +166,8 @@ class Caller:
         accepted: frozenset[int],
     ) -> Answer:
         try:
-            response = operation(*arguments, **query, _request_timeout=self._timeout)
+            with waits.shown(str(call)):
+                response = operation(*arguments, **query, _request_timeout=self._timeout)
         except _Refused as refused:
             answer = refused.answer
         except ApiException as failure:

@@ -339,7 +339,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:
         """Around a call of the library: what it raises becomes a StorageError."""
-        with self._errors.reading(action), cloud.shown_wait(action):
+        with self._errors.reading(action), cloud.waits.shown(action):
             try:
                 yield
             except JSONDecodeError:

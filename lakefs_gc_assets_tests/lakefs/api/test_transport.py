@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lakefs_gc_assets import waits
 from lakefs_gc_assets.errors import (
     AccessDenied,
     ConfigurationError,
@@ -21,6 +22,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs.api import transport
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
+from lakefs_gc_assets.waits import Waits
 from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted
@@ -152,6 +154,17 @@ class TestConnections:
             LakeFSClient(settings(endpoint), "repo", FixedClock())
         assert KEY_ID not in str(raised.value)
         assert SECRET not in str(raised.value)
+
+    def test_a_wait_for_a_silent_server_is_shown_while_it_lasts(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(waits, "SHOWN_AFTER", 0.2)
+        monkeypatch.setattr(transport, "waits", Waits("lakeFS"))
+        with talking(Scripted(hangs=0.7), said(GOOD["repository"]), read_timeout_seconds=0.5) as (client, _, _):
+            assert client.repository().id == "repo"
+        assert caplog.messages
+        for message in caplog.messages:
+            assert message == "waiting for lakeFS: no result for 0 s (GET /repositories/repo)"
 
     def test_a_repository_must_be_named(self) -> None:
         with pytest.raises(ConfigurationError, match="repository is not set"):

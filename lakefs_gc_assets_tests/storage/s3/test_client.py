@@ -11,6 +11,7 @@ import boto3
 import pytest
 from botocore.loaders import JSONFileLoader
 
+from lakefs_gc_assets import waits
 from lakefs_gc_assets.errors import ConfigurationError, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
@@ -18,6 +19,7 @@ from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3.client import address, connect
+from lakefs_gc_assets.waits import Waits
 from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, Faults, S3Server
 
@@ -222,8 +224,8 @@ def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
 ) -> None:
     store = open_store(s3_server.settings(), Namespace.parse(f"s3://{s3_server.new_bucket()}/a"))
     store.put("key", b"content")
-    monkeypatch.setattr(cloud, "SHOWN_AFTER", 0.2)
-    monkeypatch.setattr(cloud, "waits", cloud.Waits())
+    monkeypatch.setattr(waits, "SHOWN_AFTER", 0.2)
+    monkeypatch.setattr(cloud, "waits", Waits("the store"))
     busy_until = time.monotonic() + 1
     busy = Faults(answer=lambda _: ("503 Slow Down", b"") if time.monotonic() < busy_until else None)
     with s3_server.failing(busy):

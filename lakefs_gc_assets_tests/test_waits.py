@@ -1,0 +1,32 @@
+"""Waits for a service are shown; those of each store, and of lakeFS, are tested where the calls are made."""
+
+import threading
+import time
+
+import pytest
+
+from lakefs_gc_assets import waits
+from lakefs_gc_assets.waits import Waits
+
+
+class EndsMeanwhile(dict[int, tuple[float, str]]):
+    """Calls, of which the last one ends right after somebody looked whether there are any."""
+
+    def __bool__(self) -> bool:
+        was_there = len(self) > 0
+        self.clear()
+        return was_there
+
+
+def test_a_call_that_ends_while_it_is_looked_at_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SHOWN_AFTER", 0.01)
+    watched = Waits("a service")
+    monkeypatch.setattr(watched, "_calls", EndsMeanwhile({1: (time.monotonic(), "read")}))
+    watching = threading.Thread(target=watched._watch, daemon=True)
+    watching.start()
+    time.sleep(0.05)
+    assert watching.is_alive()
+    watched._calls.clear()
+    watching.join(5)
+    assert not watching.is_alive()
+    assert watched._watcher is None
