@@ -1,7 +1,8 @@
 """In simulated histories a check finds what the world lacks, and nothing else; a whole repository has no findings."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,16 +26,22 @@ from lakefs_gc_assets_tests.simulation.world import World
 
 QUICK = 1
 HISTORIES = 4
+Watch = Callable[[str, Any], None]
 GONE = (Kind.MISSING, Kind.QUARANTINED, Kind.EXPIRED)
 
 
-def _opened(world: World) -> OpenRepository:
+def opened(world: World, deletes: Watch = never_delete, writes: Watch = only_note, **changes: object) -> OpenRepository:
+    """The world's repository for whoever only looks.
+
+    Args:
+        deletes, writes: look at each deletion and each write, and raise where it must not be.
+        changes: of settings.
+    """
     machine = MachineClock(world.time, 0.0)
     api = CollectorsApi(world.servers, lambda call: False, lambda: None, machine, 1)
-    store = BucketView(world.bucket, lambda call: False, never_delete, only_note, page=1_000, delete_limit=0)
-    options = settings(False, 24.0, "month", around=world.setup.around.lenient)
-    opened = world.bucket.opened(store)
-    return open_repository(api, opened, options, CollectorClock(machine, world.pass_time))
+    store = BucketView(world.bucket, lambda call: False, deletes, writes, page=1_000, delete_limit=1)
+    options = settings(False, 24.0, "month", around=world.setup.around.lenient).model_copy(update=changes)
+    return open_repository(api, world.bucket.opened(store), options, CollectorClock(machine, world.pass_time))
 
 
 def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
@@ -57,7 +64,7 @@ def _check(kind: HistoryKind, seed: int) -> Counter[str]:
     """Plays a history, checks the repository, and compares the findings with the world."""
     history = KINDS[kind].generate(seed)
     with played(history) as world:
-        checkup = check(_opened(world), LocalEngine(), lambda line: None, deep=EVERYTHING)
+        checkup = check(opened(world), LocalEngine(), lambda line: None, deep=EVERYTHING)
     stored = {key: len(each.data) for key, each in world.bucket.objects.items()}
     sizes = set(_needed(world, of_all_commits=True))
     gone = {finding.address for finding in checkup.findings if finding.kind in GONE}

@@ -17,7 +17,6 @@ from lakefs_gc_assets.collector.fsck import unneeded
 from lakefs_gc_assets.collector.fsck.metadata import read_named
 from lakefs_gc_assets.collector.fsck.unneeded import Kind, Listing, find_unneeded
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.configuration_file import Loaded
@@ -27,21 +26,19 @@ from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.collector.fsck.test_check_in_histories import opened
 from lakefs_gc_assets_tests.collector.test_explain import never_delete
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.simulation import lakefs_files
-from lakefs_gc_assets_tests.simulation.asked import settings
-from lakefs_gc_assets_tests.simulation.bucket import Bucket, BucketView
-from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, CollectorClock, MachineClock
-from lakefs_gc_assets_tests.simulation.collecting import open_repository
+from lakefs_gc_assets_tests.simulation.bucket import Bucket
+from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.playing import played
 from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
-from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import Setup, World
 
 QUICK = 1
@@ -54,21 +51,13 @@ def only_clock(key: str, what: object) -> None:
     assert "/clock/" in key, f"{key} is written"
 
 
-def opened(world: World, **changes: object) -> OpenRepository:
-    machine = MachineClock(world.time, 0.0)
-    api = CollectorsApi(world.servers, lambda call: False, lambda: None, machine, 1)
-
-    def only_delete_clock(key: str, is_gone: bool) -> None:
-        if "/clock/" not in key:
-            never_delete(key, is_gone)
-
-    store = BucketView(world.bucket, lambda call: False, only_delete_clock, only_clock, page=1_000, delete_limit=1)
-    options = settings(False, 24.0, "month", around=world.setup.around.lenient).model_copy(update=changes)
-    return open_repository(api, world.bucket.opened(store), options, CollectorClock(machine, world.pass_time))
+def only_delete_clock(key: str, is_gone: bool) -> None:
+    if "/clock/" not in key:
+        never_delete(key, is_gone)
 
 
 def listed(world: World, **changes: object) -> Listing:
-    return find_unneeded(opened(world, **changes), LocalEngine(), lambda line: None)
+    return find_unneeded(opened(world, only_delete_clock, only_clock, **changes), LocalEngine(), lambda line: None)
 
 
 def entries(*paths: str) -> dict[str, Entry]:
