@@ -303,12 +303,12 @@ def test_alerts_and_panels_use_figures_that_there_are(name: str) -> None:
 
 
 def test_every_alert_has_a_section_about_what_to_do() -> None:
-    page = (FOLDER.parent / "docs" / "how-to" / "monitoring.md").read_text()
+    page = (FOLDER.parent / "docs" / "how-to" / "alerts.md").read_text()
     [group] = yaml.safe_load((FOLDER / "prometheus-alerts.yaml").read_text())["groups"]
     alerts = [rule["alert"] for rule in group["rules"]]
-    assert re.findall(r"^### (LakefsGc\w+)$", page, re.MULTILINE) == alerts
+    assert re.findall(r"^## (LakefsGc\w+)$", page, re.MULTILINE) == alerts
     for rule in group["rules"]:
-        assert rule["annotations"]["runbook"] == f"docs/how-to/monitoring.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/how-to/alerts.md#{rule['alert'].lower()}"
 
 
 def test_every_alert_is_tried_where_it_fires_and_where_it_does_not() -> None:
