@@ -1,8 +1,8 @@
 """Seeded bugs of runs by retention rules that build on each other: other ways to look at what expired alone.
 
-docs/reference/retention-runs.md names them. In a run that reads all that is live, those that compare with less than that are one and
-the same: to take for known what was read before. That what expired is not learnt from commits that a server names
-shows only where a server forgets commits; simulated ones forget none
+docs/reference/retention-runs.md names them. In a run that reads everything live, those that compare with less than that
+are one and the same: to treat as known what was read before. Learning what expired from the commits that a server names
+fails only where a server forgets commits; simulated ones forget none
 (`collector/incremental/test_checkpoint_expired_since.py`).
 """
 
