@@ -248,7 +248,7 @@ class CollectionSettings(Settings):
         default=30,
         ge=0,
         description="Pause between the last uncommitted page and the refs dump, in which commits under way end. A dry "
-        "run without retention rules waits only where a dump shows that one is.",
+        "run waits only where a dump shows that one is.",
     )
     wait_before_recheck_seconds: float = Field(
         default=600,

@@ -71,7 +71,7 @@ from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import START
 
-UNIFIED = Asked(Flow.UNIFIED)
+UNIFIED, BY_COMMITS = Asked(Flow.UNIFIED), Asked(Flow.COMMITTED)
 WITHOUT_LEGACY = Asked(Flow.UNIFIED, -1)
 LISTED, STAGED, COMMITTED, MARKED, SWEPT = STEPS
 _MANY_CALLS = 1_500
@@ -548,13 +548,14 @@ class TestRecheck:
         def late(*arguments: Any) -> commits.Dump:
             return replace(dumped(*arguments), sealed={})
 
-        with world_of("clean") as scene:
-            begin_commit(scene)
-            with mock.patch.object(commits, "_dumped", late):
-                dry(scene)
-            assert step_of(scene).stored(COMMITTED_DF).figures.dump_at_once
-            told = Faults()
-            refused(scene, approved(scene, faults=told), "commits under way", told)
+        for asked in (ASKED, UNIFIED, BY_COMMITS):
+            with world_of("unified") as scene:
+                begin_commit(scene)
+                with mock.patch.object(commits, "_dumped", late):
+                    dry(scene, asked=asked)
+                assert step_of(scene).stored(COMMITTED_DF).figures.dump_at_once
+                told = Faults()
+                refused(scene, approved(scene, faults=told, asked=asked), "commits under way", told)
 
     def test_a_repository_that_was_made_on_this_namespace_since_the_mark(self) -> None:
         twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
@@ -614,13 +615,15 @@ class TestRecheck:
             assert 0 <= SWEEP.wait_before_dump_seconds - waited[COMMITTED] < MINUTE / 60
             assert SWEEP.wait_before_recheck_seconds < waited[SWEPT] + waited[COMMITTED] + 2 * MINUTE
 
-    def test_a_dry_run_waits_where_commits_that_no_dump_shows_yet_would_not_count(self) -> None:
-        for asked, options in ((UNIFIED, DRY), (ASKED, allowing(DRY, keep_unnamed_ranges=False))):
+    @pytest.mark.parametrize("asked", [ASKED, UNIFIED, BY_COMMITS])
+    def test_a_dry_run_waits_only_where_commits_that_no_dump_shows_yet_would_not_count(self, asked: Asked) -> None:
+        for options, waits in ((DRY, False), (allowing(DRY, keep_unnamed_ranges=False), True)):
             with world_of("unified") as scene:
                 assert scene.start(options, Faults(), asked) is Ended.WELL
                 committed = step_of(scene).stored(COMMITTED_DF)
-                assert not committed.figures.dump_at_once
-                assert 0 <= DRY.wait_before_dump_seconds - committed.manifest.span.waited_seconds < MINUTE / 60
+                assert committed.figures.dump_at_once is not waits
+                waited = committed.manifest.span.waited_seconds
+                assert 0 <= waits * DRY.wait_before_dump_seconds - waited < MINUTE / 60
 
     def test_it_is_not_believed_for_long_and_not_asked_for_ever(self) -> None:
         with world_of("clean") as scene:

@@ -3,7 +3,7 @@
 Which run a call belongs to is known by the repository that it works on.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -146,8 +146,8 @@ def _all_committed(files: LiveFiles, live: Any, ids: frozenset[str]) -> set[str]
 
 
 def _defines(define_live: Callable[..., Any]) -> Callable[..., Any]:
-    def watched(step: Any, prepared_until: Any, shown: Collection[str] = ()) -> Any:
-        found, own = define_live(step, prepared_until, shown), _run_of(step)
+    def watched(step: Any, prepared_until: Any, *more: Any, **named: Any) -> Any:
+        found, own = define_live(step, prepared_until, *more, **named), _run_of(step)
         if own is not None and own.this is not None and own.at in (STEPS[0], STEPS[2]) and own.watch.retention:
             own.watch.retention.defined(step.plan, own.watch.told(), found)
         return found

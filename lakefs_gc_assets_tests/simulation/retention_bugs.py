@@ -78,8 +78,8 @@ def _with_rules(step: ArrowStep, rules: Callable[[Ask], RetentionRules | None], 
 
 
 def _by_rules(rules: Callable[[Ask], RetentionRules | None]) -> tuple[Replacement, ...]:
-    def define(step: ArrowStep, *more: Any) -> LiveDefinition:
-        return define_live(_with_rules(step, rules), *more)
+    def define(step: ArrowStep, *more: Any, **named: Any) -> LiveDefinition:
+        return define_live(_with_rules(step, rules), *more, **named)
 
     return _defining(define)
 
@@ -88,7 +88,7 @@ def _of_the_mark() -> Sequence[Replacement]:
     """Rechecks by the rules and the server's list that there were at the mark."""
     told: dict[str, RetentionRules | None] = {}
 
-    def define(step: ArrowStep, until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
+    def define(step: ArrowStep, until: datetime, shown: Collection[str] = (), **named: Any) -> LiveDefinition:
         def note(ask: Ask) -> RetentionRules | None:
             told[step.plan.run_id] = ask()
             return told[step.plan.run_id]
@@ -97,7 +97,7 @@ def _of_the_mark() -> Sequence[Replacement]:
             return told[step.plan.run_id]
 
         # A recheck alone knows the heads that were shown before.
-        return define_live(_with_rules(step, repeat if shown else note, lists=not shown), until, shown)
+        return define_live(_with_rules(step, repeat if shown else note, lists=not shown), until, shown, **named)
 
     def listed(repository: Any, *more: Any) -> ServerCommits:
         return server_commits(repository, *more) if repository.api.lists else _NONE_LISTED
@@ -130,8 +130,8 @@ def _new_commits_alone() -> Sequence[Replacement]:
     """Rechecks what commits made since the mark hold: not what old ones do that count again."""
     let_go: dict[str, frozenset[str]] = {}
 
-    def define(step: ArrowStep, until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
-        found = define_live(step, until, shown)
+    def define(step: ArrowStep, until: datetime, shown: Collection[str] = (), **named: Any) -> LiveDefinition:
+        found = define_live(step, until, shown, **named)
         if not shown:
             let_go[step.plan.run_id] = frozenset(found.expired_metaranges)
         return found
@@ -150,12 +150,12 @@ def _uncommitted_alone(step: ArrowStep, samples: Samples) -> ArrowRows:
     return only_uncommitted(step, samples) if step.plan.flow.by_retention else find_live_again(step, samples)
 
 
-def _by_latest_clock(step: ArrowStep, *more: Any) -> LiveDefinition:
+def _by_latest_clock(step: ArrowStep, *more: Any, **named: Any) -> LiveDefinition:
     """Counts ages back from the clock that is ahead of the others."""
     ahead = max(latest_clock(step.repository) - step.repository.clock.now(), timedelta())
     late = copy.copy(step)
     late.plan = replace(step.plan, earliest_clock=step.plan.started_at + ahead)
-    return define_live(late, *more)
+    return define_live(late, *more, **named)
 
 
 def _nothing_staged(step: ArrowStep, *more: Any, **named: Any) -> Uncommitted[ArrowRows]:

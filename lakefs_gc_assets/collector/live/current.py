@@ -276,14 +276,15 @@ def ask_committed(
         known: ids of ranges and metaranges that were read before.
         shown: branch heads before uncommitted data was prepared, see `retention.live_definition`.
         at_once: ask without a wait where nothing shows that a commit is under way. It matters only where a commit that
-            no dump shows yet counts all the same: by its ranges, which are looked for below, and without retention.
+            no dump shows yet counts all the same, by its ranges, which are looked for below.
     Raises:
         LakeFSError, CorruptFile: the answers are not complete.
         ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
     """
-    definition = define_live(step, prepared_until, shown) if step.plan.flow.by_retention else None
     settings = step.repository.settings
     at_once = at_once and settings.keep_unnamed_ranges and settings.keep_old_unnamed_ranges
+    by_rules = step.plan.flow.by_retention
+    definition = define_live(step, prepared_until, shown, at_once=at_once) if by_rules else None
     own = definition.live if definition else _every_commit(step, step.repository, prepared_until, at_once=at_once)
 
     def find_expired_ids() -> IdSet:
@@ -367,6 +368,9 @@ def heads_shown(step: Step[R]) -> list[str]:
     return [branch.commit_id for branch in step.repository.api.branches()] if step.plan.flow.by_retention else []
 
 
-def define_live(step: Step[R], prepared_until: datetime, shown: Collection[str] = ()) -> LiveDefinition:
+def define_live(
+    step: Step[R], prepared_until: datetime, shown: Collection[str] = (), *, at_once: bool = False
+) -> LiveDefinition:
     """Commits that retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
-    return retention.live_definition(step.repository, step.plan.earliest_clock, prepared_until, step.log, shown)
+    repository, now = step.repository, step.plan.earliest_clock
+    return retention.live_definition(repository, now, prepared_until, step.log, shown, at_once=at_once)

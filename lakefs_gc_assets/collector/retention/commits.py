@@ -170,10 +170,23 @@ def live_commits(
     try:
         return complete_dump(repository, prepared_until, note, at_once=at_once).live()
     except (AccessDenied, NotFound, NotSupported) as refusal:
-        note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        # No dump tells whether a commit is under way, so that it waits in any case, before it was refused or now.
-        _wait(repository, prepared_until, note)
-        return replace(every_metadata_file(repository), waited=_left(repository, prepared_until, began))
+        return without_dump(repository, prepared_until, began, refusal, note)
+
+
+def without_dump(
+    repository: OpenRepository, prepared_until: datetime, began: datetime, refusal: LakeFSError, note: LogLine
+) -> LiveCommits:
+    """All commits, by the metadata folder, where no refs dump tells whether a commit is under way.
+
+    So it waits in any case, before the dump was refused or now.
+
+    Args:
+        began: when the dump was asked for, UTC.
+        refusal: why there is none.
+    """
+    note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
+    _wait(repository, prepared_until, note)
+    return replace(every_metadata_file(repository), waited=_left(repository, prepared_until, began))
 
 
 def complete_dump(

@@ -172,6 +172,8 @@ def live_definition(
     prepared_until: datetime,
     note: LogLine = lambda message: None,
     shown: Collection[str] = (),
+    *,
+    at_once: bool = False,
 ) -> LiveDefinition:
     """Reads refs, rules, policy and the server's list anew, and computes what stays.
 
@@ -182,23 +184,23 @@ def live_definition(
         shown: ids of commits that stay as well: the branch heads before uncommitted data was prepared. An object of
             such a head may be staged again after the preparation, on a branch that is then reset to an older commit:
             neither uncommitted data nor an active commit shows it.
+        at_once: as for `commits.complete_dump`.
     Raises:
         ConfigurationError: the policy file or a rule of the server cannot be meant.
         LakeFSError: there are rules and no refs dump, or the server fails.
         CorruptFile: a file cannot be read.
     """
-    settings = repository.settings
+    settings, began = repository.settings, repository.clock.now()
     policy = policy_of(settings)
     try:
-        readings = read(repository, prepared_until, note, policy)
+        readings = read(repository, prepared_until, note, policy, at_once=at_once)
     except (AccessDenied, NotFound, NotSupported) as refusal:
         rules = repository.api.retention_rules()
         if rules is not None or policy.replace:
             raise LakeFSError(
                 f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
             ) from refusal
-        note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-        live = live_commits.every_metadata_file(repository)
+        live = live_commits.without_dump(repository, prepared_until, began, refusal, note)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
     retained = _with_shown(repository.api, retention(repository, readings, now), shown)
@@ -213,16 +215,20 @@ def policy_of(settings: CollectionSettings) -> Policy:
     return retention_rules.load_policy(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
-def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, policy: Policy) -> Readings:
+def read(
+    repository: OpenRepository, prepared_until: datetime, note: LogLine, policy: Policy, *, at_once: bool = False
+) -> Readings:
     """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
 
+    Args:
+        prepared_until, at_once: as for `commits.complete_dump`.
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump.
         ConfigurationError: a rule of the server cannot be meant.
         LakeFSError: the server refuses its rules or its list, or fails.
         CorruptFile: a file cannot be read.
     """
-    dump = live_commits.complete_dump(repository, prepared_until, note)
+    dump = live_commits.complete_dump(repository, prepared_until, note, at_once=at_once)
     try:
         rules = repository.api.retention_rules()
         if rules is not None:

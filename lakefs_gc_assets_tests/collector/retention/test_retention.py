@@ -634,14 +634,19 @@ def test_as_many_commits_are_asked_for_as_the_limit_says(server: Server) -> None
         server.define(dump_fetch_limit=1)
 
 
-def test_without_rules_a_refused_dump_is_told_with_its_reason(server: Server) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_without_rules_a_refused_dump_is_told_with_its_reason_and_waits(server: Server, at_once: bool) -> None:
     held = put_commit_objects(server.store, {})
     server.api.dump_starts, server.api.rules = Script(AccessDenied("dump: 403")), Script(None)
     server.api.branch_lists = Script((Branch("main", digest("x")),))
     server.api.commits = {digest("x"): Script(commit("x", 1, held=held))}
     server.written = True
     notes: list[str] = []
-    found = server.define(notes=notes)
-    assert notes == ["refs dump not available (dump: 403): reading every range file of the repository instead"]
+    repository = opened(server.api, server.store, NAMESPACE, CollectionSettings(wait_before_dump_seconds=30))
+    found = retention.live_definition(repository, NOW, NOW, notes.append, at_once=at_once)
+    waiting = "waiting 30 s before the refs dump"
+    refused = "refs dump not available (dump: 403): reading every range file of the repository instead"
+    assert notes == ([refused, waiting] if at_once else [waiting, refused])
+    assert found.live.waited == 30
     assert (found.warnings, found.counts) == (("the repository has no retention rules, so every commit stays",), {})
     assert found.rules_digest == retention_rules.digest(None, Policy(), "written")
