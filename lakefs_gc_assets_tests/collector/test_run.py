@@ -571,7 +571,7 @@ class TestWhatRunsTell:
         assert ids < tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt)
         assert told[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
         # Sizes of ranges that the run before read are known.
-        assert any(line.endswith("the sizes of 0 of them are not known") for line in told)
+        assert any(line.endswith("0 of them since no run recorded their sizes") for line in told)
 
     def test_a_run_by_retention(self) -> None:
         with told_by("unified") as (scene, told):

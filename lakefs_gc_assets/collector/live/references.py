@@ -390,8 +390,8 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
     chosen = sorted(range_id for range_id in range_ids if known.get(range_id, True))
     unknown = sum(range_id not in known for range_id in chosen)
     step.log(
-        f"{len(chosen):,} of {counted(len(range_ids), 'ranges')} of branch heads may have an entry of a candidate's "
-        f"size; the sizes of {unknown:,} of them are not known"
+        f"check for hidden staged entries: reading {len(chosen):,} of {counted(len(range_ids), 'ranges')} of branch "
+        f"heads, {unknown:,} of them since no run recorded their sizes"
     )
     return chosen
 

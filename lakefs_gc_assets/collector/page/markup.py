@@ -60,7 +60,9 @@ tbody th{font-weight:400}
 .number,.short{white-space:nowrap}
 .drawn{width:26%;min-width:5rem}
 .drawn svg{margin-top:.4rem}
+.words{overflow-wrap:normal}
 code,pre{font:.9em ui-monospace,monospace;background:var(--box);overflow-wrap:anywhere}
+code.setting{overflow-wrap:normal}
 pre{padding:.5rem .9rem;white-space:pre-wrap;border-radius:.3rem}
 .decision pre{background:var(--paper);margin:.4rem 0 .8rem}
 figure{margin:.8rem 0}
@@ -69,7 +71,7 @@ svg.rail{height:.75rem;max-width:none;background:var(--line);border-radius:2px}
 svg text{fill:var(--ink);font:12px system-ui,sans-serif}
 .bar{fill:var(--bar)}.live{fill:var(--live)}.kept{fill:var(--kept)}.over{fill:var(--bad)}
 .curve{fill:none;stroke:var(--bar);stroke-width:2}.grid{stroke:var(--line)}.now{stroke:var(--kept);stroke-dasharray:5 4}
-@media (max-width:58rem){table{display:block;overflow-x:auto}}
+@media screen and (max-width:58rem){table{display:block;overflow-x:auto}caption{display:block}}
 @media (max-width:40rem){main{padding:1rem}h1{font-size:1.3rem}.figure{font-size:1.2rem}}
 @media print{:root{--ink:#000;--soft:#333;--paper:#fff;--box:#fff;--line:#bbb;--bar:#4f43dd;--live:#2e7d4f;
 --kept:#b36b00;--bad:#b3261e}
@@ -80,7 +82,7 @@ figure,tr,.box,.decision{break-inside:avoid}svg{print-color-adjust:exact;-webkit
 _PARTS = ("bar", "kept")
 """CSS classes of the parts of a bar."""
 _SHORT = 16
-"""Maximum characters of a cell without line breaks."""
+"""Maximum characters of a cell without line breaks, and of a word that is never broken."""
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
 """Policy by which injected content could still load, run and send nothing."""
@@ -130,10 +132,12 @@ def table(
 
 
 def _kind(value: Child) -> dict[str, str]:
-    """CSS class of a cell: short words and sizes stay on one line, long names may break anywhere."""
+    """CSS class of a cell: short ones stay on one line, sentences break between words, long names anywhere."""
     if isinstance(value, Element) and value.tag == "svg":
         return {"class_": "drawn"}
-    return {"class_": "short" if isinstance(value, str) and len(value) <= _SHORT else "long"}
+    if not isinstance(value, str) or any(len(word) > _SHORT for word in value.split()):
+        return {"class_": "long"}
+    return {"class_": "short" if len(value) <= _SHORT else "words"}
 
 
 def bars(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from xml.etree.ElementTree import Element
 
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.guards import Gauge
 from lakefs_gc_assets.collector.page import markup
 from lakefs_gc_assets.collector.page.garbage import AGES, SIZES, LastHolder
@@ -243,6 +244,8 @@ def _of_a_dry_run(facts: RunFacts) -> Iterator[Element]:
     which = f"{counted(looked_at, 'objects')} {_of_which_kind(report)}; {share}"
     yield element("p", f"A sweep would free {freed}.", class_="figure")
     yield element("p", f"{which} are garbage: no commit, branch or tag needs them.")
+    if not facts.prices.price_per_gb_month:
+        yield element("p", "Set report.price_per_gb_month to see their cost.", class_="soft")
     objections = _objections(facts)
     in_short = " ".join(objections) or _nearest_limit(facts)
     yield element("p", f"Guards: {in_short}", **({"class_": "bad"} if objections else {}))
@@ -270,12 +273,15 @@ def _of_a_dry_run(facts: RunFacts) -> Iterator[Element]:
 
 def _of_a_sweep(facts: RunFacts) -> Iterator[Element]:
     statistics = facts.report.statistics
-    yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.", class_="figure")
+    moved = _worth(facts, statistics.quarantined_bytes or 0)
+    if facts.report.moved and not statistics.deleted:
+        yield element("p", f"The run moved {moved} to quarantine.", class_="figure")
+    else:
+        yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.", class_="figure")
     gone = [f"{statistics.deleted or 0:,} deleted", f"{statistics.quarantined or 0:,} moved to quarantine"]
     live = f", {statistics.kept_live:,} live again at the recheck and kept" if statistics.kept_live else ""
     yield element("p", f"Of {counted(statistics.candidates or 0, 'candidates')} {' and '.join(gone)}{live}.")
     if facts.report.moved:
-        moved = _worth(facts, statistics.quarantined_bytes or 0)
         yield element("p", f"Moved to quarantine, and freed once that is emptied: {moved}.")
 
 
@@ -307,7 +313,7 @@ def _nearest_limit(facts: RunFacts) -> str:
 def _worth(facts: RunFacts, count: int) -> str:
     """Bytes of garbage, or of some of it, and their cost: what class each of some is of is not known."""
     if not facts.prices.price_per_gb_month:
-        return f"{size(count)} (set report.price_per_gb_month to see their cost)"
+        return size(count)
     garbage = facts.report.object_bytes.get("candidates", 0)
     classes = facts.report.storage_classes.get("candidates", {})
     by_class = {name: amount["bytes"] for name, amount in classes.items()}
@@ -444,7 +450,7 @@ def _guards(facts: RunFacts) -> Iterator[Element]:
             gauge.guard,
             _figure(gauge.figure, gauge.is_share),
             _figure(gauge.limit, gauge.is_share),
-            element("code", f"collection.{gauge.setting}"),
+            element("code", "collection.", element("wbr"), gauge.setting, class_="setting"),
             f"ignored for {gauge.floor:,} or fewer" if gauge.floor else "",
         )
         for gauge in facts.gauges
@@ -506,11 +512,12 @@ def _times(facts: RunFacts) -> Iterator[Element]:
     if not seconds:
         yield element("p", "No step came to its end, or an earlier version made the run.")
         return
+    steps = [step for step in STEPS if step in seconds]
     yield markup.bars(
         "Seconds of work of each step",
         ("Step", "Work", "Waiting"),
-        [(name, _duration(taken), _duration(waited.get(name, 0))) for name, taken in seconds.items()],
-        [*seconds.values()],
+        [(name, _duration(seconds[name]), _duration(waited.get(name, 0))) for name in steps],
+        [seconds[name] for name in steps],
     )
     if waited:
         yield element(

@@ -354,9 +354,9 @@ def describe(report: Report) -> list[str]:
     lines += [f"  warning: {warning}" for warning in report.warnings]
     if report.dry_run and statistics.candidates:
         if any(warning.startswith(WOULD_BE_REFUSED) for warning in report.warnings):
-            then = "do first what the warnings say; then what it found is deleted by"
+            then = "first do what the warnings say, then"
         else:
-            then = "what it found is deleted by"
+            then = "to delete what it found"
         lines.append(f"  a dry run deletes nothing; {then}: lakefs-gc approve {report.run_id}")
     return lines
 

@@ -119,7 +119,7 @@ def test_only_ranges_that_can_match_are_read(repository: Repository) -> None:
     assert repository.chosen(records, 2) == {"a", "b"}
     assert repository.chosen(records, 4, 5) == {"c"}
     assert repository.chosen(records, 6) == set()
-    assert "1 of 3 ranges of branch heads may have" in repository.lines[1]
+    assert "reading 1 of 3 ranges of branch heads" in repository.lines[1]
 
 
 def test_a_range_without_facts_is_read() -> None:
@@ -129,7 +129,7 @@ def test_a_range_without_facts_is_read() -> None:
         assert repository.chosen(records, 2) == {"a", "b"}
         repository.read(records["a"])
         assert repository.chosen(records, 2) == {"b"}
-        assert "the sizes of 1 of them are not known" in repository.lines[-1]
+        assert "1 of them since no run recorded their sizes" in repository.lines[-1]
 
 
 def test_ranges_of_damaged_facts_are_read_and_it_is_told(repository: Repository) -> None:

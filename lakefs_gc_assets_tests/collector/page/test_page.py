@@ -62,7 +62,7 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     told = text(make(repository, found.run_id))
 
     assert f"Dry run of {found.started_at:%F}: marked, nothing deleted" in told
-    assert "A sweep would free 3.0 GiB" in told
+    assert "A sweep would free 3.0 GiB. |" in told
     assert "10 objects are stored; 3 of them (30%) are garbage" in told
     assert "Guards: none refuses a sweep; nearest is max_candidate_share, 60% of which is used." in told
     assert "There is no undo, unless the bucket keeps versions." in told
@@ -73,9 +73,15 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     assert "data/a" in told and "1.0 GiB" in told
     assert f"lakefs-gc approve {found.run_id}" in told
     assert f"To approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "it deletes" in told
-    assert "30.00% | 50.00% | collection.max_candidate_share" in told
+    assert "30.00% | 50.00% | collection. | max_candidate_share" in told
     assert "store_df | 1 min 30 s" in told
     assert "restore" not in told
+
+
+def test_steps_come_in_the_order_in_which_they_are_made(repository: OpenRepository) -> None:
+    told = text(make(repository, stored_run(repository, worked_seconds={"candidates": 2.0, "store_df": 5.0}).run_id))
+
+    assert "Waiting | store_df | 5.0 s | 0.0 s | candidates | 2.0 s" in told
 
 
 def test_storage_classes_are_shown_where_the_store_names_any(repository: OpenRepository) -> None:
@@ -140,7 +146,8 @@ def test_what_moved_to_quarantine_is_not_said_to_be_freed(repository: OpenReposi
     told = text(make(repository, found.run_id, quarantine_days=2))
 
     assert f"Sweep of an earlier dry run of {found.started_at:%F}: moved to quarantine" in told
-    assert "The run freed 0 B" in told and "freed once that is emptied: 1.0 GiB" in told
+    assert "The run moved 1.0 GiB to quarantine." in told and "freed once that is emptied: 1.0 GiB" in told
+    assert "The run freed" not in told
     assert f"it may be purged from {NOW + timedelta(days=2):%F %T}Z on" in told
 
 

@@ -200,8 +200,8 @@ def test_what_deletes_after_a_dry_run_is_said_with_what_must_come_first(refused:
     warnings = ("1 object is lost", *(["a sweep would be refused: guard share"] if refused else []))
     found = replace(REPORT, dry_run=True, counts=counts, object_bytes={}, warnings=warnings)
     *_, last = reports.describe(found)
-    first = "do first what the warnings say; then what" if refused else "what"
-    assert last == f"  a dry run deletes nothing; {first} it found is deleted by: lakefs-gc approve {REPORT.run_id}"
+    then = "first do what the warnings say, then" if refused else "to delete what it found"
+    assert last == f"  a dry run deletes nothing; {then}: lakefs-gc approve {REPORT.run_id}"
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
