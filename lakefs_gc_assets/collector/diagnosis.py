@@ -322,7 +322,8 @@ class _Examination:
         return f"{self.repository.id} at {self.repository.storage_namespace}"
 
     def _grace_period(self) -> str:
-        return f"addresses may be linked for {self._server.grace_period().total_seconds() / 3600:g} hours after their issue"
+        hours = self._server.grace_period().total_seconds() / 3600
+        return f"addresses may be linked for {hours:g} hours after their issue"
 
     def _list_branches(self) -> str:
         branches = self._server.branches()

@@ -408,7 +408,8 @@ class _Search:
         lacking, live_files = self._find_lacking(records), self._files(repository)
         wanted = [record for record in records if record.id not in lacking]
         self.step.log(
-            f"reading {counted(len(wanted), 'ranges')}; facts of earlier runs rule out {len(records) - len(wanted):,} others"
+            f"reading {counted(len(wanted), 'ranges')}; facts of earlier runs rule out {len(records) - len(wanted):,} "
+            "others"
         )
         paths: dict[str, tuple[str, ...]] = {}
         with ThreadPoolExecutor(_READERS) as pool:
