@@ -27,6 +27,7 @@ from lakefs_gc_assets.defs.partitions import (
 )
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings
 
 _SENSOR_SECONDS = 4
@@ -78,7 +79,8 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
     store, also those of runs on the command line; they have the time when each run began.
 
     Its cursor is the id of the run that was followed last, which contains its time. Without a cursor, the run key still
-    prevents a second launch.
+    prevents a second launch. The UI can set any cursor: what is no id, or one of a time to come, is dropped, since
+    Dagster stores the cursor again at each tick, of whatever size it is.
     """
 
     @dg.sensor(
@@ -93,11 +95,15 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         "failure, make that run or a clean one again. What it launches is a dry run unless the "
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
     )
-    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         collector: Collector = getattr(context.resources, names.collector)
         repository = collector.open()
-        cadence = timedelta(hours=settings.optimized_every_hours)
-        report = report_to_follow(repository.store, cadence, repository.clock.now(), context.cursor or "")
+        cadence, now = timedelta(hours=settings.optimized_every_hours), repository.clock.now()
+        followed = context.cursor or None
+        if followed and (not layout.is_xid(followed) or layout.is_to_come(followed, now)):
+            context.update_cursor("")
+            followed = None
+        report = report_to_follow(repository.store, cadence, now, followed)
         if isinstance(report, str):
             return dg.SkipReason(report)
         if waiting := under_way(context.instance, names):
@@ -105,8 +111,8 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         permit = Permit(names.qualified("follow_deleted_report"), automatic=True, flow=Flow.OPTIMIZED.value)
         opened = open_run(context.instance, collector, Flow.OPTIMIZED, permit)
         tags = {**opened.tags, FOLLOWED_TAG: report.run_id}
-        request = dg.RunRequest(run_key=f"after-{report.run_id}", tags=tags)
-        return dg.SensorResult(run_requests=[request], cursor=report.run_id)
+        context.update_cursor(report.run_id)
+        return dg.RunRequest(run_key=f"after-{report.run_id}", tags=tags)
 
     return sensor
 

@@ -13,6 +13,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, key_of
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError, ServerUnavailable
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
@@ -135,7 +136,17 @@ def test_a_server_that_is_down_fails_the_tick_and_moves_nothing(automated: Autom
 USELESS_CURSORS = [
     *map(str, (2**40, 2**70, -2, -(2**70), "1.0", "9" * 10_000)),
     '{"__class__": "RunStatusSensorCursor", "record_id": 1, "update_timestamp": null, "record_timestamp": null}',
-    *("0" * 20, "v" * 21, "{", "{}", "[]", '{"__class__": "DagsterRun"}', "[" * 10_000),
+    *(
+        "0" * 20,
+        "!",
+        layout.issue_run_id(NOW + 2 * HOUR),
+        "v" * 21,
+        "{",
+        "{}",
+        "[]",
+        '{"__class__": "DagsterRun"}',
+        "[" * 10_000,
+    ),
 ]
 
 
@@ -180,6 +191,14 @@ def test_no_cursor_silences_any_sensor(automated: Automated) -> None:
         assert usual[0], "each has a cursor"
         for cursor in USELESS_CURSORS:
             assert tick(sensor, cursor) == usual, (sensor.name, cursor[:80])
+
+
+@pytest.mark.parametrize("cursor", ["0" * 20, "x" * 1000])
+def test_a_useless_cursor_is_not_kept_while_nothing_is_followed(automated: Automated, cursor: str) -> None:
+    """Dagster stores the cursor with each tick: one of some megabytes would fill its database."""
+    assert_nothing_asked(
+        tick(automated, cursor), "no run was to delete yet: open a clean run that sweeps, optimized runs follow it"
+    )
 
 
 def test_a_project_of_ones_own_can_add_attributes_to_each_sensor(automated: Automated) -> None:

@@ -273,14 +273,13 @@ def _require_alike(repository: OpenRepository, earlier: Plan, definition: str) -
 _LOOKED_AT = 100
 
 
-def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, followed: str) -> Report | str:
+def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, followed: str | None) -> Report | str:
     """The report of the run that the next optimized run builds on, once it is due; otherwise why none is.
 
     Args:
         cadence: the least time between the start of that run and the next one.
-        followed: id of the run that was followed last; empty for none. Runs that were opened before it count as
-            followed: a run id tells when it was opened, the newer one is the smaller. It may be any text: whatever is
-            no id, or one of a time to come, counts as none.
+        followed: id of the run that was followed last; None for none. Runs that were opened before it count as
+            followed: a run id tells when it was opened, the newer one is the smaller.
     Raises:
         StorageError: the store cannot be asked.
     """
@@ -305,8 +304,7 @@ def report_to_follow(store: ObjectStore, cadence: timedelta, now: datetime, foll
             f"run {report.run_id} was limited to {report.limited_to}, so no run can build on it: open a clean run that "
             "sweeps over all windows, optimized runs follow it"
         )
-    believable = layout.is_xid(followed) and not layout.is_to_come(followed, now)
-    if believable and report.run_id >= followed:
+    if followed is not None and report.run_id >= followed:
         return f"run {report.run_id} was followed already"
     due = report.started_at + cadence
     if now < due:

@@ -9,13 +9,12 @@ from lakefs_gc_assets.collector.records.plan import Approval, Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended, opened
 
 __all__ = ["opened"]
 
 
-def due(opened: OpenRepository, cadence: timedelta = HOUR, followed: str = "") -> Report | str:
+def due(opened: OpenRepository, cadence: timedelta = HOUR, followed: str | None = None) -> Report | str:
     return report_to_follow(opened.store, cadence, NOW, followed)
 
 
@@ -24,16 +23,6 @@ def test_the_report_of_a_run_that_deleted_is_followed_once(opened: OpenRepositor
 
     assert due(opened) == report
     assert due(opened, followed=report.run_id) == f"run {report.run_id} was followed already"
-
-
-@pytest.mark.parametrize(
-    "cursor", ["0" * 20, "!", "zzz", pytest.param(layout.issue_run_id(NOW + 2 * HOUR), id="in two hours")]
-)
-def test_a_cursor_that_is_no_run_of_this_time_holds_nothing_back(opened: OpenRepository, cursor: str) -> None:
-    """Whoever reaches the UI can set any."""
-    report = ended(opened, began(opened, DAY))
-
-    assert due(opened, followed=cursor) == report
 
 
 def test_not_before_its_time_counted_from_the_start_of_that_run(opened: OpenRepository) -> None:

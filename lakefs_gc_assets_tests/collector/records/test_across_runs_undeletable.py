@@ -182,7 +182,7 @@ class TestFollowing:
     def due(self, opened: OpenRepository, **counts: int) -> Report | str:
         changes = {"success": False, "ending": Ending.PARTLY_DELETED, "counts": counts}
         ended(opened, began(opened, DAY), **changes)
-        return report_to_follow(opened.store, HOUR, REAL_NOW, "")
+        return report_to_follow(opened.store, HOUR, REAL_NOW, None)
 
     def test_a_run_that_failed_at_nothing_else_is_followed(self, opened: OpenRepository) -> None:
         assert isinstance(self.due(opened, failed=2, undeletable=2), Report)
