@@ -24,11 +24,13 @@ from lakefs_gc_assets.errors import (
     AlreadyExists,
     CollectionError,
     LakeFSError,
+    NotFound,
     NotOffered,
     ObjectNotFound,
     PermissionMissing,
     PreconditionFailed,
     ReadOnlyRepository,
+    ServerUnavailable,
     StorageError,
     WrongKeys,
     counted,
@@ -195,7 +197,8 @@ def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
     except CollectionError as error:
         needed = not set(wanted).isdisjoint(check.purposes)
         state, detail = State.MISSING if needed else State.NOT_NEEDED, str(error)
-        if isinstance(error, NotOffered):
+        # No permission mends these.
+        if isinstance(error, NotOffered | NotFound | ServerUnavailable | WrongKeys):
             return Finding(check.name, check.purposes, state, detail)
     return Finding(check.name, check.purposes, state, detail, check.given_by)
 

@@ -75,6 +75,7 @@ def test_nothing_else_is_tried_with_a_wrong_secret(doctor: Doctor) -> None:
     assert found.exit_code == Status.INCOMPLETE
     _, missing, *rest = found.stdout.splitlines()
     assert missing.startswith("missing     read the repository: GET /repositories/repo: 401")
+    assert missing.endswith("Check lakefs.access_key_id and lakefs.secret_access_key"), "no permission mends it"
     assert rest == [
         "nothing else was tried: correct this first",
         "dry run: lacks read the repository",

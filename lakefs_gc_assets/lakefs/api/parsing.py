@@ -340,6 +340,8 @@ def _judged(call: Call, answer: Answer, endpoint: str) -> tuple[type[LakeFSError
         return WrongKeys, "Check lakefs.access_key_id and lakefs.secret_access_key"
     if status == 403 and "read-only" in said:
         return ReadOnlyRepository, "lakeFS prepares no collection of a read-only repository: collect another one"
+    if status == 403 and answer.message is None:
+        return AccessDenied, f"Check lakefs.endpoint: {endpoint} may be another service, or behind a proxy that refuses"
     if status == 403:
         return AccessDenied, f"Grant the user of lakefs.access_key_id the permission {call.permission}"
     if status == 404 and "repository not found" in said:

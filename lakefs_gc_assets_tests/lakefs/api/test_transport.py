@@ -36,6 +36,7 @@ class TestRefusals:
             (refused(401, "error authenticating request"), WrongKeys, "lakefs.access_key_id and"),
             (refused(403, "read-only repository"), ReadOnlyRepository, "read-only repository"),
             (refused(403, "insufficient permissions"), AccessDenied, "retention:PrepareGarbageCollectionUncommitted"),
+            (Scripted(403, b"<Error><Code>AccessDenied</Code></Error>"), AccessDenied, "Check lakefs.endpoint"),
             (refused(404, "repository not found"), NotFound, "the setting repository"),
             (Scripted(404, b"<html>nginx</html>"), NotFound, "an answer that is not lakeFS's"),
             (refused(500, "invalid API endpoint"), NotFound, "offers this call"),
