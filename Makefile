@@ -17,9 +17,9 @@ MODULES ?=
 # Versions for `make test-spark` and `make test-dagster`, without their last numbers.
 SPARK ?= 3.5
 DAGSTER ?= 1.12
-# Processes of the tests; each takes files, dearest first. Of all tests one more than two cores, of slow ones two: a third
-# of their time they wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Four need 11 GB.
-WORKERS ?= $(if $(TESTS),2,$(if $(filter test-slow,$(MAKECMDGOALS)),4,3))
+# Processes of the tests; each takes files, dearest first. Of all tests two more than two cores: a third of their time
+# they wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Four need 11 GB.
+WORKERS ?= $(if $(TESTS),2,4)
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed

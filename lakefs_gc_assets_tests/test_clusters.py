@@ -84,11 +84,6 @@ def test_a_standalone_cluster_that_loses_executors(sample_runs: SampleRuns, tmp_
         assert f"{len(sample_runs.sample.garbage)} objects" in table
         sample_runs.require_collected()
 
-        again = sample_runs.run("optimized", spark)
-        assert "optimized: nothing to delete" in again
-        assert "0 slices" in again and "0 ranges read" in again
-        sample_runs.require_collected()
-
 
 @pytest.mark.slow
 def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: SampleRuns, tmp_path: Path) -> None:

@@ -32,6 +32,6 @@ def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
 
 def a_seed_is_a_history(kind: Kind) -> None:
     """The same seed gives the same history, and the same end."""
-    first, second = KINDS[kind].generate(12), KINDS[kind].generate(12)
+    first, second = KINDS[kind].generate(10), KINDS[kind].generate(10)
     assert first == second
     assert play(first) == play(second)

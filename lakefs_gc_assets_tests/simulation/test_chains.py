@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.chains import LEAST_RUNS, generate
 from lakefs_gc_assets_tests.simulation.drawn import fresh
 from lakefs_gc_assets_tests.simulation.playing import play
 
-HISTORIES = 120
+HISTORIES = 96
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -11,7 +11,7 @@ from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 
 QUICK = 3
-HISTORIES = 56
+HISTORIES = 40
 
 
 def _compare_all(seeds: range, folder: Path) -> list[Compared]:

@@ -5,7 +5,7 @@ from lakefs_gc_assets_tests.simulation.drawn import fresh
 from lakefs_gc_assets_tests.simulation.histories import generate
 from lakefs_gc_assets_tests.simulation.playing import play
 
-HISTORIES = 320
+HISTORIES = 240
 ONCE_FAILED = (1003735, 202811900)
 """Seeds whose histories broke a rule, of code that is mended since."""
 

@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.drawn import fresh
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.retention_histories import generate
 
-HISTORIES = 190
+HISTORIES = 144
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -7,7 +7,7 @@ from lakefs_gc_assets_tests.simulation.drawn import fresh
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.rules_chains import LEAST_RUNS, generate
 
-HISTORIES = 104
+HISTORIES = 72
 
 
 @pytest.mark.parametrize("part", range(4))
