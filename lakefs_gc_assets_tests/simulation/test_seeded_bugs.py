@@ -132,7 +132,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "ranges that were looked at and are live again tracked": 1,
     },
 }
-"""A seed whose history of each kind shows the bug, one for several where it can; `make soak` looks for the first one."""
+"""A seed whose history of each kind shows the bug, one for several where it can; `make soak` looks for the first."""
 FOUND = [(kind, name, seed) for kind, bugs in FOUND_BY.items() for name, seed in bugs.items()]
 
 
