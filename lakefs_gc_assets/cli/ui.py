@@ -113,7 +113,7 @@ class DagsterUI:
         """
         if self._newest_run() is not None:
             return
-        say("making a dry run, so that there is something to look at")
+        say(f"the UI is at {self.url}; making a dry run there, so that there is something to look at")
         selector = {"repositoryName": "__repository__", "repositoryLocationName": location, "jobName": "open_run"}
         launched = self.ask(_LAUNCH, parameters={"selector": selector, "runConfigData": {}})["launchRun"]
         if launched["__typename"] != "LaunchRunSuccess":

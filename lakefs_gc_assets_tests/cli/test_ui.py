@@ -105,7 +105,7 @@ def test_it_opens_on_a_dry_run_and_prints_its_url_last_and_alone(tmp_path: Path)
     try:
         first = lines_until_url(process)
         assert first[-1] == f"http://127.0.0.1:{port}"
-        assert first[-2] == "making a dry run, so that there is something to look at"
+        assert first[-2].startswith(f"the UI is at {first[-1]}; making a dry run there")
         body = json.dumps({"query": _CELLS}).encode()
         request = urllib.request.Request(f"{first[-1]}/graphql", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
