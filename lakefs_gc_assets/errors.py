@@ -170,9 +170,10 @@ class CorruptFile(CollectionError):
         self.detail = detail
 
     @classmethod
-    def missing(cls, file: str) -> "CorruptFile":
-        """One that the object store does not have."""
-        return cls(file, "existence", "the file is missing from the object store")
+    def missing(cls, file: str, remedy: str = "") -> "CorruptFile":
+        """One that the object store does not have, and what brings it back, if that is known."""
+        detail = "the file is missing from the object store"
+        return cls(file, "existence", f"{detail}, and lies in quarantine: {remedy}" if remedy else detail)
 
     def __str__(self) -> str:
         return _printable(

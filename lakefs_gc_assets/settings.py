@@ -389,6 +389,11 @@ class CollectionSettings(Settings):
         """True if a sweep moves candidates to quarantine, and does not delete them."""
         return self.sweep_mode == "quarantine"
 
+    @property
+    def counts_old_unnamed_ranges(self) -> bool:
+        """True if what ranges hold that no commit names counts as live, however old they are."""
+        return self.keep_unnamed_ranges and self.keep_old_unnamed_ranges
+
 
 class SparkSettings(Settings):
     """The Spark session of a run."""

@@ -62,7 +62,7 @@ COMMANDS = {
     ),
     "metadata": LazyCommand(
         "lakefs_gc_assets.cli.metadata:metadata",
-        "Lists ranges and metaranges that nothing needs.",
+        "Lists ranges and metaranges that nothing needs; moves them to quarantine, puts them back, and purges them.",
         "lakefs_gc_assets.cli.common:start_as_configured",
     ),
     "metrics": LazyCommand(

@@ -1,6 +1,9 @@
-"""`lakefs-gc metadata`: lists ranges and metaranges that nothing needs."""
+"""`lakefs-gc metadata`: lists ranges and metaranges that nothing needs, moves them to quarantine, and purges them."""
 
-from collections.abc import Iterator
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,15 +14,24 @@ from lakefs_gc_assets.cli.common import (
     JSON,
     QUIET,
     REPOSITORY,
+    YES,
     answer,
+    is_confirmed,
+    is_on_terminal,
     loaded_configuration,
     open_collector,
+    print_result,
     progress_unless,
+    says_yes,
+    show_progress,
 )
+from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.fsck.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.collector.page.markup import shown
-from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.collector.records.outcomes import Amount, size
+from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome
+from lakefs_gc_assets.errors import CollectionError, counted
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 _SHOWN = 20
@@ -28,24 +40,92 @@ _SHOWN = 20
 @click.command()
 @CONFIG
 @REPOSITORY
+@click.argument("act", required=False, type=click.Choice(["move", "restore", "purge"]))
+@YES
 @QUIET
 @JSON
-def metadata(file: Path | None, repository: str | None, quiet: bool, as_json: bool) -> None:
-    """Lists ranges and metaranges that nothing needs. Deletes nothing.
+def metadata(file: Path | None, repository: str | None, act: str | None, quiet: bool, as_json: bool) -> None:
+    """Lists ranges and metaranges that nothing needs; moves them to quarantine, puts them back, and purges them.
 
     These are files below _lakefs/ that no commit, expired or not, no compacted base and no younger metarange names, and
     that are older than a week and than collection.min_age_hours. The user needs the rights to dump refs. Whatever
     cannot be read and may name others ends the command, and so does another repository on the storage namespace.
+
+    `move` lists them again after collection.wait_before_recheck_seconds, moves those that are as they were shown, and
+    puts back what something names that time later. `restore` puts back all that was moved. `purge` deletes for good
+    what was moved collection.quarantine_days ago, unless something names it by then.
+
+    No other server may use the storage namespace: `move` and `purge` refuse while collection.keep_old_unnamed_ranges is
+    on. They ask before they change anything. Where there is no terminal, --yes is needed.
+
+    Exit status 0 if everything was done, 6 if something failed, 4 if a guard refuses.
     """
     collector = open_collector(loaded_configuration(file, repository))
-    opened = collector.open_to_read()
+    note = progress_unless(quiet)
+    if act is None:
+        opened = collector.open_to_read()
+        with errors_of_spark():
+            listing = find_unneeded(opened, collector.engine(opened.settings), note).listing
+        _print_listing(listing, as_json)
+        return
+    if not (is_confirmed() or is_on_terminal()):
+        raise CollectionError("nothing was changed: give --yes where there is no terminal to ask on")
+    opened, owner = collector.open(), f"metadata-{uuid.uuid4().hex}"
+    engine = collector.engine(opened.settings)
+    outcomes: Sequence[Outcome] = ()
     with errors_of_spark():
-        listing = find_unneeded(opened, collector.engine(opened.settings), progress_unless(quiet))
+        if act == "move":
+            listing = unneeded_metadata.list_movable(opened, engine, note)
+            for line in () if quiet else describe(listing):
+                show_progress(shown(line))
+            if listing.files:
+                _require_confirmed(f"Move {_describe(listing.amount)} to quarantine?")
+                outcomes = unneeded_metadata.move(opened, engine, listing, owner, note, show_progress)
+        elif sizes := unneeded_metadata.sizes_in_quarantine(opened.store):
+            files = _describe(Amount(len(sizes), sum(sizes.values())))
+            if act == "restore":
+                _require_confirmed(f"Put back {files}?")
+                outcomes = unneeded_metadata.restore(opened, owner, show_progress)
+            else:
+                days = opened.settings.quarantine_days
+                _require_confirmed(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
+                outcomes = unneeded_metadata.purge(opened, engine, owner, note, show_progress)
+    _print_outcomes(outcomes, as_json)
+
+
+def _require_confirmed(question: str) -> None:
+    """Raises CollectionError unless --yes is given or a person says so."""
+    if not is_confirmed() and not says_yes(question):
+        raise CollectionError("it was not confirmed: nothing was changed")
+
+
+def _describe(amount: Amount) -> str:
+    return f"{counted(amount.objects, 'files of metadata')}, {size(amount.bytes)}"
+
+
+def _print_listing(listing: Listing, as_json: bool) -> None:
     if as_json:
         answer({**asdict(listing), "amount": listing.amount._asdict()})
         return
     for line in describe(listing):
         click.echo(shown(line))
+
+
+def _print_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
+    """Prints a line for each file, and the totals; ends the process if something failed."""
+    counts = Counter(outcome.fate for outcome in outcomes)
+    for outcome in outcomes:
+        if as_json:
+            answer(asdict(outcome), indent=None)
+        else:
+            why = f": {outcome.why}" if outcome.why else ""
+            print_result(shown(f"{outcome.id}: {outcome.fate}{why}"))
+    if as_json:
+        answer({"counts": counts}, indent=None)
+    else:
+        click.echo(", ".join(f"{count:,} {fate}" for fate, count in sorted(counts.items())) or "nothing was changed")
+    if counts[Fate.FAILED]:
+        sys.exit(Status.INCOMPLETE)
 
 
 def describe(listing: Listing) -> Iterator[str]:

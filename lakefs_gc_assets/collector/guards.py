@@ -281,6 +281,19 @@ def require_own_namespace(
         raise guard
 
 
+def require_sole_writer(settings: CollectionSettings) -> None:
+    """Raises GuardTripped where, by the settings, another server may have written ranges into the storage namespace.
+
+    Such ranges look unneeded here. What they hold counts as live by those settings, and would no longer be found.
+    """
+    if settings.counts_old_unnamed_ranges:
+        raise GuardTripped(
+            "other servers",
+            "by the settings, what unneeded ranges hold counts as live, since another server may have committed it",
+            "Where no other server uses the storage namespace, set collection.keep_old_unnamed_ranges to false",
+        )
+
+
 def require_uncommitted_kept(lost: int, marked: int, settings: CollectionSettings) -> None:
     """Raises GuardTripped where a recheck lacks too much of what the mark found uncommitted.
 

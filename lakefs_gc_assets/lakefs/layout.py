@@ -116,6 +116,10 @@ DATA_PREFIX = "data/"
 METADATA_PREFIX = "_lakefs/"
 RUNS_PREFIX = f"{METADATA_PREFIX}retention/gc/uncommitted/"
 """Folder of the server's preparations of uncommitted data, and of our runs."""
+QUARANTINE_PREFIX = f"{METADATA_PREFIX}retention/gc/quarantine/"
+"""Folder of objects that were moved, in a folder for each run."""
+MOVED_METADATA = "metadata"
+"""Folder of the quarantine, in place of a run's, for ranges and metaranges that nothing needed."""
 SIGNATURE = "signature"
 """The entry with the signature of a JSON record of our runs."""
 LEGACY_WINDOW = "legacy"
@@ -176,6 +180,11 @@ def parse(address: str) -> Name:
 
 def _timed(layout: Layout, match: re.Match[str], slice_name: str | None) -> Name:
     return Name(layout, slice_name, max(issued_at(match[2]), created_at(match[1])))
+
+
+def moved_metadata(key: str) -> str:
+    """Key of the copy in quarantine of a range or metarange."""
+    return f"{QUARANTINE_PREFIX}{MOVED_METADATA}/{key}"
 
 
 def is_window(name: str) -> bool:

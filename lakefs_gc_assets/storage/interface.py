@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from lakefs_gc_assets.errors import CorruptFile, ObjectArchived, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, moved_metadata
 from lakefs_gc_assets.settings import StoreSettings
 
 LISTING_SCHEMA = pa.schema(
@@ -221,7 +222,8 @@ def fetch(store: GivesObjects, key: str) -> bytes:
     """The whole object, on which the run depends. Raises CorruptFile if it is missing, StorageError."""
     data = get_if_there(store, key)
     if data is None:
-        raise CorruptFile.missing(key)
+        is_moved = key.startswith(METADATA_PREFIX) and get_if_there(store, moved_metadata(key)) is not None
+        raise CorruptFile.missing(key, "`lakefs-gc metadata restore` puts it back" if is_moved else "")
     return data
 
 

@@ -1,7 +1,9 @@
 """`lakefs-gc metadata`: lines and JSON; what is unneeded is tested where it is found."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -10,14 +12,21 @@ from click.testing import CliRunner, Result
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli import metadata as command
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.fsck.unneeded import File, Kind, Listing
+from lakefs_gc_assets.collector import unneeded_metadata
+from lakefs_gc_assets.collector.fsck.unneeded import File, Kind, Listing, Survey
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets_tests.cli.test_fsck import NOW
 
 RANGE = File("aa", 2048, NOW, Kind.RANGE)
 LISTING = Listing("repo", NOW, NOW, (RANGE, File("bb", 100, NOW, Kind.METARANGE)), 7, {"too young": Amount(1, 5)}, True)
 Metadata = Callable[..., Result]
+
+
+def _surveyed(answer: object) -> object:
+    return Survey(answer, IdSet()) if isinstance(answer, Listing) else answer
 
 
 @pytest.fixture
@@ -29,7 +38,7 @@ def metadata() -> Metadata:
             mock.patch.object(command, "loaded_configuration"),
             mock.patch.object(command, "open_collector"),
             mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
-            mock.patch.object(command, "find_unneeded", side_effect=[answer]),
+            mock.patch.object(command, "find_unneeded", side_effect=[_surveyed(answer)]),
         ):
             return CliRunner().invoke(main, ["metadata", *arguments])
 
@@ -61,3 +70,55 @@ def test_where_it_does_not_count_or_there_is_none_or_much(metadata: Metadata) ->
 def test_what_cannot_be_known_is_an_error(metadata: Metadata) -> None:
     result = metadata(AccessDenied("no refs dump"))
     assert result.exit_code == Status.FAILED and result.stdout == ""
+
+
+MOVED, FAILED = Outcome("aa", 2048, Fate.MOVED), Outcome("bb", 100, Fate.FAILED, "no copy")
+Act = Callable[..., tuple[Result, mock.Mock]]
+
+
+@pytest.fixture
+def act() -> Act:
+    """Calls an act of the command, with what the collector lists and answers; gives the collector too."""
+
+    def call(outcomes: tuple[Outcome, ...], *arguments: str, listing: Listing = LISTING, typed: str = "") -> Any:
+        acts: dict[str, Any] = {name: mock.Mock(return_value=outcomes) for name in ("move", "restore", "purge")}
+        shown: dict[str, Any] = {"list_movable": lambda *given: listing, "sizes_in_quarantine": lambda store: {"aa": 1}}
+        with (
+            mock.patch.object(command, "loaded_configuration"),
+            mock.patch.object(command, "open_collector") as opening,
+            mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
+            mock.patch.object(command, "is_on_terminal", lambda: bool(typed)),
+            mock.patch.multiple(unneeded_metadata, **acts, **shown),
+        ):
+            opening.return_value.open.return_value.settings.quarantine_days = 14.0
+            result = CliRunner().invoke(main, ["metadata", *arguments], input=typed or None)
+        return result, acts[arguments[0]]
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["move", "restore", "purge"])
+def test_nothing_is_changed_without_a_yes(act: Act, name: str) -> None:
+    for result, called in (act((), name), act((), name, typed="n\n")):
+        assert result.exit_code == Status.FAILED and "nothing was changed" in result.stderr
+        assert not called.called
+    result, called = act((MOVED,), name, typed="y\n")
+    assert result.exit_code == Status.WELL and called.call_count == 1
+    assert result.stdout.splitlines()[-2:] == ["aa: moved to quarantine", "1 moved to quarantine"]
+
+
+def test_what_failed_is_told_by_the_exit_status(act: Act) -> None:
+    result, called = act((MOVED, FAILED), "move", "--yes", "--json")
+    assert result.exit_code == Status.INCOMPLETE and called.call_args.args[2] is LISTING
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert lines == [
+        {"id": "aa", "size": 2048, "fate": "moved to quarantine", "why": None},
+        {"id": "bb", "size": 100, "fate": "failed", "why": "no copy"},
+        {"counts": {"failed": 1, "moved to quarantine": 1}},
+    ]
+    assert "range      aa: 2.0 KiB" in result.stderr
+
+
+def test_where_nothing_is_unneeded_nothing_is_asked(act: Act) -> None:
+    result, called = act((), "move", "--yes", "--quiet", listing=replace(LISTING, files=()))
+    assert (result.exit_code, result.stdout, called.called) == (Status.WELL, "nothing was changed\n", False)

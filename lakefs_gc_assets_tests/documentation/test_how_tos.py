@@ -31,7 +31,7 @@ from lakefs_gc_assets_tests.embedded import clients
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"erase": 3, "routine": 4} | dict.fromkeys(
-    ("first-run", "in-parts", "inventories", "own-project", "schedule", "ui"), 1
+    ("first-run", "in-parts", "inventories", "metadata", "own-project", "schedule", "ui"), 1
 )
 """How many blocks of each page no test runs."""
 _KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"

@@ -114,12 +114,12 @@ def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | Non
     return None
 
 
-def _removed_first(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Undone:
-    copy = passes.key(run_id, row["address"])
+def _removed_first(store: CopiesObjects, run_id: str, address: str, size: int) -> Undone:
+    copy = passes.key(run_id, address)
     with suppress(StorageError):
-        store.copy_if_absent(copy, row["address"])
+        store.copy_if_absent(copy, address)
     store.delete([copy])
-    return Restored(row["address"], Fate.RESTORED), None
+    return Restored(address, Fate.RESTORED), None
 
 
 _purge_batch = purge._delete
@@ -184,10 +184,10 @@ FAULT_BUGS = {
     ),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
     "the copy removed before the object is back": FaultBug(
-        "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))
+        "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "from_quarantine", _removed_first))
     ),
     "a purge removes the copy before the object is back": FaultBug(
-        "purge", "copy_if_absent", Fault.FAILS, replaced((restore, "_from_quarantine", _removed_first))
+        "purge", "copy_if_absent", Fault.FAILS, replaced((restore, "from_quarantine", _removed_first))
     ),
     "a purge looks once": FaultBug(
         "purge", "delete .*/purging/", Fault.DIES, replaced((LiveCheck, "look_again", _not_again))

@@ -31,6 +31,7 @@ _BELIEVABLE = "each of its three checks is taken out by itself"
 _SIGNED = "nothing is let through without it: other entries than expected are refused, in words that name no key"
 _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
 _METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refuses`"
+_SOLE_WRITER = "no part of a run: `test_where_another_server_may_write_nothing_is_moved_or_purged`"
 _UPLOADED = "no part of a run: it reads what is uploaded"
 _TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
@@ -52,6 +53,10 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
     Call(f"{_COLLECTOR}.fsck.unneeded:_cutoff", "require_clocks_agree"): _METADATA,
     Call(f"{_COLLECTOR}.fsck.unneeded:find_unneeded", "require_own_namespace"): _METADATA,
+    Call(f"{_COLLECTOR}.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_COLLECTOR}.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_COLLECTOR}.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,
+    Call(f"{_COLLECTOR}.unneeded_metadata:_opened", "require_copies"): "nothing: every kind of store copies",
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),

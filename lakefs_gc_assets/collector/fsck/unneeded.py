@@ -6,10 +6,11 @@ compacted base, no table of the refs dump, and no younger file. It is older than
 a commit under way has written its ranges before there is a commit. A table of an earlier refs dump stays, since nobody
 can tell whether a person keeps it as a backup.
 
-This only lists, and deletes nothing. What is listed may be needed again later, since ids are hashes of contents.
+This only lists. What is listed may be needed again later, since ids are hashes of contents. `unneeded_metadata`
+moves it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -86,13 +87,27 @@ class Listing:
         return Amount(len(self.files), sum(file.size for file in self.files))
 
 
-def find_unneeded(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Listing:
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A listing, and the ids of all files that something names, whether they are there or not."""
+
+    listing: Listing
+    named: IdSet
+
+
+def find_unneeded(
+    repository: OpenRepository,
+    engine: Engine[R],
+    note: LogLine,
+    put_back: Callable[[Set[str]], None] = lambda ids: None,
+) -> Survey:
     """Finds unneeded files.
 
     What is committed after the refs dump may need a file that is listed here.
 
     Args:
         note: receives lines about the progress.
+        put_back: receives ids that something names, before the files are read. It puts back those in quarantine.
     Raises:
         CorruptFile: a file that may name others is missing or cannot be read: nothing is taken for unneeded.
         GuardTripped: another repository is on the storage namespace, or may be, or the clocks disagree.
@@ -106,15 +121,18 @@ def find_unneeded(repository: OpenRepository, engine: Engine[R], note: LogLine) 
     metaranges = [*dict.fromkeys([*commits.distinct_metaranges(dump.commits).to_pylist(), *dump.compacted])]
     tasks = settings.range_partitions or engine.tasks
     references = References(engine, repository.opener, repository.namespace, settings.slice_window, tasks)
+    put_back(IdSet(metaranges))
     records, damaged = read_named(references, LiveFiles.metarange, metaranges)
     for name, detail in damaged.items():
         raise CorruptFile(METADATA_PREFIX + name, "metarange", f"{detail}; a commit or a compacted base names it")
+    put_back(records.ids)
     needed = records.ids | IdSet([*metaranges, *dump.tables])
     sizes = commits.list_ids(store, needed)
     written = _times_written(store, sizes)
     young = {name for name, written_at in written.items() if written_at >= cutoff}
     note(f"{len(needed):,} files are named; reading {len(written):,} that are not")
     kinds, named = _read_unnamed(references, [(name, sizes[name], name in young) for name in written])
+    put_back(named)
     unneeded, kept = list[File](), dict[str, Amount]()
     for name, written_at in written.items():
         file = File(name, sizes[name], written_at, kinds[name])
@@ -123,16 +141,16 @@ def find_unneeded(repository: OpenRepository, engine: Engine[R], note: LogLine) 
         else:
             unneeded.append(file)
     unneeded.sort(key=lambda file: (file.written_at, file.id))
-    count_as_live = settings.keep_unnamed_ranges and settings.keep_old_unnamed_ranges
-    return Listing(
+    listing = Listing(
         repository.facts.id,
         now,
         cutoff,
         tuple(unneeded),
         len(needed | named),
         dict(sorted(kept.items())),
-        count_as_live,
+        settings.counts_old_unnamed_ranges,
     )
+    return Survey(listing, needed | named)
 
 
 def _cutoff(repository: OpenRepository, now: datetime) -> datetime:

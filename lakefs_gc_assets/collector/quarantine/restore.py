@@ -185,7 +185,7 @@ def restore_copies(
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
             undone = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
-            results = _remove_copies(store, lock, undone)
+            results = remove_copies(store, lock, undone)
             restored = pa.array([each.address for each in results if each.fate.is_well], pa.string())
             if len(restored):
                 rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), restored)), clock.now())
@@ -197,7 +197,7 @@ Undone = tuple[Restored, str | None]
 """Result for one address, and the key of its copy in quarantine, where that is needed no more."""
 
 
-def _remove_copies(store: ObjectStore, lock: LockToken, undone: Sequence[Undone]) -> list[Restored]:
+def remove_copies(store: ObjectStore, lock: LockToken, undone: Sequence[Undone]) -> list[Restored]:
     """Deletes the copies that are needed no more, many with one request; returns the results of all addresses.
 
     Raises LockLost where the lock is no longer held; the copies stay then.
@@ -229,10 +229,7 @@ def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[di
 
     def undo(row: dict[str, Any]) -> Undone:
         if copying is not None and not _MOVED.isdisjoint(row["outcome_list"]):
-            try:
-                return _from_quarantine(copying, run_id, row)
-            except StorageError as error:
-                return Restored(row["address"], Fate.FAILED, str(error)), None
+            return from_quarantine(copying, run_id, row["address"], row["size_max"])
         if versions is not None:
             return _from_versions(versions, row), None
         return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine"), None
@@ -240,9 +237,20 @@ def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[di
     return undo
 
 
-def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> Undone:
-    """Copies one object back where there is none. Raises StorageError."""
-    address, copy = row["address"], passes.key(run_id, row["address"])
+def from_quarantine(store: CopiesObjects, run_id: str, address: str, size: int) -> Undone:
+    """Copies one object back where there is none.
+
+    Args:
+        run_id: the run that moved it, which names a folder of the quarantine.
+        size: bytes of the object, as the run knew it.
+    """
+    try:
+        return _copy_back(store, address, passes.key(run_id, address), size)
+    except StorageError as error:
+        return Restored(address, Fate.FAILED, str(error)), None
+
+
+def _copy_back(store: CopiesObjects, address: str, copy: str, size: int) -> Undone:
     kept: ObjectFacts | None = None
     try:
         # The store compares what it made with the copy.
@@ -255,7 +263,7 @@ def _from_quarantine(store: CopiesObjects, run_id: str, row: dict[str, Any]) -> 
             return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"), None
     there = store.head(address)
     # A receipt may have the size that a client named; a copy has its own.
-    moved_size = row["size_max"] if kept is None else kept.size
+    moved_size = size if kept is None else kept.size
     if there.size != moved_size:
         return Restored(address, Fate.FAILED, _other_size(there.size, moved_size)), None
     # Anything else at the address is not what the copy was made of.

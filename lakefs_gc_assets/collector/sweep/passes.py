@@ -156,7 +156,7 @@ class Sweep:
         )
 
 
-ROOT = "_lakefs/retention/gc/quarantine/"
+ROOT = layout.QUARANTINE_PREFIX
 BATCH = 100
 """Candidates that are copied before the first of them is deleted: few, since copies of large objects take long."""
 _CALLERS = 16

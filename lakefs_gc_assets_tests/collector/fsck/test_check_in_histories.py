@@ -30,16 +30,23 @@ Watch = Callable[[str, Any], None]
 GONE = (Kind.MISSING, Kind.QUARANTINED, Kind.EXPIRED)
 
 
-def opened(world: World, deletes: Watch = never_delete, writes: Watch = only_note, **changes: object) -> OpenRepository:
+def opened(
+    world: World,
+    deletes: Watch = never_delete,
+    writes: Watch = only_note,
+    point: Callable[[str], bool] = lambda call: False,
+    **changes: object,
+) -> OpenRepository:
     """The world's repository for whoever only looks.
 
     Args:
         deletes, writes: look at each deletion and each write, and raise where it must not be.
+        point: is told each call, before it is made.
         changes: of settings.
     """
     machine = MachineClock(world.time, 0.0)
-    api = CollectorsApi(world.servers, lambda call: False, lambda: None, machine, 1)
-    store = BucketView(world.bucket, lambda call: False, deletes, writes, page=1_000, delete_limit=1)
+    api = CollectorsApi(world.servers, point, lambda: None, machine, 1)
+    store = BucketView(world.bucket, point, deletes, writes, page=1_000, delete_limit=3)
     options = settings(False, 24.0, "month", around=world.setup.around.lenient).model_copy(update=changes)
     return open_repository(api, world.bucket.opened(store), options, CollectorClock(machine, world.pass_time))
 

@@ -34,15 +34,9 @@ from lakefs_gc_assets_tests.replay.server import ReplayServer
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MachineClock
-from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
-from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
-from lakefs_gc_assets_tests.simulation.playing import played
-from lakefs_gc_assets_tests.simulation.quiet import Kind as HistoryKind
 from lakefs_gc_assets_tests.simulation.world import Setup, World
 
-QUICK = 1
-HISTORIES = 4
 LAST_OF_A_RANGE = next(path for path in map(str, count()) if not crc32(path.encode()) % 6)
 """A path after which the simulated servers begin another range."""
 
@@ -56,8 +50,9 @@ def only_delete_clock(key: str, is_gone: bool) -> None:
         never_delete(key, is_gone)
 
 
-def listed(world: World, **changes: object) -> Listing:
-    return find_unneeded(opened(world, only_delete_clock, only_clock, **changes), LocalEngine(), lambda line: None)
+def listed(world: World, **changes: Any) -> Listing:
+    repository = opened(world, only_delete_clock, only_clock, **changes)
+    return find_unneeded(repository, LocalEngine(), lambda line: None).listing
 
 
 def entries(*paths: str) -> dict[str, Entry]:
@@ -81,7 +76,8 @@ def needed(world: World) -> set[str]:
     """The files of all commits and compacted bases, as the world knows them."""
     repository = world.repository
     bases = [branch.compacted for branch in repository.branches.values() if branch.compacted is not None]
-    return files_of(*(record.entries for record in repository.commits.values()), *bases)
+    # The first commit of a repository has no metarange.
+    return files_of(*(record.entries for record in repository.commits.values() if record.facts.metarange_id), *bases)
 
 
 def old_files(world: World, days: float) -> set[str]:
@@ -103,8 +99,7 @@ def require_right(world: World, listing: Listing) -> None:
     assert ids >= old_files(world, 9.0) - needed(world), "something is not listed"
 
 
-@pytest.fixture
-def world() -> World:
+def make_world() -> World:
     """A commit that no branch has, one that a branch has, a compacted base, and what a failed commit left: all old."""
     made = World.from_setup(Setup(old_objects=0, server_skews=(0.0,)))
     main = made.repository.branches["main"]
@@ -115,6 +110,12 @@ def world() -> World:
     written(made, "failed")
     made.pass_time(30 * DAY)
     return made
+
+
+@pytest.fixture
+def world() -> World:
+    """See make_world."""
+    return make_world()
 
 
 def test_what_a_failed_commit_left_is_unneeded_and_nothing_else(world: World) -> None:
@@ -253,44 +254,6 @@ def test_in_recordings_it_is_what_an_import_left(name: str) -> None:
         content = server.configuration().model_dump()
         content["collection"] |= {"wait_before_dump_seconds": 0}
         repository = ArrowRuns(Loaded(Configuration.model_validate(content), {}), clock).open()
-        listing = find_unneeded(repository, LocalEngine(), lambda line: None)
+        listing = find_unneeded(repository, LocalEngine(), lambda line: None).listing
     of_import = [Kind.METARANGE, Kind.RANGE] if REAL and name == "small" else []
     assert sorted(file.kind for file in listing.files) == of_import and listing.needed >= 8
-
-
-def _look(kind: HistoryKind, seed: int) -> int:
-    """Plays a history, and looks at its metadata two weeks later; returns how many files are unneeded.
-
-    Beside what it leaves, each commit had a forerunner that failed: it lacked a path, and shares the other ranges.
-    """
-    with played(KINDS[kind].generate(seed)) as world:
-        if not world.setup.dumps or world.other is not None:
-            return 0
-        for content in [record.entries for record in world.repository.commits.values() if len(record.entries) > 1]:
-            lakefs_files.put_commit_objects(world.bucket, dict(sorted(content.items())[1:]), anew=False)
-        world.pass_time(14 * DAY)
-        listing = listed(world, allow_unknown_repositories=True)
-    try:
-        require_right(world, listing)
-    except AssertionError as error:
-        error.add_note(f"{kind} history {seed}; play it again with {SEED_VARIABLE}={draw_seed()}")
-        raise
-    return len(listing.files)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_in_histories_what_is_listed_is_what_the_world_does_not_need(kind: HistoryKind) -> None:
-    for seed in fresh(0, QUICK):
-        _look(kind, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
-    for seed in fresh(QUICK, HISTORIES):
-        _look(kind, seed)
-
-
-@pytest.mark.slow
-def test_in_most_of_these_histories_something_is_unneeded() -> None:
-    assert sum(_look("clean", seed) > 0 for seed in range(4)) >= 2

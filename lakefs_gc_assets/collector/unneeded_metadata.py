@@ -1,0 +1,302 @@
+"""Moves unneeded metadata into quarantine, puts it back, and purges it.
+
+A file is moved if two surveys list it, the second one made under the repository's lock, a set time after the first.
+First the store copies it. Right before the original is deleted, it must be there still as it was listed: who writes
+the same content again makes it young. A third survey, that time after the last deletion, puts back what something names
+by then. Where it cannot be made, everything that was moved is put back.
+
+So a file can be missing that a commit needs, where the commit writes it in the moment between the last look at it and
+its deletion, and ends after the third survey. It lies in quarantine then: readers say so, and any later move, purge or
+restoration puts it back.
+
+A purge deletes copies for good that have been in quarantine for `collection.quarantine_days`, after a survey of its
+own, which first puts back what something names. A receipt says which files were moved, put back or purged, and when; it
+is stored before anything is deleted.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TypeVar
+
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import work_ahead
+from lakefs_gc_assets.collector.fsck.unneeded import File, Listing, find_unneeded
+from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
+from lakefs_gc_assets.collector.quarantine.restore import Undone, from_quarantine, remove_copies
+from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
+from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository, require_copies
+from lakefs_gc_assets.collector.stored import records_json, run_folder
+from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError
+from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, MOVED_METADATA, moved_metadata
+from lakefs_gc_assets.storage.interface import (
+    CopiesObjects,
+    DeleteResult,
+    ObjectStore,
+    fetch,
+    head_if_there,
+    keys_below,
+)
+
+FORMAT_VERSION = 1
+_BATCH = 100
+"""Files that are looked at before the first of them is deleted: few, so that deletions follow the look closely."""
+_CALLERS = 16
+_RECEIPTS = f"{run_folder.ROOT}{MOVED_METADATA}/"
+Item = TypeVar("Item")
+
+
+class Fate(StrEnum):
+    """Result for a file."""
+
+    MOVED = "moved to quarantine"
+    RESTORED = "put back"
+    PURGED = "purged"
+    KEPT = "kept"
+    FAILED = "failed"
+
+
+_FATES = {RestoreFate.RESTORED: Fate.RESTORED, RestoreFate.THERE: Fate.KEPT}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result for a range or metarange of `size` bytes; `why` says what is not as asked for, else None."""
+
+    id: str
+    size: int
+    fate: Fate
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Files that were moved, put back or purged, or were about to be. `at` is the latest clock, UTC."""
+
+    repository: str
+    fate: Fate
+    at: datetime
+    files: tuple[str, ...]
+    format_version: int = FORMAT_VERSION
+
+
+def sizes_in_quarantine(store: ObjectStore) -> dict[str, int]:
+    """Bytes of each file that is in quarantine, by id. Raises StorageError."""
+    folder = moved_metadata(METADATA_PREFIX)
+    sizes = dict[str, int]()
+    for batch in store.list(folder):
+        ids = (key.removeprefix(folder) for key in batch.column("key").to_pylist())
+        sizes |= zip(ids, batch.column("size").to_pylist(), strict=True)
+    return dict(sorted(sizes.items()))
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """Moves files of one repository, whose lock is held. Every method raises LockLost and StorageError.
+
+    Attributes:
+        outcomes: the last result for each file, by id.
+    """
+
+    repository: OpenRepository
+    lock: Lock
+    store: CopiesObjects
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def put_back(self, ids: Set[str]) -> None:
+        """Puts files back that are in quarantine."""
+        sizes = {name: size for name, size in sizes_in_quarantine(self.store).items() if name in ids}
+        for batch in _batches(sizes, _BATCH):
+            verify(self.store, self.lock.token)
+            undone = [*work_ahead(lambda name: self._copy_back(name, sizes[name]), batch, _CALLERS)]
+            self._write_receipt(Fate.RESTORED, batch)
+            for name, restored in zip(batch, remove_copies(self.store, self.lock.token, undone), strict=True):
+                self._record(name, sizes[name], _FATES.get(restored.fate, Fate.FAILED), restored.why)
+
+    def move(self, files: Sequence[File]) -> None:
+        """Moves files, as far as they are there as they were listed."""
+        for batch in _batches(files, min(_BATCH, self.store.delete_limit)):
+            copies = work_ahead(self._copy, batch, _CALLERS)
+            copied = [file for file, is_copied in zip(batch, copies, strict=True) if is_copied]
+            self._write_receipt(Fate.MOVED, [file.id for file in copied])
+            verify(self.store, self.lock.token)
+            are_same = work_ahead(self._is_as_listed, copied, _CALLERS)
+            same = {file.id: file.size for file, is_same in zip(copied, are_same, strict=True) if is_same}
+            self._delete(same, _key, Fate.MOVED)
+            for file in copied:
+                if file.id not in same:
+                    # Its copy stays until it is purged, in case that the file is gone.
+                    self._record(file.id, file.size, Fate.KEPT, "it is no longer as it was listed")
+
+    def purge(self, sizes: Mapping[str, int], is_over: Callable[[], bool]) -> None:
+        """Deletes copies for good, until the time is over."""
+        for batch in _batches(sizes, self.store.delete_limit):
+            verify(self.store, self.lock.token)
+            # After the call to the store, which may take its time.
+            if is_over():
+                for name in batch:
+                    self._record(name, sizes[name], Fate.FAILED, "the survey is too old by now: purge again")
+                continue
+            self._write_receipt(Fate.PURGED, batch)
+            self._delete({name: sizes[name] for name in batch}, _copy_of, Fate.PURGED)
+
+    def _delete(self, sizes: Mapping[str, int], key_of: Callable[[str], str], fate: Fate) -> None:
+        results = self.store.delete([key_of(name) for name in sizes]) if sizes else ()
+        for (name, size), result in zip(sizes.items(), results, strict=True):
+            is_gone = result.result is DeleteResult.ACCEPTED
+            self._record(name, size, fate if is_gone else Fate.FAILED, result.error)
+
+    def _copy_back(self, name: str, size: int) -> Undone:
+        return from_quarantine(self.store, MOVED_METADATA, _key(name), size)
+
+    def _copy(self, file: File) -> bool:
+        """True if there is a copy, which the store has compared with the file."""
+        try:
+            self.store.copy(_key(file.id), _copy_of(file.id))
+        except StorageError as error:
+            self._record(file.id, file.size, Fate.FAILED, f"there is no copy in quarantine: {error}")
+            return False
+        return True
+
+    def _is_as_listed(self, file: File) -> bool:
+        facts = head_if_there(self.store, _key(file.id))
+        # Some stores list fractions of a second, and give whole seconds for one object.
+        return facts is not None and (facts.size, facts.last_modified.replace(microsecond=0)) == (
+            file.size,
+            file.written_at.replace(microsecond=0),
+        )
+
+    def _record(self, name: str, size: int, fate: Fate, why: str | None) -> None:
+        self.outcomes[name] = Outcome(name, size, fate, why)
+
+    def _write_receipt(self, fate: Fate, ids: Collection[str]) -> None:
+        at = latest_clock(self.repository)
+        receipt = Receipt(self.repository.facts.id, fate, at, tuple(ids))
+        self.store.put(f"{_RECEIPTS}{layout.issue_run_id(at)}.json", records_json.encode(receipt))
+
+
+def list_movable(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Listing:
+    """Lists unneeded files for `move`. Raises as that does."""
+    guards.require_sole_writer(repository.settings)
+    return find_unneeded(repository, engine, note).listing
+
+
+def move(
+    repository: OpenRepository, engine: Engine[R], first: Listing, owner: str, note: LogLine, warn: LogLine
+) -> tuple[Outcome, ...]:
+    """Moves unneeded files into quarantine. Returns the results of those that were moved, put back, or failed to be.
+
+    Args:
+        first: what was shown. A file that it does not list stays.
+        owner: who takes the lock.
+        note, warn: receive lines about the progress, and about the lock.
+    Raises:
+        GuardTripped: by the settings, another server may use the storage namespace; or as for `find_unneeded`.
+        LockHeld, LockLost: another owner holds the lock.
+        CollectionError: a survey or the store failed. What was moved is put back then, as far as that succeeds.
+    """
+    guards.require_sole_writer(repository.settings)
+    with _opened(repository, "metadata move", owner, warn) as quarantine:
+        _wait(repository, first.made_at, note)
+        second = find_unneeded(repository, engine, note, quarantine.put_back).listing
+        shown = {(file.id, file.written_at) for file in first.files}
+        files = [file for file in second.files if (file.id, file.written_at) in shown]
+        try:
+            quarantine.move(files)
+            _wait(repository, repository.clock.now(), note)
+            find_unneeded(repository, engine, note, quarantine.put_back)
+        except BaseException:
+            warn("putting everything back: it is not known whether something needs what was moved")
+            warn("`lakefs-gc metadata restore` puts back what stays in quarantine")
+            quarantine.put_back(IdSet(file.id for file in files))
+            raise
+        return tuple(quarantine.outcomes.values())
+
+
+def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outcome, ...]:
+    """Puts back everything that is in quarantine. Raises LockHeld, LockLost, StorageError.
+
+    Args:
+        owner, warn: as for `move`.
+    """
+    with _opened(repository, "metadata restore", owner, warn) as quarantine:
+        quarantine.put_back(IdSet(sizes_in_quarantine(repository.store)))
+        return tuple(quarantine.outcomes.values())
+
+
+def purge(
+    repository: OpenRepository, engine: Engine[R], owner: str, note: LogLine, warn: LogLine
+) -> tuple[Outcome, ...]:
+    """Deletes copies for good that have been in quarantine for long enough, and that nothing names.
+
+    Files that something names are put back.
+
+    Args:
+        owner, note, warn: as for `move`.
+    Raises:
+        GuardTripped, LockHeld, LockLost: as for `move`.
+        CollectionError: the survey or the store failed.
+    """
+    guards.require_sole_writer(repository.settings)
+    with _opened(repository, "metadata purge", owner, warn) as quarantine:
+        if not sizes_in_quarantine(repository.store):
+            return ()
+        as_of, valid = Moment.now(repository.clock), timedelta(minutes=repository.settings.recheck_valid_minutes)
+        named = find_unneeded(repository, engine, note, quarantine.put_back).named
+        latest = earliest_clock(repository) - timedelta(days=repository.settings.quarantine_days)
+        moved_at = _read_moves(repository, warn)
+        sizes = {
+            name: size
+            for name, size in sizes_in_quarantine(repository.store).items()
+            if name in moved_at and moved_at[name] <= latest and name not in named
+        }
+        quarantine.purge(sizes, lambda: as_of.passed(repository.clock) >= valid)
+        return tuple(quarantine.outcomes.values())
+
+
+@contextmanager
+def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> Iterator[Quarantine]:
+    store = require_copies(repository.store)
+    with locked(repository, work, owner, warn) as lock:
+        yield Quarantine(repository, lock, store)
+
+
+def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:
+    """Waits for as long as a sweep waits for its recheck: commits under way end, and a slow server knows them."""
+    until = since + timedelta(seconds=repository.settings.wait_before_recheck_seconds)
+    seconds = (until - repository.clock.now()).total_seconds()
+    if seconds > 0:
+        note(f"waiting {seconds:.0f} s before looking again")
+        repository.clock.sleep(seconds)
+
+
+def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime]:
+    """When each file was moved last, UTC. A file whose receipt cannot be read is left out, and is never purged."""
+    moved_at = dict[str, datetime]()
+    for key in keys_below(repository.store, _RECEIPTS):
+        try:
+            receipt = records_json.decode(Receipt, FORMAT_VERSION, fetch(repository.store, key), key)
+        except CorruptFile as damage:
+            warn(f"what it says was moved is not purged: {damage}")
+            continue
+        if receipt.fate is Fate.MOVED and receipt.repository == repository.facts.id:
+            moved_at |= {name: max(receipt.at, moved_at.get(name, receipt.at)) for name in receipt.files}
+    return moved_at
+
+
+def _key(name: str) -> str:
+    return METADATA_PREFIX + name
+
+
+def _copy_of(name: str) -> str:
+    return moved_metadata(_key(name))
+
+
+def _batches(items: Iterable[Item], count: int) -> Iterator[Sequence[Item]]:
+    every = [*items]
+    return (every[start : start + count] for start in range(0, len(every), count))
