@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+REMOTE_VARIABLE = "TEST_SPARK_REMOTE"
 
 # `ci` tries the same examples each time; `soak` (HYPOTHESIS_PROFILE=soak) looks for new ones, long. No test fails for
 # how fast the machine is.
@@ -73,12 +74,16 @@ def no_wait_for_the_disk() -> "Iterator[None]":
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """The one local session: started by the first test that asks for it, as small as tests need."""
+    """The one session, started by the first test that asks for it: local and as small as tests need.
+
+    If the environment names a Spark Connect server (`REMOTE_VARIABLE`), it is a session of that.
+    """
     from lakefs_gc_assets.settings import SparkSettings
     from lakefs_gc_assets.spark import session as spark_session
 
     settings = SparkSettings(
         master="local[2]",
+        remote=os.environ.get(REMOTE_VARIABLE, ""),
         config={
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
