@@ -64,6 +64,8 @@ GUARDS = {
     ("require_clocks_agree", "clocks"): ENDS_IT,
     # The list of stale branches says it before anybody approves.
     ("require_few_stale", "stale branches"): NO_RUN,
+    # What is to be moved is listed before anybody says yes, and it is asked before that list.
+    ("require_sole_writer", "other servers"): NO_RUN,
 }
 """Every guard by the function that makes it."""
 

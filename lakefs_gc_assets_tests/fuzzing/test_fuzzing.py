@@ -26,13 +26,13 @@ def fuzz(cases: int, *names: str) -> None:
 
 @pytest.mark.parametrize("part", range(2))
 def test_hostile_input_is_an_error_or_read_right(part: int) -> None:
-    fuzz(500, *[*TARGETS][part::2])
+    fuzz(250, *[*TARGETS][part::2])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TARGETS)
-def test_so_is_ten_times_as_much_of_it(name: str) -> None:
+def test_so_is_much_more_of_it(name: str) -> None:
     fuzz(CASES, name)
 
 

@@ -151,7 +151,7 @@ CHAINS = [
     pytest.param("small", marks=pytest.mark.slow),
     "merge-dangling",
     pytest.param("random-dag/11", marks=[needs_recordings, pytest.mark.slow]),
-    pytest.param("random-dag/14", marks=needs_recordings),
+    pytest.param("random-dag/14", marks=[needs_recordings, pytest.mark.slow]),
 ]
 _KEPT_DAYS = (400, 30, 3, 400, 1, 0)
 """The days for which a policy keeps commits, in one run after the other: rules become shorter, longer, and shorter."""

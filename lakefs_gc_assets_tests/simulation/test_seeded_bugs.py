@@ -157,6 +157,7 @@ def test_the_bug_is_noticed(kind: Kind, name: str, seed: int) -> None:
     assert type(caught.value) is Violation, "a crash, or garbage that stays, is not what is wrong"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), sorted({(kind, seed) for kind, _, seed in FOUND}))
 def test_without_a_bug_the_same_history_passes(kind: Kind, seed: int) -> None:
     play(KINDS[kind].generate(seed))

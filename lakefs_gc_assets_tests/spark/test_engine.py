@@ -35,6 +35,7 @@ class TestSparkEngine(EngineContract[Rows]):
         return SparkEngine(lambda: spark, 2)
 
 
+@pytest.mark.slow
 class TestSparkEngineOfManyRows(TestSparkEngine):
     """No table is so small that it would stay in the driver."""
 

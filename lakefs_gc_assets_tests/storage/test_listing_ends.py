@@ -182,7 +182,9 @@ def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return Service(store, request.getfixturevalue(f"{kind}_server"))
 
 
-@pytest.mark.parametrize("service", BY_KIND, indirect=True)
+@pytest.mark.parametrize(
+    "service", ["s3", *(pytest.param(kind, marks=pytest.mark.slow) for kind in BY_KIND if kind != "s3")], indirect=True
+)
 def test_every_way_of_listing_goes_over_both_pages(service: Service) -> None:
     assert {name: way(service.store) for name, way in WAYS.items()} == dict.fromkeys(WAYS, NAMES)
 

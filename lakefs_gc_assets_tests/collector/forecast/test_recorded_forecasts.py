@@ -45,12 +45,7 @@ def marked(runs: ArrowRuns) -> Sizes:
         *TAGGED,
         ("empty", None),
         ("chain/1", None),
-        pytest.param("random-dag/14", 3, marks=needs_recordings),
-        *(
-            pytest.param(*recording, marks=[needs_recordings, pytest.mark.slow])
-            for recording in REAL_ONLY
-            if recording != ("random-dag/14", 3)
-        ),
+        *(pytest.param(*recording, marks=[needs_recordings, pytest.mark.slow]) for recording in REAL_ONLY),
     ],
 )
 def test_each_column_is_what_a_run_marks(name: str, variant: Variant, tmp_path: Path) -> None:

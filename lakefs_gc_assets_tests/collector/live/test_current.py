@@ -327,18 +327,18 @@ class TestCommits:
         definition = LiveDefinition(live, (expired,), "rules", {})
         asked = list[tuple[object, ...]]()
 
-        def defined(*given: object) -> LiveDefinition:
-            asked.append(given)
+        def defined(*given: object, at_once: bool) -> LiveDefinition:
+            asked.append((*given, at_once))
             return definition
 
         monkeypatch.setattr(retention, "live_definition", defined)
         step = repositories.step(flow=flow)
         own = step.repository
-        found = ask_committed(step, NOW, frozenset(), ["shown"])
+        found = ask_committed(step, NOW, frozenset(), ["shown"], at_once=True)
         if flow is Flow.CLEAN:
             assert asked == [] and found.definition is None
             return
-        until = (step.plan.earliest_clock, NOW, step.log, ["shown"])
+        until = (step.plan.earliest_clock, NOW, step.log, ["shown"], True)
         assert asked == [(own, *until)]
         assert (found.definition, found.own, found.unread[0].metarange_ids) == (definition, live, (held,))
         # What only expired commits name is no other repository's.
