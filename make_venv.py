@@ -46,7 +46,8 @@ def main() -> None:
     # Without bytecode each process compiles what it imports, ten seconds of a small run, for ever where
     # PYTHONDONTWRITEBYTECODE is set or .venv cannot be written. A quarter of the files is ever imported: by the UI, and
     # by the run that makes the archive of Java classes, which follows.
-    run(str(VENV_PYTHON), "-c", f"import {', '.join(OF_THE_UI)}")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    run(str(VENV_PYTHON), "-c", f"import {', '.join(OF_THE_UI)}", environment=environment)
     say("done: .venv/bin/lakefs-gc --help")
 
 

@@ -282,7 +282,7 @@ def ask_committed(
         ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
     """
     settings = step.repository.settings
-    at_once = at_once and settings.keep_unnamed_ranges and settings.keep_old_unnamed_ranges
+    at_once = at_once and settings.counts_old_unnamed_ranges
     by_rules = step.plan.flow.by_retention
     definition = define_live(step, prepared_until, shown, at_once=at_once) if by_rules else None
     own = definition.live if definition else _every_commit(step, step.repository, prepared_until, at_once=at_once)
