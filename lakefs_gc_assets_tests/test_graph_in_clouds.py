@@ -31,6 +31,7 @@ from lakefs_gc_assets.embedded.sample import (
     unreadable,
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -180,7 +181,7 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
 
     assert restored.stdout.splitlines() == [f"{dropped.address}: restored", "1 restored"]
     assert cloud.store.get(dropped.address) == dropped.content
-    assert cloud.keys(passes.ROOT) == set()
+    assert cloud.keys(layout.QUARANTINE_PREFIX) == set()
     assert unreadable(cloud.server, cloud.sample) == []
     assert (lock.KEY in cloud.keys("_lakefs/"), lock.holder(cloud.store)) == (True, None)
     assert list(cloud.server.objects_folder.rglob("*")) == []

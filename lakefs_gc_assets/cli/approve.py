@@ -10,32 +10,32 @@ from lakefs_gc_assets.cli.common import (
     QUIET,
     REPOSITORY,
     VERBOSE,
+    YES,
+    is_confirmed,
     level_of,
     loaded_configuration,
     open_collector,
     print_report,
     require_report,
-    says_yes,
+    require_yes,
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_progress
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs.running import Detail, execute_approved, instance
-from lakefs_gc_assets.errors import CollectionError, counted
+from lakefs_gc_assets.errors import counted
 
 
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.option("--yes", is_flag=True, help="Delete them without asking.")
+@YES
 @QUIET
 @VERBOSE
 @JSON
 @click.argument("run_id", metavar="RUN")
-def approve(
-    file: Path | None, repository: str | None, yes: bool, quiet: bool, verbose: bool, as_json: bool, run_id: str
-) -> None:
+def approve(file: Path | None, repository: str | None, quiet: bool, verbose: bool, as_json: bool, run_id: str) -> None:
     """Deletes what an earlier dry run found, after checking again that nothing uses it.
 
     The run's own plan and every guard of a sweep apply. The dry run may be up to collection.max_mark_age_hours old. In
@@ -50,11 +50,10 @@ def approve(
     opened = collector.open()
     dry_run = passes.require_dry_run(opened.store, run_id)
     objects = f"{counted(dry_run.rows, 'objects')}, {size(dry_run.object_bytes)}"
-    if not (yes and quiet):
+    if not (is_confirmed() and quiet):
         show_progress(f"run {run_id} of {dry_run.span.ended_at:%F %T}Z found {objects}")
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
-    if not yes and not says_yes(f"{action}, unless they are live by now?"):
-        raise CollectionError("it was not confirmed: nothing was deleted. --yes does it without asking")
+    require_yes(f"{action}, unless they are live by now?", "nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
         error = execute_approved(loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     if error is not None:

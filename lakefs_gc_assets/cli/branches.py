@@ -15,11 +15,11 @@ from lakefs_gc_assets.cli.common import (
     REPOSITORY,
     YES,
     answer,
-    is_confirmed,
     loaded_configuration,
     open_repository,
     print_result,
     progress_unless,
+    require_yes,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.stale_branches import Listing, Outcome, Standing
-from lakefs_gc_assets.errors import CollectionError, counted
+from lakefs_gc_assets.errors import counted
 
 _SHOWN = 20
 """Maximum branches that lines name which stay although a rule fits them."""
@@ -80,7 +80,7 @@ def approve(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     Exit status 0 if all of them are deleted, 6 if some are not, 4 if a guard refuses.
     """
     opened = open_repository(loaded_configuration(file, repository))
-    _require_confirmed(f"Delete the branches of {digest}, as far as they are as they were shown?")
+    require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
     _print(stale_branches.delete(opened, digest, owner, note, show_progress), as_json)
 
@@ -104,15 +104,9 @@ def restore(file: Path | None, repository: str | None, as_json: bool, names: tup
     for record in planned:
         show_progress(shown(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z"))
     if planned:
-        _require_confirmed("Make these branches again?")
+        require_yes("Make these branches again?")
     owner = f"branches-{uuid.uuid4().hex}"
     _print(stale_branches.restore(opened, names, owner, show_progress), as_json)
-
-
-def _require_confirmed(question: str) -> None:
-    """Raises CollectionError unless --yes is given or a person says so."""
-    if not is_confirmed() and not click.confirm(question, err=True):
-        raise CollectionError("it was not confirmed: nothing was changed")
 
 
 def _print(outcomes: Iterable[Outcome], as_json: bool) -> None:

@@ -275,3 +275,23 @@ def says_yes(question: str) -> bool:
     except click.Abort:
         click.echo(err=True)
         return False
+
+
+def require_yes(question: str, refusal: str = "nothing was changed") -> None:
+    """Asks a question unless --yes is given. Raises CollectionError unless the answer is yes.
+
+    Args:
+        refusal: says what was not done, such as `nothing was purged`.
+    """
+    if not is_confirmed() and not says_yes(question):
+        raise CollectionError(f"it was not confirmed: {refusal}. --yes does it without asking")
+
+
+def require_yes_or_terminal(refusal: str = "nothing was changed") -> None:
+    """Raises CollectionError unless --yes is given or a person can be asked: before work that leads to a question.
+
+    Args:
+        refusal: as for `require_yes`.
+    """
+    if not is_confirmed() and not is_on_terminal():
+        raise CollectionError(f"{refusal}: give --yes where there is no terminal to ask on")

@@ -16,13 +16,12 @@ from lakefs_gc_assets.cli.common import (
     REPOSITORY,
     YES,
     answer,
-    is_confirmed,
-    is_on_terminal,
     loaded_configuration,
     open_collector,
     print_result,
     progress_unless,
-    says_yes,
+    require_yes,
+    require_yes_or_terminal,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -31,7 +30,7 @@ from lakefs_gc_assets.collector.fsck.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome
-from lakefs_gc_assets.errors import CollectionError, counted
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 _SHOWN = 20
@@ -68,8 +67,7 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
             listing = find_unneeded(opened, collector.engine(opened.settings), note).listing
         _print_listing(listing, as_json)
         return
-    if not (is_confirmed() or is_on_terminal()):
-        raise CollectionError("nothing was changed: give --yes where there is no terminal to ask on")
+    require_yes_or_terminal()
     opened, owner = collector.open(), f"metadata-{uuid.uuid4().hex}"
     engine = collector.engine(opened.settings)
     outcomes: Sequence[Outcome] = ()
@@ -79,24 +77,18 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
             for line in () if quiet else describe(listing):
                 show_progress(shown(line))
             if listing.files:
-                _require_confirmed(f"Move {_describe(listing.amount)} to quarantine?")
+                require_yes(f"Move {_describe(listing.amount)} to quarantine?")
                 outcomes = unneeded_metadata.move(opened, engine, listing, owner, note, show_progress)
         elif sizes := unneeded_metadata.sizes_in_quarantine(opened.store):
             files = _describe(Amount(len(sizes), sum(sizes.values())))
             if act == "restore":
-                _require_confirmed(f"Put back {files}?")
+                require_yes(f"Put back {files}?")
                 outcomes = unneeded_metadata.restore(opened, owner, show_progress)
             else:
                 days = opened.settings.quarantine_days
-                _require_confirmed(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
+                require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
                 outcomes = unneeded_metadata.purge(opened, engine, owner, note, show_progress)
     _print_outcomes(outcomes, as_json)
-
-
-def _require_confirmed(question: str) -> None:
-    """Raises CollectionError unless --yes is given or a person says so."""
-    if not is_confirmed() and not says_yes(question):
-        raise CollectionError("it was not confirmed: nothing was changed")
 
 
 def _describe(amount: Amount) -> str:

@@ -22,6 +22,7 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     open_to_look,
     progress_unless,
+    require_yes,
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -126,8 +127,7 @@ def _set(file: Path | None, repository: str | None, change: "Change", quiet: boo
     confirmed = is_confirmed()
     if not (as_json and confirmed):
         proposal.outcome.print(as_json)
-    if not confirmed and not click.confirm("Set these rules?", err=as_json):
-        sys.exit(Status.FAILED)
+    require_yes("Set these rules?", "no rule was changed")
     proposal.accept()
     if as_json and confirmed:
         proposal.outcome.print(as_json)

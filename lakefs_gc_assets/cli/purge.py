@@ -16,12 +16,12 @@ from lakefs_gc_assets.cli.common import (
     YES,
     answer,
     is_confirmed,
-    is_on_terminal,
     loaded_configuration,
     names_run,
     open_collector,
     print_result,
-    says_yes,
+    require_yes,
+    require_yes_or_terminal,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -29,9 +29,10 @@ from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, Totals, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
-from lakefs_gc_assets.errors import CollectionError, counted
+from lakefs_gc_assets.errors import counted
 
 _SHOWN = 5
+_REFUSAL = "nothing was purged"
 
 
 @click.command()
@@ -61,11 +62,6 @@ def purge(
     Exit status 0 if everything that was due is purged or brought back, 6 if not.
     """
     collector = open_collector(loaded_configuration(file, repository))
-    asks = not (dry_run or is_confirmed())
-    if asks and not is_on_terminal():
-        raise CollectionError("nothing was purged: give --yes where there is no terminal to ask on")
-    if asks:
-        _ask(plan_purge(collector.open(), run_id))
     if dry_run:
         planned = plan_purge(collector.open(), run_id)
         if as_json:
@@ -74,6 +70,10 @@ def purge(
         for line in _describe(planned):
             click.echo(line)
         return
+    require_yes_or_terminal(_REFUSAL)
+    if not is_confirmed():
+        planned = plan_purge(collector.open(), run_id)
+        require_yes(f"Delete {_due(planned)} for good, unless they are live by now?", _REFUSAL)
     totals = Totals()
     with shown_bar("checking what is live", quiet, "objects") as (say, count):
         warn = show_progress if quiet else say
@@ -92,13 +92,6 @@ def purge(
         click.echo(str(totals))
     if not totals.well:
         sys.exit(Status.INCOMPLETE)
-
-
-def _ask(planned: PurgePlan) -> None:
-    """Asks whether to delete what is due. Raises CollectionError if the answer is no."""
-    question = f"Delete {_due(planned)} for good, unless they are live by now?"
-    if not says_yes(question):
-        raise CollectionError("it was not confirmed: nothing was purged")
 
 
 def _due(planned: PurgePlan) -> str:

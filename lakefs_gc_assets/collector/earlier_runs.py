@@ -66,12 +66,13 @@ from lakefs_gc_assets.errors import (
     OrderViolation,
     PreconditionFailed,
 )
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, get_if_there, head_if_there, read_ahead
 
 _log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
-KEY = f"{run_folder.ROOT}runs.json"
+KEY = f"{layout.RUNS_PREFIX}runs.json"
 _ABSENT = ""
 
 

@@ -29,7 +29,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
 from lakefs_gc_assets.collector.quarantine.restore import Undone, from_quarantine, remove_copies
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository, require_copies
-from lakefs_gc_assets.collector.stored import records_json, run_folder
+from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError
 from lakefs_gc_assets.lakefs import layout
@@ -47,7 +47,7 @@ FORMAT_VERSION = 1
 _BATCH = 100
 """Files that are looked at before the first of them is deleted: few, so that deletions follow the look closely."""
 _CALLERS = 16
-_RECEIPTS = f"{run_folder.ROOT}{MOVED_METADATA}/"
+_RECEIPTS = f"{layout.RUNS_PREFIX}{MOVED_METADATA}/"
 Item = TypeVar("Item")
 
 

@@ -186,19 +186,19 @@ def require_readable(key: str, size: int) -> None:
         )
 
 
-class GivesObjects(Protocol):
-    """Whatever gives objects by their keys."""
-
-    def get(self, key: str) -> bytes:
-        """The whole object. Raises ObjectNotFound or another StorageError."""
-        ...
-
-
 class GivesFacts(Protocol):
     """Whatever gives facts of objects by their keys."""
 
     def head(self, key: str) -> ObjectFacts:
         """Facts of one object. Raises ObjectNotFound or another StorageError."""
+        ...
+
+
+class GivesObjects(GivesFacts, Protocol):
+    """Whatever gives objects and their facts by their keys."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises ObjectNotFound or another StorageError."""
         ...
 
 
@@ -222,7 +222,7 @@ def fetch(store: GivesObjects, key: str) -> bytes:
     """The whole object, on which the run depends. Raises CorruptFile if it is missing, StorageError."""
     data = get_if_there(store, key)
     if data is None:
-        is_moved = key.startswith(METADATA_PREFIX) and get_if_there(store, moved_metadata(key)) is not None
+        is_moved = key.startswith(METADATA_PREFIX) and head_if_there(store, moved_metadata(key)) is not None
         raise CorruptFile.missing(key, "`lakefs-gc metadata restore` puts it back" if is_moved else "")
     return data
 
@@ -461,6 +461,10 @@ class ReadAhead:
         fetched = self._fetched.popleft() if self._fetched and self._fetched[0][0] == key else None
         self._fetch_more()
         return self._store.get(key) if fetched is None else fetched[2].result()
+
+    def head(self, key: str) -> ObjectFacts:
+        """Facts of one object. Raises ObjectNotFound or another StorageError, as the store does."""
+        return self._store.head(key)
 
     def _fetch_more(self) -> None:
         while len(self._fetched) < _OBJECTS_AHEAD and sum(size for _, size, _ in self._fetched) < _BYTES_AHEAD:

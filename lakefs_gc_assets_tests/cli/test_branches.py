@@ -97,7 +97,7 @@ def test_nothing_is_done_unasked(branches: Branches, monkeypatch: pytest.MonkeyP
     record = DeletedBranch("repo", "old", "c1", False, "digest", BranchState.DELETED, NOW)
     monkeypatch.setattr(stale_branches, "list_deleted", lambda *arguments: (record,))
     never = AssertionError("asked before it was confirmed")
-    assert "Aborted!" in branches(never, *arguments).stderr
+    assert "it was not confirmed: nothing was changed" in branches(never, *arguments).stderr
     monkeypatch.setattr(click, "confirm", lambda *arguments, **options: False)
     assert "it was not confirmed: nothing was changed" in branches(never, *arguments).stderr
     monkeypatch.setattr(click, "confirm", lambda *arguments, **options: True)

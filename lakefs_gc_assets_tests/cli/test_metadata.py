@@ -87,7 +87,7 @@ def act() -> Act:
             mock.patch.object(command, "loaded_configuration"),
             mock.patch.object(command, "open_collector") as opening,
             mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
-            mock.patch.object(command, "is_on_terminal", lambda: bool(typed)),
+            mock.patch("lakefs_gc_assets.cli.common.is_on_terminal", lambda: bool(typed)),
             mock.patch.multiple(unneeded_metadata, **acts, **shown),
         ):
             opening.return_value.open.return_value.settings.quarantine_days = 14.0

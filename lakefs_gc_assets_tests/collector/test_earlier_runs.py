@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import CorruptFile, PreconditionFailed, StorageError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage import local
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -55,7 +56,7 @@ def told_by_files(store: ObjectStore) -> tuple[object, ...]:
 
 
 def is_stored(store: ObjectStore) -> bool:
-    return any(found.key == KEY for found in store.list_level(run_folder.ROOT).objects)
+    return any(found.key == KEY for found in store.list_level(layout.RUNS_PREFIX).objects)
 
 
 def no_warning(line: str) -> None:

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, began, ended, opened
 
@@ -129,7 +130,7 @@ def test_folders_without_our_plan_are_not_looked_at(opened: OpenRepository) -> N
     servers = IDS.descending(NOW - 9 * DAY)
     opened.store.put(f"{run_folder.folder(servers)}uncommitted/part.parquet", b"the server's")
     opened.store.put(f"{run_folder.folder(servers)}store_df/part.parquet", b"nobody knows")
-    opened.store.put(f"{run_folder.ROOT}by-hand/plan.json", b"{}")
+    opened.store.put(f"{layout.RUNS_PREFIX}by-hand/plan.json", b"{}")
 
     decided = expiring.decide(opened.store, 1)
 
@@ -314,7 +315,7 @@ def test_what_the_server_prepared_for_a_forecast_that_stays_is_not_removed_with_
 
 
 def keys(opened: OpenRepository) -> set[str]:
-    return {key for batch in opened.store.list(run_folder.ROOT) for key in batch["key"].to_pylist()}
+    return {key for batch in opened.store.list(layout.RUNS_PREFIX) for key in batch["key"].to_pylist()}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 1000])

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from lakefs_gc_assets.collector.retention.commits import list_ids
+from lakefs_gc_assets.collector.retention.commits import list_ids, list_with_times
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
@@ -35,6 +35,11 @@ def test_only_names_of_ranges_and_metaranges_directly_below(tmp_path: Path, in_o
     assert [*list_ids(given).items()] == [(name, int(name[0], 16)) for name in IDS]
     for known in (IdSet(IDS[1:3]), frozenset(IDS[1:3])):
         assert [*list_ids(given, known)] == [IDS[0], IDS[3]]
+        times = list_with_times(given, known)
+        assert [*times] == [IDS[0], IDS[3]]
+        for name, (size, written_at) in times.items():
+            facts = store.head(f"_lakefs/{name}")
+            assert (size, written_at) == (int(name[0], 16), facts.last_modified)
 
 
 @pytest.mark.parametrize("in_order", [True, False])

@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.collector.scripted import HandClock
@@ -41,7 +42,7 @@ class Moved:
 @pytest.fixture
 def moved(automated: Automated) -> Moved:
     repository = automated.repository
-    for batch in repository.store.list(passes.ROOT):
+    for batch in repository.store.list(layout.QUARANTINE_PREFIX):
         repository.store.delete(batch["key"].to_pylist())
     for key, content in ALL.items():
         repository.store.put(key, content)

@@ -30,7 +30,6 @@ from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.maintenance import purging_config
@@ -42,6 +41,7 @@ from lakefs_gc_assets.embedded import demo, formats
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.spark.tasks import Rows
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -76,8 +76,8 @@ class Quarantined:
 
     def moved(self) -> set[str]:
         return {
-            key.removeprefix(passes.ROOT).partition("/")[2]
-            for batch in self.opened.store.list(passes.ROOT)
+            key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")[2]
+            for batch in self.opened.store.list(layout.QUARANTINE_PREFIX)
             for key in batch["key"].to_pylist()
         }
 
@@ -153,13 +153,15 @@ def branch_on(quarantined: Quarantined, commit: str, name: str = "back") -> None
 
 def test_nothing_is_purged_unless_somebody_says_so(quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = quarantined.command(answer=None)
-    monkeypatch.setattr(sys.modules["lakefs_gc_assets.cli.purge"], "is_on_terminal", lambda: True)
+    monkeypatch.setattr(sys.modules["lakefs_gc_assets.cli.common"], "is_on_terminal", lambda: True)
     declined = quarantined.command(answer="n\n")
 
     assert (refused.exit_code, declined.exit_code) == (1, 1)
     assert refused.stderr == "lakefs-gc: nothing was purged: give --yes where there is no terminal to ask on\n"
     assert "Delete 4 objects, " in declined.stderr
-    assert declined.stderr.endswith("lakefs-gc: it was not confirmed: nothing was purged\n")
+    assert declined.stderr.endswith(
+        "lakefs-gc: it was not confirmed: nothing was purged. --yes does it without asking\n"
+    )
     assert len(quarantined.moved()) == 4
     assert quarantined.command(answer="y\n").exit_code == 0
     assert quarantined.moved() == set()

@@ -25,6 +25,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.signing import is_signed
@@ -188,12 +189,12 @@ def test_every_file_that_a_run_leaves_is_signed_vouched_for_or_harmless(reposito
         repository.leave_garbage(f"garbage of {flow}", 30)
     assert not repository.is_there(address)
     signed = repository.runs().open().store
-    keys = keys_below(repository.store, run_folder.ROOT)
+    keys = keys_below(repository.store, layout.RUNS_PREFIX)
     contents = [signed.get(key) for key in keys if is_signed(key)]
     assert len(contents) > 40
     vouched = set[str](re.findall("[0-9a-f]{64}", " ".join(map(repr, contents))))
     for key in keys:
-        name = key.removeprefix(run_folder.ROOT)
+        name = key.removeprefix(layout.RUNS_PREFIX)
         if is_signed(key) or any(re.fullmatch(pattern, name) for pattern in HARMLESS):
             continue
         assert hashlib.sha256(repository.store.get(key)).hexdigest() in vouched, key

@@ -9,8 +9,8 @@ from zlib import crc32
 
 import pyarrow as pa
 
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, PreconditionFailed, StorageError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import (
     LISTING_SCHEMA,
@@ -240,7 +240,7 @@ class BucketView:
             raise StorageError(f"{len(keys)} keys in one delete")
         lost = self._point("delete " + " ".join(keys))
         faults = DeleteFaults()
-        if not keys[0].startswith(run_folder.ROOT):
+        if not keys[0].startswith(layout.RUNS_PREFIX):
             faults, self.faults = self.faults, faults
         outcomes = []
         for position, key in enumerate(keys):

@@ -11,8 +11,8 @@ from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
@@ -77,7 +77,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
 def copies(scene: Scene) -> dict[str, str]:
     """The address of each copy in quarantine, by its key."""
-    keys = scene.world.bucket.keys_below(passes.ROOT)
+    keys = scene.world.bucket.keys_below(layout.QUARANTINE_PREFIX)
     return {key: moved[1] for key in keys if (moved := address_of(key)) is not None}
 
 

@@ -11,7 +11,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, LockLost, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
@@ -47,7 +46,7 @@ class Crash(Violation):
 
 def is_own(key: str) -> bool:
     """Whether a key is that of a collector's own file, copies in quarantine included."""
-    return key.startswith((run_folder.ROOT, passes.ROOT))
+    return key.startswith((layout.RUNS_PREFIX, layout.QUARANTINE_PREFIX))
 
 
 @dataclass

@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 
 
 def address_of(key: str) -> tuple[str, str] | None:
     """The run that moved a copy in quarantine, and the address it was at; None where the key is no such copy."""
-    run_id, _, address = key.removeprefix(passes.ROOT).partition("/")
-    lies_there = key.startswith(passes.ROOT) and layout.is_xid(run_id)
+    run_id, _, address = key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")
+    lies_there = key.startswith(layout.QUARANTINE_PREFIX) and layout.is_xid(run_id)
     return (run_id, address) if lies_there and not address.startswith("purging/") else None
 
 
 def in_quarantine(bucket: Bucket) -> Iterator[tuple[str, str]]:
     """The run that moved each copy, and the address it was at."""
-    for key in bucket.keys_below(passes.ROOT):
+    for key in bucket.keys_below(layout.QUARANTINE_PREFIX):
         moved = address_of(key)
         if moved is not None:
             yield moved

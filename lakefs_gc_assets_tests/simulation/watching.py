@@ -11,7 +11,7 @@ from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository import lock
-from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.simulation.clocks import MINUTE
 from lakefs_gc_assets_tests.simulation.commands import copies, stage_moved
 from lakefs_gc_assets_tests.simulation.failing_calls import Fault, Faults
@@ -130,7 +130,7 @@ class Watch:
             raise NotFinished(f"{len(left)} objects are still there: {left[0]}")
         if self.scene.opened is not None and self.scene.opened.options.sweep_mode == "quarantine":
             for key in self.expected.gone - bucket.objects.keys():
-                found = [each for each in bucket.keys_below(passes.ROOT) if each.endswith(f"/{key}")]
+                found = [each for each in bucket.keys_below(layout.QUARANTINE_PREFIX) if each.endswith(f"/{key}")]
                 if self._garbage[key].data not in [bucket.objects[copy].data for copy in found]:
                     raise Violation(f"{key} is gone without a copy in quarantine")
 
@@ -154,7 +154,7 @@ class PurgeWatch(Watch):
     def finish(self) -> None:
         super().finish()
         store, denied = self.scene.store, self.scene.denied
-        if left := self.scene.world.bucket.keys_below(passes.ROOT):
+        if left := self.scene.world.bucket.keys_below(layout.QUARANTINE_PREFIX):
             raise NotFinished(f"{len(left)} copies or notes are still in quarantine: {left[0]}")
         back = False
         for key in self._copies.keys() - denied:

@@ -1,12 +1,14 @@
+from datetime import UTC, datetime
 from threading import Barrier, Event, current_thread, main_thread
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.errors import ObjectNotFound
+from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.lakefs.layout import moved_metadata
 from lakefs_gc_assets.storage import interface
-from lakefs_gc_assets.storage.interface import ObjectStore, read_ahead
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, fetch, read_ahead
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
@@ -42,6 +44,20 @@ class Store:
         if key in self.gone:
             raise ObjectNotFound(key)
         return key.encode()
+
+    def head(self, key: str) -> ObjectFacts:
+        if key in self.gone:
+            raise ObjectNotFound(key)
+        return ObjectFacts(key, len(key), datetime.now(UTC), None)
+
+
+@pytest.mark.parametrize("is_moved", [True, False])
+def test_a_missing_file_is_looked_for_in_quarantine_without_reading_it(is_moved: bool) -> None:
+    store = Store(frozenset({SOURCE} if is_moved else {SOURCE, moved_metadata(SOURCE)}))
+    with read_ahead(store, []) as ahead, pytest.raises(CorruptFile) as missing:
+        fetch(ahead, SOURCE)
+    assert ("lakefs-gc metadata restore" in str(missing.value)) == is_moved
+    assert store.asked == [SOURCE]
 
 
 KEYS = [f"key{number}" for number in range(9)]

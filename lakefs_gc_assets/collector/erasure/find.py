@@ -33,8 +33,8 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, counted
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, parse_location
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -224,7 +224,7 @@ class Finding:
     def quarantined_by(self) -> tuple[str, ...]:
         """Runs that have copies of what is erasable in quarantine."""
         copies = (copy for each in self.erasable for copy in each.remains.copies)
-        return tuple(sorted({copy.removeprefix(passes.ROOT).partition("/")[0] for copy in copies}))
+        return tuple(sorted({copy.removeprefix(layout.QUARANTINE_PREFIX).partition("/")[0] for copy in copies}))
 
     @property
     def remedies(self) -> tuple[str, ...]:

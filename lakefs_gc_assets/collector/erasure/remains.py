@@ -18,7 +18,6 @@ from lakefs_gc_assets.collector.quarantine.purge import Check, Moved, Verdict
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import (
@@ -110,7 +109,7 @@ def _name(version: Version) -> str:
 def _find_copies(store: ObjectStore, addresses: Collection[str]) -> dict[str, list[str]]:
     """Keys of copies in quarantine, by address."""
     copies: dict[str, list[str]] = {}
-    for folder in store.list_level(passes.ROOT).prefixes if addresses else ():
+    for folder in store.list_level(layout.QUARANTINE_PREFIX).prefixes if addresses else ():
         for batch in store.list(folder):
             for key in batch["key"].to_pylist():
                 if (address := key.removeprefix(folder)) in addresses:
@@ -127,8 +126,8 @@ def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, li
         each_of = work_ahead(partial(_list_versions, store), addresses, _AT_ONCE)
         for address, found in zip(addresses, each_of, strict=True):
             versions[address] = [version for version in found if version.key == address]
-        for version in store.versions(passes.ROOT) if addresses else ():
-            _, _, address = version.key.removeprefix(passes.ROOT).partition("/")
+        for version in store.versions(layout.QUARANTINE_PREFIX) if addresses else ():
+            _, _, address = version.key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")
             if address in versions:
                 versions[address].append(version)
     except NotOffered:

@@ -303,5 +303,4 @@ def in_days(days: int) -> str:
 
 
 def _notes(definition: LiveDefinition) -> tuple[str, ...]:
-    refusals = (f"a sweep would be refused: {guard}" for guard in definition.guards)
-    return (*definition.warnings, *refusals)
+    return (*definition.warnings, *definition.refusals())

@@ -55,7 +55,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.universe.listing import Part, list_part, listing
 from lakefs_gc_assets.errors import (
     CorruptFile,
@@ -498,10 +497,10 @@ class _Comparison(Generic[R]):
             answers |= self._find_deleted(missing)
         except CorruptFile as damage:
             self.problems.skip(f"whether earlier runs deleted what is missing: {damage}")
-        for folder in store.list_level(passes.ROOT).prefixes:
+        for folder in store.list_level(layout.QUARANTINE_PREFIX).prefixes:
             copies = (key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist())
             for address in answers.keys() & set(copies):
-                run_id = folder.removeprefix(passes.ROOT).rstrip("/")
+                run_id = folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/")
                 answers[address] = (
                     Kind.QUARANTINED,
                     f"run {run_id} moved it to quarantine, and it is referenced",

@@ -10,7 +10,7 @@ This only lists. What is listed may be needed again later, since ids are hashes 
 moves it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -34,7 +34,6 @@ from lakefs_gc_assets.collector.sweep.recheck import store_time
 from lakefs_gc_assets.errors import CorruptFile, LogLine
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 MIN_AGE = timedelta(days=7)
 """Younger files may belong to a commit, a merge or an import under way."""
@@ -127,15 +126,14 @@ def find_unneeded(
         raise CorruptFile(METADATA_PREFIX + name, "metarange", f"{detail}; a commit or a compacted base names it")
     put_back(records.ids)
     needed = records.ids | IdSet([*metaranges, *dump.tables])
-    sizes = commits.list_ids(store, needed)
-    written = _times_written(store, sizes)
-    young = {name for name, written_at in written.items() if written_at >= cutoff}
-    note(f"{len(needed):,} files are named; reading {len(written):,} that are not")
-    kinds, named = _read_unnamed(references, [(name, sizes[name], name in young) for name in written])
+    listed = commits.list_with_times(store, needed)
+    young = {name for name, (_, written_at) in listed.items() if written_at >= cutoff}
+    note(f"{len(needed):,} files are named; reading {len(listed):,} that are not")
+    kinds, named = _read_unnamed(references, [(name, size, name in young) for name, (size, _) in listed.items()])
     put_back(named)
     unneeded, kept = list[File](), dict[str, Amount]()
-    for name, written_at in written.items():
-        file = File(name, sizes[name], written_at, kinds[name])
+    for name, (size, written_at) in listed.items():
+        file = File(name, size, written_at, kinds[name])
         if why := _why_kept(file, name in young, name in named):
             kept[why] = kept.get(why, Amount()).plus(1, file.size)
         else:
@@ -171,15 +169,6 @@ def _why_kept(file: File, is_young: bool, is_named: bool) -> str:
     if is_named:
         return "a young metarange names them"
     return "they cannot be read" if file.kind is Kind.UNREADABLE else ""
-
-
-def _times_written(store: ObjectStore, names: Iterable[str]) -> dict[str, datetime]:
-    """LastModified of files, UTC; those that are gone are left out."""
-    ids = pa.array(names, pa.string())
-    times = commits.times_written(store, ids)
-    there = times != commits.NOT_LISTED
-    moments = pa.array(times[there], pa.timestamp("us", "UTC")).to_pylist()
-    return dict(zip(ids.filter(pa.array(there)).to_pylist(), moments, strict=True))
 
 
 _Unnamed = tuple[str, int, bool]

@@ -25,12 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector.stored import run_folder, tables
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts, delete_all
 from lakefs_gc_assets.storage.signing import content_name, is_content_name
 
-ROOT = f"{run_folder.ROOT}facts/"
+ROOT = f"{layout.RUNS_PREFIX}facts/"
 """Folder of all facts."""
 
 _VALUES_OF_A_FILE = 4_000_000

@@ -404,7 +404,7 @@ def prepare_checked(
 
 
 _NOTES = "preparations/"
-_WITHOUT_RUN = f"{run_folder.ROOT}explained/"
+_WITHOUT_RUN = f"{layout.RUNS_PREFIX}explained/"
 """Folder of notes about preparations that a question asked for, and no run."""
 
 

@@ -154,8 +154,8 @@ def in_quarantine(
     Raises:
         CollectionError: a run has no plan, or one that cannot be read, and `unreadable` does not handle it.
     """
-    folders = store.list_level(passes.ROOT).prefixes
-    names = (folder.removeprefix(passes.ROOT).rstrip("/") for folder in folders)
+    folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
+    names = (folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/") for folder in folders)
     for run_id in sorted(run_id for run_id in names if layout.is_xid(run_id)):
         if not run_ids or run_id in run_ids:
             try:

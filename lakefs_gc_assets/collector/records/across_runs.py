@@ -27,7 +27,7 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there, keys_below
 
 FORMAT_VERSION = 1
-RESTORATION_KEY = f"{run_folder.ROOT}restored.json"
+RESTORATION_KEY = f"{layout.RUNS_PREFIX}restored.json"
 UNKNOWN_RUN = ""
 _NO_RUN = "v" * layout.XID_LENGTH
 """Sorts behind all ids: older than any run."""
@@ -110,7 +110,7 @@ def require_not_restored_since(store: ObjectStore, run_id: str) -> None:
         raise OrderViolation(f"{restoration}, after run {run_id} was opened: it deletes nothing more; open a new run")
 
 
-UNDELETABLE_KEY = f"{run_folder.ROOT}undeletable.json"
+UNDELETABLE_KEY = f"{layout.RUNS_PREFIX}undeletable.json"
 UNDELETABLE_LIMIT = 1000
 """The list has at most so many objects. A sweep that fails at more of them does not succeed."""
 _LASTING = re.compile(
@@ -244,7 +244,7 @@ def write_undeletable(store: ObjectStore, entries: Sequence[Undeletable]) -> Non
         store.put(UNDELETABLE_KEY, records_json.encode(_Undeletables(tuple(entries))))
 
 
-BRANCHES = f"{run_folder.ROOT}branches/"
+BRANCHES = f"{layout.RUNS_PREFIX}branches/"
 """Folder of what was shown of stale branches, and of the records of those that were deleted."""
 _DELETED = f"{BRANCHES}deleted/"
 

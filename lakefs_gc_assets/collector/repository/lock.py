@@ -33,7 +33,6 @@ from weakref import WeakSet
 from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collector.repository.repository import Launch, OpenRepository
-from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.errors import (
     AlreadyExists,
@@ -45,9 +44,10 @@ from lakefs_gc_assets.errors import (
     PreconditionFailed,
     StorageError,
 )
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, get_if_there
 
-KEY = f"{run_folder.ROOT}lock.json"
+KEY = f"{layout.RUNS_PREFIX}lock.json"
 _NO_ETAG = "0" * 32
 _BOOT, _NUMBERS = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _ATTEMPTS = 3

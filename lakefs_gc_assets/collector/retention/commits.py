@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -401,11 +401,25 @@ def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime 
         if since is not None:
             modified = listed.column("last_modified")
             listed = listed.filter(pc.greater_equal(modified, pa.scalar(since, modified.type)))
-        names = _names(listed)
-        is_id = pc.match_substring_regex(names, _ID)
-        sizes = dict(zip(names.filter(is_id).to_pylist(), listed.column("size").filter(is_id).to_pylist(), strict=True))
-        ids |= {id_: sizes[id_] for id_ in lacking(known, [*sizes])}
+        ids |= _unknown(listed, "size", known)
     return dict(sorted(ids.items()))
+
+
+def list_with_times(store: ObjectStore, known: Set[str]) -> dict[str, tuple[int, datetime]]:
+    """The files of `list_ids`: bytes of each, and its LastModified by the store's clock, UTC. Raises as that does."""
+    ids: dict[str, tuple[int, datetime]] = {}
+    for listed in _batches(store):
+        times = _unknown(listed, "last_modified", known)
+        ids |= {id_: (size, times[id_]) for id_, size in _unknown(listed, "size", known).items()}
+    return dict(sorted(ids.items()))
+
+
+def _unknown(listed: pa.RecordBatch, column: str, known: Set[str]) -> dict[str, Any]:
+    """A column's value for each file that is named by an id, unless that is known."""
+    names = _names(listed)
+    is_id = pc.match_substring_regex(names, _ID)
+    values = dict(zip(names.filter(is_id).to_pylist(), listed.column(column).filter(is_id).to_pylist(), strict=True))
+    return {id_: values[id_] for id_ in lacking(known, [*values])}
 
 
 def times_written(store: ObjectStore, ids: pa.StringArray) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ can lack commits that must stay, and it may have commits that were made after th
 `describe_rules` and `encode_rules` show which rule applies to which branch, and how many commits it keeps.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits as live_commits
 from lakefs_gc_assets.collector.retention import rules as retention_rules
@@ -164,6 +165,10 @@ class LiveDefinition:
     guards: tuple[GuardTripped, ...] = ()
     stale: tuple[StaleBranch, ...] = ()
     last_holders: pa.Table = field(default_factory=LAST_HOLDERS.empty_table, repr=False)
+
+    def refusals(self) -> Iterator[str]:
+        """Warnings about the guards that a sweep by these rules would trip."""
+        return (f"{WOULD_BE_REFUSED}{guard}" for guard in self.guards)
 
 
 def live_definition(
@@ -553,4 +558,4 @@ def describe_rules(readings: Readings, retained: Retention, definition: LiveDefi
         )
         lines += [f"  {difference}" for difference in definition.differences[:_SHOWN]]
     lines += [str(stale) for stale in definition.stale]
-    return lines + [f"a sweep would be refused: {guard}" for guard in definition.guards]
+    return [*lines, *definition.refusals()]

@@ -13,7 +13,6 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
-ROOT = layout.RUNS_PREFIX
 _ONE_NAME = re.compile(r"[\w-]{1,100}", re.ASCII)
 
 
@@ -26,13 +25,13 @@ def folder(run_id: str) -> str:
     """
     if not _ONE_NAME.fullmatch(run_id):
         raise CollectionError(f"{run_id[:100]!r} is no run id: `lakefs-gc status` lists the ids of all runs")
-    return f"{ROOT}{run_id}/"
+    return f"{layout.RUNS_PREFIX}{run_id}/"
 
 
 def run_of(key: str) -> str:
     """The id of the run in whose folder an object lies; empty for an object beside these folders."""
-    name, slash, _ = key.removeprefix(ROOT).partition("/")
-    return name if slash and key.startswith(ROOT) else ""
+    name, slash, _ = key.removeprefix(layout.RUNS_PREFIX).partition("/")
+    return name if slash and key.startswith(layout.RUNS_PREFIX) else ""
 
 
 def plan(run_id: str) -> str:
@@ -77,7 +76,7 @@ def receipts(run_id: str) -> str:
 
 def names(run_name: str) -> str:
     """Folder of the files that say which runs a name means, one for each selection of windows."""
-    return f"{ROOT}names/{_digest(run_name)}/"
+    return f"{layout.RUNS_PREFIX}names/{_digest(run_name)}/"
 
 
 def name(run_name: str, windows: Collection[str]) -> str:
@@ -91,7 +90,9 @@ def _digest(*texts: str) -> str:
 
 def folders(store: ObjectStore) -> list[str]:
     """The ids of all folders beside those of our runs, newest first."""
-    names = (prefix.removeprefix(ROOT).rstrip("/") for prefix in store.list_level(ROOT).prefixes)
+    names = (
+        prefix.removeprefix(layout.RUNS_PREFIX).rstrip("/") for prefix in store.list_level(layout.RUNS_PREFIX).prefixes
+    )
     return sorted(name for name in names if layout.is_xid(name))
 
 

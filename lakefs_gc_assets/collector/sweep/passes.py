@@ -156,7 +156,6 @@ class Sweep:
         )
 
 
-ROOT = layout.QUARANTINE_PREFIX
 BATCH = 100
 """Candidates that are copied before the first of them is deleted: few, since copies of large objects take long."""
 _CALLERS = 16
@@ -164,7 +163,7 @@ _CALLERS = 16
 
 def key(run_id: str, address: str) -> str:
     """The key of the copy of an object that a run moved to quarantine."""
-    return f"{ROOT}{run_id}/{address}"
+    return f"{layout.QUARANTINE_PREFIX}{run_id}/{address}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -196,7 +197,7 @@ class TestQuarantine:
             ]
             result = made.erase(PATH)
             assert result.exit_code == Status.WELL, result.output
-            copies = {*keys_below(made.store, passes.ROOT)}
+            copies = {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
             assert copies == {passes.key(moved_by, made.addresses["bystander"])}
             assert {row["outcome"] for row in made.content["receipts"]} == {"copied", "quarantined", "purged"}
             assert made.verify().exit_code == Status.WELL
@@ -208,7 +209,7 @@ class TestQuarantine:
             made.remove("person/a")
             made.commit("second", 20)
             assert made.erase(PATH).exit_code == Status.WELL
-            assert not {*keys_below(made.store, passes.ROOT)}
+            assert not {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
 
 
 def test_a_run_limited_to_no_address_deletes_nothing_and_the_next_one_builds_on_it(erasable: Erasing) -> None:

@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, LockLost
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ListsVersions, Version
 from lakefs_gc_assets.storage.opening import open_store
@@ -52,7 +53,9 @@ class Erasing:
         return [*erase_versions(self.repository, self.plan, self.lock, addresses, self.check)]
 
     def count(self) -> dict[str, int]:
-        keys = [version.key for prefix in ("data/", passes.ROOT) for version in self.store.versions(prefix)]
+        keys = [
+            version.key for prefix in ("data/", layout.QUARANTINE_PREFIX) for version in self.store.versions(prefix)
+        ]
         return {key: keys.count(key) for key in sorted({*keys})}
 
     def remains(self, address: str) -> Remains:

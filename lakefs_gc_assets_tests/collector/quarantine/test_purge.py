@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.repository.repository import Moment, OpenReposit
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, LockLost, StorageError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, Level, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
@@ -73,7 +74,7 @@ class Purging:
         return self.moving.store
 
     def prepare(self) -> None:
-        for batch in self.store.list(passes.ROOT):
+        for batch in self.store.list(layout.QUARANTINE_PREFIX):
             self.store.delete(batch["key"].to_pylist())
         self.moving.prepare()
         self.moving.quarantine(self.store)
@@ -163,7 +164,7 @@ def test_of_each_copy_is_told_what_became_of_it_and_why(purge: Purging) -> None:
 def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     older = began(purge.moving.opened, 2 * DAY).run_id
     purge.store.put(passes.key(older, KEYS[0]), b"older")
-    purge.store.put(f"{passes.ROOT}by hand/{KEYS[0]}", b"somebody's")
+    purge.store.put(f"{layout.QUARANTINE_PREFIX}by hand/{KEYS[0]}", b"somebody's")
 
     def named(*run_ids: str) -> list[str]:
         return [each.run_id for each in quarantine_purge.in_quarantine(purge.store, run_ids)]

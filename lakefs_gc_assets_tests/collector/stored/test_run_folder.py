@@ -46,6 +46,6 @@ def test_runs_of_ours_newest_first(store: ObjectStore) -> None:
         store.put(run_folder.plan(run_id), b"{}")
     of_the_server = layout.XidGenerator().descending(moments[0])
     store.put(run_folder.folder(of_the_server) + "uncommitted/x", b"")
-    store.put(run_folder.ROOT + "no-xid/plan.json", b"{}")
-    store.put(run_folder.ROOT + "lock.json", b"{}")
+    store.put(layout.RUNS_PREFIX + "no-xid/plan.json", b"{}")
+    store.put(layout.RUNS_PREFIX + "lock.json", b"{}")
     assert tuple(run_folder.newest_runs(store)) == (ours[1], ours[2], ours[0])

@@ -32,6 +32,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LockLost
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -136,7 +137,7 @@ def test_an_object_that_cannot_be_deleted_leaves_no_copy_in_quarantine(replaying
         result = runs.make(opened, sweep=True)
         assert result.success, result.failures
         assert runs.report(opened.run_id).counts["failed"] == 3
-    copies = [key for key in runs.server.stored() if key.startswith(passes.ROOT)]
+    copies = [key for key in runs.server.stored() if key.startswith(layout.QUARANTINE_PREFIX)]
     assert sorted(key.split("/", 5)[-1] for key in copies) == sorted(garbage - runs.server.undeletable)
 
 

@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.collector.universe import listing as parts
 from lakefs_gc_assets.errors import ConfigurationError, LockLost, ObjectArchived, StorageError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
@@ -111,10 +112,10 @@ class Moving:
     def there(self, prefix: str = "data/") -> dict[str, bytes]:
         """Objects and their content."""
         keys = [key for batch in self.store.list(prefix) for key in batch["key"].to_pylist()]
-        return {key.removeprefix(f"{passes.ROOT}{self.run}/"): self.store.get(key) for key in keys}
+        return {key.removeprefix(f"{layout.QUARANTINE_PREFIX}{self.run}/"): self.store.get(key) for key in keys}
 
     def moved(self) -> dict[str, bytes]:
-        return self.there(passes.ROOT)
+        return self.there(layout.QUARANTINE_PREFIX)
 
 
 def content(number: int) -> bytes:

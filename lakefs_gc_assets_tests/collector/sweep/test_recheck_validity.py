@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
@@ -154,7 +155,7 @@ def test_asking_a_store_for_the_time_leaves_nothing_behind(store: ObjectStore) -
     before = recheck.store_time(store, RUN)
     after = recheck.store_time(store, RUN)
     assert before <= after
-    assert [key for batch in store.list(run_folder.ROOT) for key in batch["key"].to_pylist()] == []
+    assert [key for batch in store.list(layout.RUNS_PREFIX) for key in batch["key"].to_pylist()] == []
 
 
 def test_what_could_not_be_removed_is_left(tmp_path: Path) -> None:
