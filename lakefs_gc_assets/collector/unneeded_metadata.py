@@ -9,7 +9,10 @@ So a file can be missing that a commit needs, where the commit writes it in the 
 its deletion, and ends after the third survey. It lies in quarantine then: readers say so, and any later move, purge or
 restoration puts it back.
 
-A purge deletes copies for good that have been in quarantine for `collection.quarantine_days`, after a survey of its
+What is put back keeps its copy. A deletion whose answer was lost, or that of a process that stood still and lost the
+lock, can be done later than the restoration.
+
+A purge alone deletes copies, those of files that were moved `collection.quarantine_days` ago, after a survey of its
 own, which first puts back what something names. A receipt says which files were moved, put back or purged, and when; it
 is stored before anything is deleted.
 """
@@ -26,7 +29,7 @@ from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.fsck.unneeded import File, Listing, find_unneeded
 from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
-from lakefs_gc_assets.collector.quarantine.restore import Undone, from_quarantine, remove_copies
+from lakefs_gc_assets.collector.quarantine.restore import Restored, from_quarantine
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository, require_copies
 from lakefs_gc_assets.collector.stored import records_json
@@ -47,6 +50,8 @@ FORMAT_VERSION = 1
 _BATCH = 100
 """Files that are looked at before the first of them is deleted: few, so that deletions follow the look closely."""
 _CALLERS = 16
+_WHOLE_SECONDS = timedelta(seconds=1)
+"""Precision of a time in a name."""
 _RECEIPTS = f"{layout.RUNS_PREFIX}{MOVED_METADATA}/"
 Item = TypeVar("Item")
 
@@ -109,14 +114,15 @@ class Quarantine:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def put_back(self, ids: Set[str]) -> None:
-        """Puts files back that are in quarantine."""
+        """Puts files back that are in quarantine, and leaves the copies."""
         sizes = {name: size for name, size in sizes_in_quarantine(self.store).items() if name in ids}
         for batch in _batches(sizes, _BATCH):
             verify(self.store, self.lock.token)
-            undone = [*work_ahead(lambda name: self._copy_back(name, sizes[name]), batch, _CALLERS)]
-            self._write_receipt(Fate.RESTORED, batch)
-            for name, restored in zip(batch, remove_copies(self.store, self.lock.token, undone), strict=True):
+            results = [*work_ahead(lambda name: self._copy_back(name, sizes[name]), batch, _CALLERS)]
+            for name, restored in zip(batch, results, strict=True):
                 self._record(name, sizes[name], _FATES.get(restored.fate, Fate.FAILED), restored.why)
+            if back := [name for name in batch if self.outcomes[name].fate is Fate.RESTORED]:
+                self._write_receipt(Fate.RESTORED, back)
 
     def move(self, files: Sequence[File]) -> None:
         """Moves files, as far as they are there as they were listed."""
@@ -151,8 +157,13 @@ class Quarantine:
             is_gone = result.result is DeleteResult.ACCEPTED
             self._record(name, size, fate if is_gone else Fate.FAILED, result.error)
 
-    def _copy_back(self, name: str, size: int) -> Undone:
-        return from_quarantine(self.store, MOVED_METADATA, _key(name), size)
+    def is_back(self, name: str, size: int) -> bool:
+        """True if a file with a copy in quarantine is at its place as well."""
+        facts = head_if_there(self.store, _key(name))
+        return facts is not None and facts.size == size
+
+    def _copy_back(self, name: str, size: int) -> Restored:
+        return from_quarantine(self.store, MOVED_METADATA, _key(name), size)[0]
 
     def _copy(self, file: File) -> bool:
         """True if there is a copy, which the store has compared with the file."""
@@ -232,9 +243,9 @@ def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outc
 def purge(
     repository: OpenRepository, engine: Engine[R], owner: str, note: LogLine, warn: LogLine
 ) -> tuple[Outcome, ...]:
-    """Deletes copies for good that have been in quarantine for long enough, and that nothing names.
+    """Deletes copies for good of files that were moved long enough ago.
 
-    Files that something names are put back.
+    Files that something names are put back before; a copy stays where that fails.
 
     Args:
         owner, note, warn: as for `move`.
@@ -253,7 +264,7 @@ def purge(
         sizes = {
             name: size
             for name, size in sizes_in_quarantine(repository.store).items()
-            if name in moved_at and moved_at[name] <= latest and name not in named
+            if name in moved_at and moved_at[name] <= latest and (name not in named or quarantine.is_back(name, size))
         }
         quarantine.purge(sizes, lambda: as_of.passed(repository.clock) >= valid)
         return tuple(quarantine.outcomes.values())
@@ -276,17 +287,26 @@ def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:
 
 
 def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime]:
-    """When each file was moved last, UTC. A file whose receipt cannot be read is left out, and is never purged."""
-    moved_at = dict[str, datetime]()
+    """When each file may have been moved last, UTC. A file that no receipt names is left out, and is never purged.
+
+    A receipt that cannot be read may name any of them.
+    """
+    moved_at, unread = dict[str, datetime](), list[datetime]()
     for key in keys_below(repository.store, _RECEIPTS):
+        issued = key.removeprefix(_RECEIPTS).removesuffix(".json")
+        if not layout.is_xid(issued):
+            continue
         try:
             receipt = records_json.decode(Receipt, FORMAT_VERSION, fetch(repository.store, key), key)
         except CorruptFile as damage:
-            warn(f"what it says was moved is not purged: {damage}")
+            days = repository.settings.quarantine_days
+            at = layout.as_datetime(layout.created_at(issued))
+            unread.append(at + _WHOLE_SECONDS)
+            warn(f"nothing is purged until {days:g} days after {at:%F %T}Z, for this may name any file: {damage}")
             continue
         if receipt.fate is Fate.MOVED and receipt.repository == repository.facts.id:
             moved_at |= {name: max(receipt.at, moved_at.get(name, receipt.at)) for name in receipt.files}
-    return moved_at
+    return {name: max(at, *unread) for name, at in moved_at.items()} if unread else moved_at
 
 
 def _key(name: str) -> str:

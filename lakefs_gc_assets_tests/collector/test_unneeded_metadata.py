@@ -22,7 +22,7 @@ from lakefs_gc_assets.collector.repository.lock import KEY as LOCK
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome, Quarantine, list_movable
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LockLost
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, moved_metadata
 from lakefs_gc_assets_tests.collector.fsck.test_check_in_histories import opened
 from lakefs_gc_assets_tests.collector.fsck.test_unneeded import (
@@ -159,8 +159,13 @@ def test_files_are_moved_with_receipts_and_all_put_back(world: World) -> None:
     require_whole(world)
     restored = unneeded_metadata.restore(to_move(world), "restorer", ignore)
     assert {(each.id, each.fate) for each in restored} == {(name, Fate.RESTORED) for name in FAILED}
-    assert not quarantined(world) and stored(world) >= FAILED
+    assert quarantined(world) == FAILED and stored(world) >= FAILED
     assert all(world.bucket.objects[key].data == data for key, data in before.items() if key != LOCK)
+    again = unneeded_metadata.restore(to_move(world), "restorer", ignore)
+    assert {each.fate for each in again} == {Fate.KEPT}
+    world.pass_time(30 * DAY)
+    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
+    assert not quarantined(world) and stored(world) >= FAILED
 
 
 def test_what_a_purge_deletes_was_moved_long_ago(world: World) -> None:
@@ -229,7 +234,33 @@ def test_what_no_receipt_tells_of_is_not_purged(world: World) -> None:
         world.bucket.put(key, b"{}")
     lines = list[str]()
     assert unneeded_metadata.purge(to_move(world), LocalEngine(), "purger", ignore, lines.append) == ()
-    assert "is not purged" in lines[0] and quarantined(world) == FAILED
+    assert "nothing is purged until 14 days after" in lines[0] and quarantined(world) == FAILED
+
+
+def test_what_was_moved_again_is_not_purged_by_an_earlier_receipt(world: World) -> None:
+    move(world)
+    unneeded_metadata.restore(to_move(world), "restorer", ignore)
+    world.pass_time(30 * DAY)
+    earlier = set(world.bucket.keys_below(unneeded_metadata._RECEIPTS))
+    move(world)
+    for key in {*world.bucket.keys_below(unneeded_metadata._RECEIPTS)} - earlier:
+        world.bucket.put(key, b"{}")
+    assert purge(world) == {} and quarantined(world) == FAILED
+
+
+def test_a_deletion_that_is_done_late_leaves_a_copy(world: World) -> None:
+    def break_off() -> None:
+        raise StorageError("delete: the connection broke")
+
+    with pytest.raises(StorageError, match="broke"):
+        move(world, Meanwhile({(DELETES, 1): break_off}))
+    assert stored(world) >= FAILED
+    for name in FAILED:
+        world.bucket.remove(METADATA_PREFIX + name)
+    commit_by_name(world, entries("failed"))
+    require_safe(world)
+    assert purge(world) == dict.fromkeys(FAILED, Fate.RESTORED)
+    require_whole(world)
 
 
 def test_readers_say_where_a_missing_file_lies(world: World) -> None:
@@ -238,7 +269,10 @@ def test_readers_say_where_a_missing_file_lies(world: World) -> None:
     with pytest.raises(CorruptFile, match="lakefs-gc metadata restore"):
         listed(world)
     require_safe(world)
-    assert purge(world) == dict.fromkeys(FAILED, Fate.RESTORED)
+    assert purge(world) == dict.fromkeys(FAILED, Fate.RESTORED) and quarantined(world) == FAILED
+    require_whole(world)
+    world.pass_time(30 * DAY)
+    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
     require_whole(world)
     assert not FAILED & {file.id for file in listed(world).files}
 

@@ -185,7 +185,7 @@ def restore_copies(
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
             undone = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
-            results = remove_copies(store, lock, undone)
+            results = _remove_copies(store, lock, undone)
             restored = pa.array([each.address for each in results if each.fate.is_well], pa.string())
             if len(restored):
                 rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), restored)), clock.now())
@@ -197,7 +197,7 @@ Undone = tuple[Restored, str | None]
 """Result for one address, and the key of its copy in quarantine, where that is needed no more."""
 
 
-def remove_copies(store: ObjectStore, lock: LockToken, undone: Sequence[Undone]) -> list[Restored]:
+def _remove_copies(store: ObjectStore, lock: LockToken, undone: Sequence[Undone]) -> list[Restored]:
     """Deletes the copies that are needed no more, many with one request; returns the results of all addresses.
 
     Raises LockLost where the lock is no longer held; the copies stay then.
