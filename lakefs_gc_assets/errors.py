@@ -202,6 +202,10 @@ class SparkFailed(CollectionError):
     """A job of Spark failed, or its Java ended, for a reason outside of this program: memory, disk, a crash."""
 
 
+class DiskFull(CollectionError):
+    """A disk of this machine has no space left for Dagster's events or for temporary files."""
+
+
 class GuardTripped(CollectionError):
     """A guard stopped the run or its sweep; names the guard, its figures and the setting that lifts it."""
 

@@ -40,6 +40,11 @@ def test_no_run_is_started_again_by_itself(instance: dg.DagsterInstance) -> None
     assert instance.run_monitoring_max_resume_run_attempts == 0
 
 
+def test_a_run_that_nobody_can_mark_as_failed_gives_way_after_a_day(instance: dg.DagsterInstance) -> None:
+    """The code server marks runs whose process died, unless it is gone too, or could not write."""
+    assert instance.run_monitoring_max_runtime_seconds == 24 * 3600
+
+
 def test_nothing_is_sent_home(instance: dg.DagsterInstance) -> None:
     assert not instance.telemetry_enabled
     assert not instance.nux_enabled

@@ -32,6 +32,7 @@ from lakefs_gc_assets.errors import (
     LockLost,
     RunFailed,
 )
+from lakefs_gc_assets.full_disks import full_disk
 from lakefs_gc_assets.spark.start import process
 
 SECONDS_TO_LEAVE = 8.0
@@ -107,6 +108,8 @@ def one_line_errors(as_json: bool = False) -> Iterator[None]:
             _answer_error(error.format_message(), error.exit_code)
         raise
     except Exception as error:
+        if full := full_disk(error):
+            _end(str(full), Status.FAILED, as_json)
         # Click ends the process with status 1 for an abort at a question, Python for any other error.
         if as_json:
             _answer_error(str(error) or type(error).__name__, Status.FAILED)

@@ -40,7 +40,12 @@ _INSTANCE = {
     "concurrency": {"pools": {"granularity": "run", "default_limit": 1}},
     "run_queue": {"dequeue_interval_seconds": 1},
     "run_retries": {"enabled": True, "max_retries": 0},
-    "run_monitoring": {"enabled": True, "start_timeout_seconds": 300, "cancel_timeout_seconds": 300},
+    "run_monitoring": {
+        "enabled": True,
+        "start_timeout_seconds": 300,
+        "cancel_timeout_seconds": 300,
+        "max_runtime_seconds": 86400,
+    },
     "telemetry": {"enabled": False},
     "nux": {"enabled": False},
 }

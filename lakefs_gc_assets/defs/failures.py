@@ -12,6 +12,7 @@ from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
+from lakefs_gc_assets.full_disks import full_disk
 from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)
@@ -21,8 +22,8 @@ KIND = "error"
 
 
 def explained(error: BaseException) -> dg.Failure | None:
-    """The failure with our own message, from this process, a worker or Spark; None for unexpected errors."""
-    ours = error if isinstance(error, CollectionError) else from_spark(error)
+    """The failure with our own message, from this process, a worker, Spark or a full disk; None if unexpected."""
+    ours = error if isinstance(error, CollectionError) else from_spark(error) or full_disk(error)
     if ours is None:
         return None
     return dg.Failure(description=str(ours), metadata={KIND: type(ours).__name__}, allow_retries=False)

@@ -1,0 +1,59 @@
+"""A full disk is told by its folder and with a remedy, whichever part of the program wanted to write."""
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from lakefs_gc_assets.cli.group import Status, one_line_errors
+from lakefs_gc_assets.defs.failures import summary
+from lakefs_gc_assets.full_disks import full_disk
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def of_dagster(home: Path) -> DBAPIError:
+    """What Dagster's own storage raises where SQLite gets no further page."""
+    with dg.DagsterInstance.local_temp(str(home)) as instance:
+        with sqlite3.connect(home / "history" / "runs.db") as database:
+            [(pages,)] = database.execute("PRAGMA page_count")
+        with pytest.raises(DBAPIError) as caught, instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            connection.exec_driver_sql("CREATE TABLE more AS SELECT zeroblob(1000000)")
+    return caught.value
+
+
+def test_dagsters_storage_that_is_full_names_its_folder(
+    of_dagster: DBAPIError, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = summary(of_dagster)
+    assert said.startswith(f"Dagster cannot store events in DAGSTER_HOME, {home}: database or disk is full. Free space")
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        raise of_dagster
+    assert ended.value.code == Status.FAILED
+    assert capsys.readouterr().err == f"lakefs-gc: {said}\n"
+
+
+def test_temporary_files_without_space_name_theirs() -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        try:
+            try:
+                raise OSError(number, os.strerror(number), "/folder/file")
+            except OSError as error:
+                raise RuntimeError from error
+        except RuntimeError as error:
+            assert f"/folder/file: {os.strerror(number)}. Free space on that disk" in summary(error)
+
+
+def test_other_errors_are_not_told_as_a_full_disk() -> None:
+    for error in (sqlite3.OperationalError("no such table: runs"), OSError(errno.EIO, "I/O error"), ValueError("bug")):
+        assert full_disk(error) is None
