@@ -44,8 +44,7 @@ class Cost:
 
 def spent() -> float:
     """Seconds of processor of this process and its descendants, those that have ended included."""
-    pids = (os.getpid(), *process_tree.descendants(os.getpid()))
-    return sum(map(process_tree.ticks, pids)) / _TICKS
+    return process_tree.ticks(os.getpid()) / _TICKS
 
 
 def of_files(tests: Set[str]) -> Mapping[str, float]:
