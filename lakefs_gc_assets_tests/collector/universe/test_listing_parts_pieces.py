@@ -2,7 +2,7 @@
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
@@ -110,20 +110,20 @@ def ids(seconds: Sequence[float]) -> list[str]:
     return [issue.ascending(BORN + timedelta(seconds=second)) for second in seconds]
 
 
-CHANCE = random.Random(1)
 COUNT = 40_000
-SKEWED = {
-    "a slice that filled evenly": ids([number * 3600 / COUNT for number in range(COUNT)]),
-    "a slice that filled in a minute, and one late upload": ids(
+SKEWED: dict[str, Callable[[], list[str]]] = {
+    "a slice that filled evenly": lambda: ids([number * 3600 / COUNT for number in range(COUNT)]),
+    "a slice that filled in a minute, and one late upload": lambda: ids(
         [*(number * 60 / COUNT for number in range(COUNT)), 1e5]
     ),
-    "a slice that filled in a second": ids([0] * COUNT),
-    "a root of old names": [md5(str(number).encode()).hexdigest() for number in range(COUNT)],
-    "random names of all characters": [
-        "".join(CHANCE.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-", k=21))
+    "a slice that filled in a second": lambda: ids([0] * COUNT),
+    "a root of old names": lambda: [md5(str(number).encode()).hexdigest() for number in range(COUNT)],
+    "random names of all characters": lambda: [
+        "".join(chance.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-", k=21))
+        for chance in [random.Random(1)]
         for _ in range(COUNT)
     ],
-    "tables in folders": [
+    "tables in folders": lambda: [
         f"tables/t{number % 7}/year=2026/month={number % 12 + 1:02}/part-{number:06}.parquet" for number in range(COUNT)
     ],
 }
@@ -132,11 +132,12 @@ SKEWED = {
 @pytest.mark.parametrize("kind", SKEWED)
 def test_no_listing_of_a_large_part_is_long(tmp_path: Path, kind: str) -> None:
     limit = COUNT // 40
-    store = Names(tmp_path, SKEWED[kind], 100)
+    names = SKEWED[kind]()
+    store = Names(tmp_path, names, 100)
 
     found, rounds = in_rounds(store, limit)
 
-    assert sorted(found) == sorted(PREFIX + name for name in SKEWED[kind])
+    assert sorted(found) == sorted(PREFIX + name for name in names)
     assert max(store.listed) == limit
     # No server makes names of folders in folders, where most bounds lie beside all names.
     folders = kind == "tables in folders"
@@ -161,7 +162,7 @@ def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
 
 
 def test_a_part_that_is_not_large_is_listed_in_one_go(tmp_path: Path) -> None:
-    store = Names(tmp_path, SKEWED["a root of old names"][:1000], 100)
+    store = Names(tmp_path, SKEWED["a root of old names"]()[:1000], 100)
 
     assert in_rounds(store, 1001)[1] == 1
     assert store.listed == [1000]
