@@ -163,7 +163,8 @@ def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[D
     command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", _HOST, "-p", str(port)]
     command += ["--log-level", "warning", "--code-server-log-level", "warning"]
     # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment, "DAGSTER_HOME": str(home)}
+    fixed = {"DAGSTER_HOME": str(home), "DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS": "1"}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment, **fixed}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,

@@ -155,16 +155,18 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
     """
     historian, run_id = Historian.from_context(context, collector_names(context, collector)), None
     try:
+        at = STEPS.index(context.asset_key.path[-1])
+        if not (continues := any(assets_to_make(context.run, STEPS[:at]))):
+            historian.plans_cells(context.partition_keys)
         key, windows = selected(context.partition_keys)
         flow = requested_flow(context.run) if begins else None
         run_id = _open_named(context, collector, key, windows) if begins else collector.require_run(key, windows)
-        at = STEPS.index(context.asset_key.path[-1])
         request = StepRequest(
             run_id,
             windows,
             owner=context.run.root_run_id or context.run.run_id,
             begins=flow,
-            continues=any(assets_to_make(context.run, STEPS[:at])),
+            continues=continues,
             goes_on=any(assets_to_make(context.run, STEPS[at + 1 :])),
             from_start=any(assets_to_make(context.run, STEPS[:1])),
             name=None if run_id_in(key) else key,
@@ -175,7 +177,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
         if flow is not None:
             launching.require_flow(permit, flow)
         with step(request, SparkHost(collector, permit, context.log.info, context.log.warning)) as current:
-            if not request.continues:
+            if not continues:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
     except RunEnded:

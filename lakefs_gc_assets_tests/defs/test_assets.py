@@ -17,7 +17,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.lock import KEY, Lock
 from lakefs_gc_assets.collector.repository.repository import Launch
-from lakefs_gc_assets.defs import jobs
+from lakefs_gc_assets.defs import history, jobs
 from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.jobs import OpenedRun
@@ -333,9 +333,35 @@ def test_a_finished_run_that_is_materialized_again_has_nothing_to_do(runs: Graph
     assert runs.lock_holder() is None
 
 
+def failed_windows(runs: GraphRuns, asset: str, opened: OpenedRun) -> list[str]:
+    """The windows of a run that the UI shows as failed."""
+    partitions = RunPartitions(runs.server.repository)
+    key = opened.tags[RANGE_START_TAG].partition("|")[0]
+    cells = {f"{key}|{window}": window for window in opened.windows}
+    found = runs.instance.get_status_by_partition(dg.AssetKey(asset), list(cells), partitions.definition) or {}
+    return [cells[cell] for cell, status in found.items() if status is dg.AssetPartitionStatus.FAILED]
+
+
+def test_the_newest_cells_of_a_failed_run_are_red_where_one_event_plans_all_of_an_asset(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS", "1")
+    monkeypatch.setattr(history, "_CELLS_PLANNED", 1)
+    opened = runs.open()
+    runs.server.fault = lambda method, target: refused(500, "no")
+    assert not runs.make(opened).success
+    assert len(opened.windows) == 2
+    for asset in STEPS:
+        assert failed_windows(runs, asset, opened) == [opened.windows[-1]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", [False, True])
-def test_a_failed_run_is_overtaken_by_a_dry_run_unless_it_was_to_sweep(runs: GraphRuns, sweep: bool) -> None:
+def test_a_failed_run_is_overtaken_by_a_dry_run_unless_it_was_to_sweep(
+    runs: GraphRuns, sweep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sweep:
+        monkeypatch.setenv("DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS", "1")
     opened = runs.open()
     runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
     assert not runs.make(opened, sweep=sweep).success
