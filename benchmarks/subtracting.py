@@ -27,9 +27,8 @@ from benchmarks.collecting import in_session_of_spark
 from benchmarks.marks import Measure, figure
 from lakefs_gc_assets.collector.engine import work
 from lakefs_gc_assets.collector.engine.hashing import Flags, Hashes
-from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
+from lakefs_gc_assets.collector.frame.files import FileWriter, Manifest, Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import LISTED_COLUMNS, LIVE_COLUMNS, Frame, NoFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.defs.resources import session
 from lakefs_gc_assets.settings import SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import blocks, tasks

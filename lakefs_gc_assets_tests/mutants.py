@@ -37,7 +37,7 @@ WORK = Path(".mutants").absolute()
 COPY, OUTCOMES = WORK / "mutants", WORK / "outcomes"
 _MODULES = {
     "collector": "earlier_runs expiring gap_check guards lock make_step repository run step",
-    "collector/frame": "manifest receipts",
+    "collector/frame": "files receipts",
     "collector/engine": "local",
     "collector/incremental": "checkpoint checkpoint_writer planning",
     "collector/live": (
@@ -62,7 +62,7 @@ FURTHER_TESTS = {
     "records_json": (
         "collector/records/test_plan.py",
         "collector/records/test_report.py",
-        "collector/frame/test_manifest.py",
+        "collector/frame/test_files_manifest.py",
     ),
     "restore": ("collector/sweep/test_passes_deletion_move.py",),
     "run": ("collector/test_run_guards.py",),

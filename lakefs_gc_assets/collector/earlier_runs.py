@@ -32,8 +32,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
 from lakefs_gc_assets.collector.engine.work import spread_by_weight
 from lakefs_gc_assets.collector.frame import files as files_module
-from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
     DELETED_REPORT,
@@ -44,7 +44,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     TIME,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
@@ -245,7 +244,7 @@ def _settle(store: ObjectStore, plan: Plan, report: Report | None, *, overtaken:
 def _has_sightings(store: ObjectStore, run_id: str) -> bool:
     """True if a run stored sightings, or if they cannot be read: later runs then say what is wrong with them."""
     try:
-        return manifests.read(store, run_id, SIGHTINGS_DF).rows > 0
+        return files_module.read_manifest(store, run_id, SIGHTINGS_DF).rows > 0
     except OrderViolation:
         return False
     except CorruptFile:
@@ -337,7 +336,10 @@ def count_branches(
         return report.statistics.branches, report.is_complete and not report.dry_run
     try:
         # Stored right before the report, when every guard had passed.
-        ended, committed = manifests.read(store, run_id, DELETED_REPORT), manifests.read(store, run_id, COMMITTED_DF)
+        ended, committed = (
+            files_module.read_manifest(store, run_id, DELETED_REPORT),
+            files_module.read_manifest(store, run_id, COMMITTED_DF),
+        )
     except (OrderViolation, CorruptFile):
         return None, False
     if ended.span.attempt != committed.span.attempt:
@@ -359,7 +361,7 @@ def without_deleted(
     if len(present) >= counted:
         return counted
     try:
-        committed = manifests.read(store, run_id, COMMITTED_DF)
+        committed = files_module.read_manifest(store, run_id, COMMITTED_DF)
     except (OrderViolation, CorruptFile):
         return counted
     deleted = across_runs.branches_we_deleted(store, repository, committed.span.ended_at, warn)
@@ -485,7 +487,7 @@ def _exclude(damage: CorruptFile) -> None:
 def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
     """The files that say what a run's sweep deleted; None where they are not known, and its receipts are to say it."""
     try:
-        manifest = manifests.read(store, run_id, DELETED_REPORT)
+        manifest = files_module.read_manifest(store, run_id, DELETED_REPORT)
     except (OrderViolation, CorruptFile):
         return None
     return manifest.files if manifest.figures.swept else None
@@ -519,7 +521,7 @@ def read_manifest(store: ObjectStore, frame: str, run_id: str) -> Manifest[Any]:
     """The manifest of a frame of a run. Raises CollectionError where there is none."""
     plans.read(store, run_id)
     try:
-        return manifests.read(store, run_id, FRAMES[frame])
+        return files_module.read_manifest(store, run_id, FRAMES[frame])
     except OrderViolation:
         raise CollectionError(
             f"run {run_id} has no {frame} stored: it ended before, or they were removed because the run is old"

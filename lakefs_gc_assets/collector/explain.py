@@ -22,7 +22,6 @@ from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.engine.work import merge, work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -511,7 +510,7 @@ def _read_decisions(store: ObjectStore, windows: Set[str], exclude: receipts.Dam
     keys, none = receipts.keys(store, run_id), RECEIPTS.empty_table()
     later = [key for key in keys if key.rpartition("/")[2].startswith((receipts.OF_RESTORE, receipts.OF_PURGE))]
     try:
-        manifest = manifests.read(store, run_id, DELETED_REPORT)
+        manifest = files.read_manifest(store, run_id, DELETED_REPORT)
         if manifest.figures.swept:
             reported = [file for file in manifest.files if file.slice_window in windows]
             tables = [files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added) for file in reported]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.files import Manifest, Span, StoredFrame, read_spans
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -26,7 +26,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import Manifest, Span, read_spans
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict

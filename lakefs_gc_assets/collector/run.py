@@ -20,8 +20,8 @@ import pyarrow as pa
 from lakefs_gc_assets.collector import earlier_runs, guards
 from lakefs_gc_assets.collector.earlier_runs import branch_baseline, restored_before
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import manifest
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -38,7 +38,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
@@ -358,7 +357,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         OrderViolation: the frames were not made in the safe order, or are of another attempt.
         GuardTripped: there are candidates, and nothing was found to be live although live commits count entries.
     """
-    manifest.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
+    files.require_safe_order(listed.manifest.span, uncommitted.manifest.span, committed.manifest.span)
     step.require_attempt(listed, uncommitted, committed)
     engine = step.engine
     earlier = earlier_runs.read_sightings(step, listed.manifest.span.started_at)

@@ -9,10 +9,9 @@ from typing import Any, Generic
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.frame import files, manifest
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, STEPS, CommittedFigures, F, Frame, StoredFigures
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository.lock import NO_LOCK, Lock, LockToken
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -119,7 +118,7 @@ class Step(Generic[R]):
         """
         self.require_attempt(*inputs)
         completed = self._of_files(frame, figures, written, inputs, started_at)
-        manifest.write(self.repository.store, completed.manifest)
+        files.write_manifest(self.repository.store, completed.manifest)
         if frame.name in STEPS:
             span = completed.manifest.span
             seconds, waits = span.worked_seconds, span.waited_seconds

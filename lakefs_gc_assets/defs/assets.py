@@ -9,9 +9,8 @@ from typing import Any
 import dagster as dg
 
 from lakefs_gc_assets.collector import run
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT, FRAMES, STEPS
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.make_step import StepRequest, step
 from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans

@@ -10,9 +10,8 @@ import dagster as dg
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page.run_facts import trace
 from lakefs_gc_assets.collector.records.outcomes import declarations, size
 from lakefs_gc_assets.deferred import deferred

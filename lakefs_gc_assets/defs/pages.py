@@ -18,9 +18,8 @@ import yaml
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, CandidateFigures, Frame
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import page
 from lakefs_gc_assets.collector.page.garbage import (
     AGES,

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import nullable
-from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
+from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, Manifest, Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -20,7 +20,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     StoredFigures,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.storage.interface import OpensStore
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF, Frame, NoFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -110,5 +110,5 @@ def _empty_frame(opened: OpenRepository, plan: Plan, frame: Frame[NoFigures]) ->
     """Stores a frame without rows; returns the digest of its manifest."""
     span = Span(frame.name, plan.run_id, plan.attempt, plan.started_at, plan.started_at)
     made = Manifest(span, (), NoFigures())
-    manifest.write(opened.store, made)
+    files.write_manifest(opened.store, made)
     return made.digest

@@ -9,9 +9,9 @@ import pytest
 
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.earlier_runs import KEY, EarlierRuns, SettledRun, branch_baseline
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Span
 from lakefs_gc_assets.collector.frame.frames import SIGHTINGS_DF, STEPS, NoFigures
-from lakefs_gc_assets.collector.frame.manifest import Span
 from lakefs_gc_assets.collector.incremental.planning import newest_sweep
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
@@ -281,10 +281,8 @@ class TestWhatIsSettled:
     def test_sightings_are_told_of_where_there_is_one(self, opened: OpenRepository, rows: int) -> None:
         plan = began(opened, 5 * HOUR)
         span = Span(SIGHTINGS_DF.name, plan.run_id, plan.attempt, NOW, NOW)
-        file = manifests.FrameFile(
-            f"{run_folder.frame(plan.run_id, SIGHTINGS_DF.name)}1.parquet", "legacy", rows, 1, "0"
-        )
-        manifests.write(opened.store, manifests.Manifest(span, (file,), NoFigures(), {}))
+        file = files.FrameFile(f"{run_folder.frame(plan.run_id, SIGHTINGS_DF.name)}1.parquet", "legacy", rows, 1, "0")
+        files.write_manifest(opened.store, files.Manifest(span, (file,), NoFigures(), {}))
         earlier_runs.note(opened.store, plan, ended(opened, plan), no_warning)
         found = self.settled(opened, plan.run_id)
         assert found is not None and found.sightings == bool(rows)

@@ -6,9 +6,9 @@ import pytest
 
 from lakefs_gc_assets.collector import earlier_runs, guards
 from lakefs_gc_assets.collector.earlier_runs import branch_baseline
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, DELETED_REPORT, DeletedFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch, write_deleted_branch
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
@@ -66,7 +66,7 @@ def test_branches_that_were_deleted_as_stale_since_are_left_out(opened: OpenRepo
             opened.store, DeletedBranch(opened.facts.id, name, "c", False, "digest", BranchState.DELETED, at)
         )
     assert baseline("main") == 5, "nothing says which branches the run counted"
-    manifest.write(opened.store, Manifest(span, (), figures))
+    files.write_manifest(opened.store, Manifest(span, (), figures))
     assert baseline("main") == 3, "of the four, one was made since, and one deleted before the run counted"
     assert baseline("main", "b2") == 4, "somebody made it again"
     assert baseline("main", "a", "b", "c", "d") == 5
@@ -133,9 +133,9 @@ def framed(opened: OpenRepository, plan: Plan, branches: int, *, swept: bool | N
     """Stores the manifests of the frames that count branches, and, where the run came so far, tell of its end."""
     span = Span(COMMITTED_DF.name, plan.run_id, plan.attempt, NOW, NOW)
     figures = replace(COMMITTED_FIGURES, heads={f"branch{number}": "commit" for number in range(branches)})
-    manifest.write(opened.store, Manifest(span, (), figures))
+    files.write_manifest(opened.store, Manifest(span, (), figures))
     if swept is not None:
-        manifest.write(
+        files.write_manifest(
             opened.store, Manifest(replace(span, frame=DELETED_REPORT.name), (), DeletedFigures(swept=swept))
         )
 

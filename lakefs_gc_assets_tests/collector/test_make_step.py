@@ -12,7 +12,7 @@ import pytest
 
 from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.make_step import StepRequest
 from lakefs_gc_assets.collector.records import across_runs
@@ -56,8 +56,8 @@ def runs(replaying: Replaying) -> PlainRuns:
 
 def change_manifest(runs: PlainRuns, run_id: str, frame: str, **span: object) -> None:
     store = runs.repository.store
-    found = manifest.read(store, run_id, FRAMES[frame])
-    manifest.write(store, replace(found, span=replace(found.span, **cast(Any, span))))
+    found = files.read_manifest(store, run_id, FRAMES[frame])
+    files.write_manifest(store, replace(found, span=replace(found.span, **cast(Any, span))))
 
 
 def test_a_run_of_the_first_steps_gives_the_lock_back_after_them(runs: PlainRuns) -> None:
@@ -100,7 +100,7 @@ def test_frames_of_two_attempts_are_refused(runs: PlainRuns) -> None:
 def test_frames_in_an_unsafe_order_are_refused(runs: PlainRuns) -> None:
     opened = runs.open()
     assert runs.make(opened, assets=FIRST_THREE).success
-    found = manifest.read(runs.repository.store, opened.run_id, UNCOMMITTED_DF)
+    found = files.read_manifest(runs.repository.store, opened.run_id, UNCOMMITTED_DF)
     change_manifest(runs, opened.run_id, "committed_df", started_at=found.span.ended_at - timedelta(microseconds=1))
 
     result = runs.make(opened, assets=["candidates"])

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector import make_step
-from lakefs_gc_assets.collector.frame import manifest, receipts
-from lakefs_gc_assets.collector.frame.manifest import Span
+from lakefs_gc_assets.collector.frame import files, receipts
+from lakefs_gc_assets.collector.frame.files import Span
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -47,7 +47,7 @@ def test_the_report_of_a_failed_run_says_how_long_the_steps_before_worked(opened
     for frame in (made_frames.listed(10), made_frames.uncommitted(2)):
         ended_at = plan.started_at + timedelta(seconds=90)
         span = Span(frame.name, plan.run_id, plan.attempt, plan.started_at, ended_at, 30)
-        manifest.write(opened.store, replace(frame.manifest, span=span))
+        files.write_manifest(opened.store, replace(frame.manifest, span=span))
     report = fail(opened, plan)
     assert report.worked_seconds == {"store_df": 60, "uncommitted_df": 60}
     assert report.statistics.seconds == 180

@@ -10,7 +10,7 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import STEPS, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import plan as plans
@@ -247,7 +247,7 @@ def test_a_name_opens_a_run_and_its_next_steps_find_it(runs: GraphRuns) -> None:
     assert run_id is not None
     plan = plans.read(store, run_id)
     assert (plan.name, plan.owner, plan.opened, plan.sweep) == ("Monday", first.run_id, True, True)
-    assert manifests.read(store, run_id, UNCOMMITTED_DF).span.run_id == run_id
+    assert files.read_manifest(store, run_id, UNCOMMITTED_DF).span.run_id == run_id
     tags = [run.tags["lakefs/run_id"] for run in runs.instance.get_runs()]
     assert tags == [run_id, run_id]
 

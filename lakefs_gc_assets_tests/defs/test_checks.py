@@ -11,10 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType
 
-from lakefs_gc_assets.collector.frame import manifest
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.defs.checks import MODELS, broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
@@ -170,8 +169,8 @@ def poison(runs: GraphRuns, monkeypatch: pytest.MonkeyPatch, after: str, frame_n
             key = f"{found.manifest.files[0].key}-poisoned"
             data, file = table_file(key, "2026-11", change(found.table()))
             store.put(key, data)
-            files: tuple[FrameFile, ...] = (file,) if file.rows else ()
-            manifest.write(store, replace(found.manifest, files=files))
+            stored: tuple[FrameFile, ...] = (file,) if file.rows else ()
+            files.write_manifest(store, replace(found.manifest, files=stored))
 
     monkeypatch.setattr(FrameIOManager, "handle_output", poisoning)
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame as SparkDataFrame
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
+from lakefs_gc_assets.collector.frame.files import FileWriter, Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     F,
     Frame,
 )
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import io_manager

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF
 from lakefs_gc_assets.collector.records import plan, report
@@ -97,7 +97,7 @@ def test_a_check_that_fails_alone_ends_no_run(screens: Screens) -> None:
     repository = Collector.from_loaded(screens.loaded, SystemClock()).open()
     store, owner = repository.store, plan.read(repository.store, opened.run_id).owner
     committed = StoredFrame.from_run(store, repository.opener, opened.run_id, COMMITTED_DF)
-    manifest.write(store, replace(committed.manifest, files=()))
+    files.write_manifest(store, replace(committed.manifest, files=()))
     before = report.read(store, opened.run_id)
     now = repository.clock.now()
     held = Lock.acquire(store, run_id=opened.run_id, owner=owner, now=now, expiry=timedelta(hours=1))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.collector import earlier_runs
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
@@ -53,7 +53,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 def frame_of(server: EmbeddedServer, run_id: str) -> Manifest[CandidateFigures]:
-    return manifest.read(store_of(server), run_id, CANDIDATES_DF)
+    return files.read_manifest(store_of(server), run_id, CANDIDATES_DF)
 
 
 def runs(server: EmbeddedServer, **collection: object) -> ArrowRuns:

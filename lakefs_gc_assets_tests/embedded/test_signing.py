@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
-from lakefs_gc_assets.collector.frame.files import FileWriter, StoredFrame
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import FileWriter, Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, PENDING_DF, STORE_DF, NoFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.live import facts
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.records import plan as plans
@@ -77,9 +76,9 @@ class Repository:
         writer = FileWriter(self.store, run_folder.frame(base.run_id, PENDING_DF.name), PENDING_DF.schema)
         for batch in rows.to_batches():
             writer.write(batch)
-        span = manifests.read(repository.store, base.run_id, PENDING_DF).span
+        span = files.read_manifest(repository.store, base.run_id, PENDING_DF).span
         manifest: Manifest[NoFigures] = Manifest(span, tuple(writer.close()), NoFigures())
-        manifests.write(self.store, manifest)
+        files.write_manifest(self.store, manifest)
         assert base.checkpoint is not None and rows.num_rows == len(addresses)
         checkpoint = replace(
             base.checkpoint,
@@ -158,7 +157,7 @@ def test_runs_build_on_runs_of_their_keys_alone(repository: Repository) -> None:
 def test_an_approval_of_a_dry_run_is_believed_only_where_both_are_signed(repository: Repository) -> None:
     address = repository.leave_garbage("garbage", 30)
     dry = repository.runs(sweep=False).collect()
-    candidates = manifests.read(repository.runs().open().store, dry.run_id, CANDIDATES_DF)
+    candidates = files.read_manifest(repository.runs().open().store, dry.run_id, CANDIDATES_DF)
     forged = Approval(dry.run_id, dry.attempt, candidates.digest, datetime.now(UTC))
     plans.write_approval(repository.store, forged)
     with pytest.raises(CorruptFile, match=r"approval\.json: signature: it is not signed"):

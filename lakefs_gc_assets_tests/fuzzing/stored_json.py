@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, CommittedFigures
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock

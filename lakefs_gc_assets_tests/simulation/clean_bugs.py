@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import earlier_runs, guards, run
 from lakefs_gc_assets.collector.engine.local import ArrowRows
-from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     DELETED_REPORT,
@@ -286,7 +286,7 @@ def _claim_first(self: Sweep, batch: pa.Table) -> pa.Table:
 
 CLEAN_BUGS: dict[str, Bug] = {
     "committed read before uncommitted": without_unnamed(Bug(_committed_first)),
-    "listing after prepare": replaced((run, "read_uncommitted", _list_late), (manifest, "require_safe_order", ignored)),
+    "listing after prepare": replaced((run, "read_uncommitted", _list_late), (files, "require_safe_order", ignored)),
     "copies read first": replaced((Servers, "prepare", _copies_first), _UNCHECKED),
     "the last page's location only": Bug(_last_location_only),
     "an empty page taken for the end": replaced(
@@ -318,7 +318,7 @@ CLEAN_BUGS: dict[str, Bug] = {
         (passes, "resume", _resumed_by_hash), (passes, "require_all_decided", ignored)
     ),
     "frames of two attempts mixed": replaced(
-        (run, "read_uncommitted", _read_once), (manifest, "require_safe_order", ignored)
+        (run, "read_uncommitted", _read_once), (files, "require_safe_order", ignored)
     ),
     "recheck without new commits": without_unnamed(replaced((passes, "find_live_again", only_uncommitted))),
     "recheck older than the sweep": Bug(_checked_at_the_mark),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.forecast.scenarios import Kind, Scenario, of_age
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -129,7 +129,7 @@ def _compare_run(
         return
     store, run_id = process.exactness.store, process.run.run_id
     found = {row["address"]: row["size"] for row in stored_rows(store, run_id, CANDIDATES_DF.name)}
-    figures = manifest.read(store, run_id, CANDIDATES_DF).figures
+    figures = files.read_manifest(store, run_id, CANDIDATES_DF).figures
     compared.scenarios[scenario.kind] += 1
     compared.marked += len(found)
     compared.kept.update(figures.kept)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import earlier_runs, guards, make_step, run
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     DELETED_REPORT,
@@ -258,7 +258,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _GUARDS.test_addresses_that_the_server_spells_otherwise,
     ),
     "recheck: source of commits not compared": _guarding(
-        manifest, "require_same_source", find_live_again, _RECHECK.test_commits_come_from_the_same_source
+        files, "require_same_source", find_live_again, _RECHECK.test_commits_come_from_the_same_source
     ),
     "recheck: guards of the rules not raised": _guarding(
         recheck, "require_retention_holds", find_live_again, _RECHECK.test_the_rules_hold
@@ -337,7 +337,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         Step, "require_attempt", Step.complete, _ATTEMPTS.test_no_frame_is_made_of_it
     ),
     "mark: frames in any order": _guarding(
-        manifest,
+        files,
         "require_safe_order",
         mark,
         _ORDER.test_nothing_is_marked_by_uncommitted_data_that_is_newer_than_the_commits,
@@ -521,7 +521,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         guards, "require_clocks_agree", plan_purge, _PURGE.test_clocks_that_disagree
     ),
     "purge: source of commits not compared": _guarding(
-        manifest, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
+        files, "require_same_source", LiveCheck._look, _PURGE.test_commits_come_from_the_same_source
     ),
     "purge: other repositories not asked for": _guarding(
         purge,

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lakefs_gc_assets.collector import expiring, guards, reporting
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.live import facts_of_ranges, uncommitted
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
@@ -20,7 +20,7 @@ from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector import test_guards, test_reporting_checking, test_run_guards
-from lakefs_gc_assets_tests.collector.frame import test_manifest, test_manifest_order
+from lakefs_gc_assets_tests.collector.frame import test_files_manifest, test_files_order
 from lakefs_gc_assets_tests.collector.incremental import test_planning_base_run
 from lakefs_gc_assets_tests.collector.live import (
     test_facts_of_ranges,
@@ -108,9 +108,9 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_guards.TestTheLiveSet().test_nothing_committed_although_commits_promise_entries_stops_the_run,
     ),
     "order: attempts not compared": TestedBug(
-        without_call(manifest, "require_same_attempt", manifest.require_safe_order),
+        without_call(files, "require_same_attempt", files.require_safe_order),
         _with(
-            test_manifest_order.test_frames_of_different_attempts_are_never_combined,
+            test_files_order.test_frames_of_different_attempts_are_never_combined,
             1,
             partial(replace, run_id="another"),
         ),
@@ -132,8 +132,8 @@ INNER_BUGS: dict[str, TestedBug] = {
         test_plan.test_another_plan_than_was_written_is_refused,
     ),
     "manifests changed after they were written": TestedBug(
-        without_call(manifest, "require_digest", Manifest.from_json),
-        test_manifest.test_a_manifest_that_was_changed_ends_the_run,
+        without_call(files, "require_digest", Manifest.from_json),
+        test_files_manifest.test_a_manifest_that_was_changed_ends_the_run,
     ),
     "manifests that were changed name what expires": TestedBug(
         without_call(records_json, "require_digest", expiring._by_manifest),

@@ -8,8 +8,8 @@ a violation, whatever is deleted.
 import math
 from dataclasses import dataclass, field
 
+from lakefs_gc_assets.collector.frame.files import read_manifest
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, STEPS
-from lakefs_gc_assets.collector.frame.manifest import read as read_manifest
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.lakefs import layout

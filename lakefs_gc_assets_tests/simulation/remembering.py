@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.frame import files as files_module
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.frames import TIME, Frame
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live import live_files, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.live_files import LiveFiles

@@ -7,9 +7,8 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, Frame
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -29,7 +28,7 @@ def table_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[Fram
 
 def stored_rows(store: ObjectStore, run_id: str, name: str) -> list[Row]:
     """The rows of a frame, which exists."""
-    stored = table_of_files(store, FRAMES[name], manifests.read(store, run_id, FRAMES[name]).files)
+    stored = table_of_files(store, FRAMES[name], files.read_manifest(store, run_id, FRAMES[name]).files)
     found: list[Row] = stored.to_pylist()
     return found
 
@@ -49,11 +48,11 @@ def addresses_of_files(store: ObjectStore, frame: Frame[Any], written: Sequence[
 
 def heads_marked(store: ObjectStore, run_id: str) -> int:
     """How many branches a run has found that have a commit with something in it."""
-    return len(manifests.read(store, run_id, COMMITTED_DF).figures.heads)
+    return len(files.read_manifest(store, run_id, COMMITTED_DF).figures.heads)
 
 
 def _manifest(store: ObjectStore, run_id: str, name: str) -> Manifest[Any] | None:
     try:
-        return manifests.read(store, run_id, FRAMES[name])
+        return files.read_manifest(store, run_id, FRAMES[name])
     except CollectionError:
         return None

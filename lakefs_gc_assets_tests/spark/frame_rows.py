@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Span
+from lakefs_gc_assets.collector.frame.files import FrameFile, Span
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.storage.interface import ObjectStore
 

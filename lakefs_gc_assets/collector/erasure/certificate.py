@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 
 from lakefs_gc_assets.collector.erasure.find import Finding
 from lakefs_gc_assets.collector.erasure.remains import Remains, look
-from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
@@ -77,7 +77,7 @@ def make(repository: OpenRepository, finding: Finding, run_id: str, erased_versi
     held = {each.address: each.holders for each in finding.addresses}
     paths = {each.address: each.paths for each in finding.addresses}
     remains = look(repository, addresses)
-    committed = manifest.read(store, run_id, COMMITTED_DF).figures
+    committed = files.read_manifest(store, run_id, COMMITTED_DF).figures
     rows = read_receipts(store, {run_id, *finding.quarantined_by}, addresses)
     content = {
         "format_version": FORMAT_VERSION,
@@ -110,7 +110,7 @@ def make(repository: OpenRepository, finding: Finding, run_id: str, erased_versi
             "run_id": run_id,
             "commits": committed.commits,
             "ranges": committed.ranges_read,
-            "frames": {name: manifest.read(store, run_id, FRAMES[name]).digest for name in STEPS},
+            "frames": {name: files.read_manifest(store, run_id, FRAMES[name]).digest for name in STEPS},
         },
         "receipts": rows,
         "merkle_root": merkle_root(rows),

@@ -40,7 +40,7 @@ from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as frame_files
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CHECKPOINT_COMMITTED_DF,
     EXPIRED_DF,
@@ -50,7 +50,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
     NoFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.live.current import Committed
 from lakefs_gc_assets.collector.live.live_files import RangeRecords

@@ -19,7 +19,7 @@ from itertools import islice
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier_runs import EarlierRuns
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.files import FrameFile
 from lakefs_gc_assets.collector.frame.slices import Folders, folders, windows_of
 from lakefs_gc_assets.collector.incremental import checkpoint as checkpoints
 from lakefs_gc_assets.collector.records import across_runs

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import gather
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     UNCOMMITTED_DF,
@@ -39,7 +39,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     Frame,
     UncommittedFigures,
 )
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, LiveFiles, weight_of
 from lakefs_gc_assets.collector.records.outcomes import Amount

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame.files import Manifest, read_manifest
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     F,
     Frame,
 )
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.guards import Gauge, Mark
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page.garbage import (
@@ -247,7 +246,7 @@ def _last_staged(
 def _stored(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F] | None:
     """The manifest of a run's frame; None if it is gone or damaged."""
     try:
-        return manifests.read(store, run_id, frame)
+        return read_manifest(store, run_id, frame)
     except (OrderViolation, CorruptFile):
         return None
 
@@ -280,7 +279,7 @@ def trace(store: ObjectStore, run_id: str, some: pa.Table) -> list[tuple[str, st
     plan = plans.read(store, run_id)
     if not plan.flow.by_retention:
         return "no commit holds these objects"
-    expired = _expired_commits(store, plan, manifests.read(store, run_id, COMMITTED_DF))
+    expired = _expired_commits(store, plan, read_manifest(store, run_id, COMMITTED_DF))
     if expired is None:
         return _NOT_NOTED
     traced = find_last_held(*expired, some, WITH_A_PREVIEW)

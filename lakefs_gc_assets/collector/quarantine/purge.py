@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier_runs import count_branches, without_deleted
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COPIES, RECEIPTS
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
@@ -549,7 +549,7 @@ class LiveCheck(Generic[R]):
         current = ask_committed(step, prepared.ended_at, self._known, shown)
         require_retention_holds(current)
         if self._first is not None:
-            manifest.require_same_source(current.source, self._first.source)
+            files.require_same_source(current.source, self._first.source)
             guards.require_commits_ended(self._first.own.sealed, current.own.sealed)
         committed = engine.union(*current.addresses(step))
         live = engine.union(committed, *current.provisional_addresses(step), *prepared.addresses)

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame import manifest as manifests
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.records import across_runs, plan
@@ -138,7 +137,7 @@ def _reported(store: ObjectStore, run_id: str) -> tuple[pa.Table, list[CorruptFi
     """The rows of a run's frame `deleted_report` (RECEIPTS), and errors of its damaged or missing files."""
     parts, missing = [RECEIPTS.empty_table()], list[CorruptFile]()
     try:
-        manifest = manifests.read(store, run_id, DELETED_REPORT)
+        manifest = files.read_manifest(store, run_id, DELETED_REPORT)
         if not manifest.figures.swept:
             # It is from before the approval of a dry run.
             raise OrderViolation(f"{DELETED_REPORT.name} of run {run_id} tells of no sweep")

@@ -30,8 +30,8 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import deleted_since
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import manifest, receipts
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame import files, receipts
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
     COMMITTED_DF,
@@ -43,7 +43,6 @@ from lakefs_gc_assets.collector.frame.frames import (
     DeletedFigures,
     Frame,
 )
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest
 from lakefs_gc_assets.collector.live.current import sample_staged
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
@@ -258,7 +257,7 @@ def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigure
     if stored_report is None or not (stored_report.is_complete or plans.read_approval(store, run_id) is not None):
         raise CollectionError(f"run {run_id} did not come to its end: make a new one")
     try:
-        return manifest.read(store, run_id, CANDIDATES_DF)
+        return files.read_manifest(store, run_id, CANDIDATES_DF)
     except OrderViolation:
         raise CollectionError(f"run {run_id} has no candidates stored: they were removed because it is old") from None
 

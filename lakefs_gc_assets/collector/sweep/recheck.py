@@ -22,7 +22,7 @@ from itertools import takewhile
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier_runs import without_deleted
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.frame import manifest, receipts
+from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
@@ -169,9 +169,7 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     known = tables.read_run_ids(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
     current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
     step.waited += current.waited
-    manifest.require_same_source(
-        CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source
-    )
+    files.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source)
     require_retention_holds(current)
     guards.require_commits_ended({**marked.sealed, **(sealed or {})}, current.own.sealed)
     guards.require_branches(

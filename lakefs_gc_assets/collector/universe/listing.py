@@ -28,9 +28,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
-from lakefs_gc_assets.collector.frame.files import FileWriter, in_windows
+from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, in_windows
 from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.frame.slices import Folders, folder_of, folders, outside_of_folders, sealed_folders
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords

@@ -32,13 +32,15 @@ from lakefs_gc_assets.storage.s3.client import (
     CONFLICT,
     DIRECTORY_BUCKET,
     FAILURES,
+    PAGE,
     Connection,
+    ListedPage,
     S3Errors,
     code_of,
     connect,
+    is_of,
     quoted,
 )
-from lakefs_gc_assets.storage.s3.listing_pages import PAGE, ListedPage, is_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame.files import FileWriter
+from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile
 from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -300,7 +299,7 @@ _READS = """
 import os, sys
 from pathlib import Path
 from lakefs_gc_assets.collector.frame import files
-from lakefs_gc_assets.collector.frame.manifest import FrameFile
+from lakefs_gc_assets.collector.frame.files import FrameFile
 from lakefs_gc_assets.collector.frame.frames import LISTED
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.records.report import Checkpoint
 from lakefs_gc_assets.collector.stored import run_folder, tables

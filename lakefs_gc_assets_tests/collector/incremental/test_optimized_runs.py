@@ -8,7 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.expiring import PastRun
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -68,9 +68,9 @@ def checkpoint_of(found: Report) -> Checkpoint:
 
 def change_open(store: ObjectStore, run_id: str) -> None:
     """Replaces the manifest of the objects that wait by one that says something else."""
-    found = manifest.read(store, run_id, PENDING_DF)
+    found = files.read_manifest(store, run_id, PENDING_DF)
     later = dataclasses.replace(found.span, ended_at=found.span.ended_at + timedelta(seconds=1))
-    manifest.write(store, dataclasses.replace(found, span=later))
+    files.write_manifest(store, dataclasses.replace(found, span=later))
 
 
 def test_with_nothing_new_nothing_is_read_and_nothing_listed(runs: PlainRuns) -> None:

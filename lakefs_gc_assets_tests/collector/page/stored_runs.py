@@ -5,10 +5,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from lakefs_gc_assets.collector.frame import manifest
-from lakefs_gc_assets.collector.frame.files import StoredFrame
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Span, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, F
-from lakefs_gc_assets.collector.frame.manifest import Span
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -86,4 +85,4 @@ def store_frames(opened: OpenRepository, plan: Plan, names: Sequence[str]) -> No
 
 def _store(opened: OpenRepository, plan: Plan, frame: StoredFrame[F]) -> None:
     span = Span(frame.name, plan.run_id, plan.attempt, plan.started_at, plan.started_at + timedelta(seconds=90))
-    manifest.write(opened.store, replace(frame.manifest, span=span))
+    files.write_manifest(opened.store, replace(frame.manifest, span=span))

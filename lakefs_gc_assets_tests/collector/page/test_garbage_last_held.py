@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -48,7 +48,7 @@ def facts_of(opened: OpenRepository, run_id: str, most: int | None = None) -> Ru
 
 def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> list[dict[str, Any]]:
     """Each candidate with the commit that held it last, its branch, rule and folder."""
-    candidates = manifest.read(opened.store, run_id, CANDIDATES_DF)
+    candidates = files.read_manifest(opened.store, run_id, CANDIDATES_DF)
     attempt = candidates.span.attempt
     holders = active_commits.read_last_holders(opened.store, run_id, attempt)
     assert holders is not None
@@ -192,7 +192,7 @@ def test_some_candidates_have_their_paths_and_commits(
     expired: tuple[OpenRepository, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, run_id = expired
-    candidates = StoredFrame(CANDIDATES_DF, manifest.read(opened.store, run_id, CANDIDATES_DF), opened.opener)
+    candidates = StoredFrame(CANDIDATES_DF, files.read_manifest(opened.store, run_id, CANDIDATES_DF), opened.opener)
     held = [each for each in of_each(opened, run_id) if each["holder"] is not None]
     commits = {str(each["commit_id"]): each["branch"] for each in held}
     assert {*commits.values()} == {"main", "dev", None}
@@ -237,7 +237,7 @@ def test_what_would_take_a_run_long_is_left_to_the_command(
 
 def test_what_is_damaged_or_was_not_noted_is_said(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
-    attempt = manifest.read(opened.store, run_id, CANDIDATES_DF).span.attempt
+    attempt = files.read_manifest(opened.store, run_id, CANDIDATES_DF).span.attempt
     key = f"{run_folder.frame(run_id, COMMITTED_DF.name)}expired-{attempt}.parquet"
     before = opened.store.get(key)
     opened.store.put(key, before[:-1])

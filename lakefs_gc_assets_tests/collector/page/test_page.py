@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest
 from lakefs_gc_assets.collector.page import markup, page
 from lakefs_gc_assets.collector.page.garbage import Garbage, count_here
 from lakefs_gc_assets.collector.page.run_facts import Counting
@@ -235,7 +235,7 @@ def test_a_run_that_was_limited_to_some_windows_says_so(repository: OpenReposito
 
 def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: OpenRepository) -> None:
     found = stored_run(repository)
-    manifest = manifests.read(repository.store, found.run_id, CANDIDATES_DF)
+    manifest = files.read_manifest(repository.store, found.run_id, CANDIDATES_DF)
     repository.store.put(manifest.files[0].key, b"something else")
     told = text(make(repository, found.run_id))
 

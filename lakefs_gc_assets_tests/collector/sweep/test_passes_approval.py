@@ -1,8 +1,8 @@
 import pytest
 
-from lakefs_gc_assets.collector.frame import manifest
+from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, CandidateFigures
-from lakefs_gc_assets.collector.frame.manifest import Manifest, Span
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Approval, Plan
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -21,7 +21,7 @@ class TestRequireDryRun:
         """The stored frame of candidates of a run."""
         span = Span(CANDIDATES_DF.name, plan.run_id, plan.attempt, NOW, NOW)
         made = Manifest(span, (), CANDIDATE_FIGURES)
-        manifest.write(opened.store, made)
+        files.write_manifest(opened.store, made)
         return made
 
     def why_not(self, opened: OpenRepository, plan: Plan) -> str:

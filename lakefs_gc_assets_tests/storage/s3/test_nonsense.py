@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import DeleteResult
-from lakefs_gc_assets.storage.s3 import listing_pages
+from lakefs_gc_assets.storage.s3 import client
 from lakefs_gc_assets_tests.fuzzing.s3_answers import Service
 
 OBJECT = "<Contents><Key>repo/data/x</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
@@ -126,8 +126,8 @@ def test_a_class_is_read_wherever_it_stands_and_the_page_is_matched_fast(
     ]
     contents = "".join(f"<Contents>{row}</Contents>" for row in rows)
     body = f"<ListBucketResult>{LAST}{contents}</ListBucketResult>".encode()
-    found = listing_pages.parsed(body).rows
-    assert listing_pages._fast(body) is not None
+    found = client.parsed(body).rows
+    assert client._fast(body) is not None
     assert found["storage_class"].to_pylist() == [name or "STANDARD" for name in classes]
     assert found["key"].to_pylist() == [f"repo/data/{number}" for number in range(len(classes))]
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame import manifest as manifests
+from lakefs_gc_assets.collector.frame import files as manifests
+from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, StoredFigures
-from lakefs_gc_assets.collector.frame.manifest import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import with_digest
@@ -102,14 +102,14 @@ def test_classes_are_summed_and_a_manifest_from_before_names_none() -> None:
 
 def test_a_frame_exists_once_its_manifest_does(store: ObjectStore) -> None:
     with pytest.raises(OrderViolation, match=rf"store_df of run {RUN_ID} does not exist: materialize it first"):
-        manifests.read(store, RUN_ID, STORE_DF)
+        manifests.read_manifest(store, RUN_ID, STORE_DF)
 
-    manifests.write(store, made())
-    assert manifests.read(store, RUN_ID, STORE_DF) == made()
+    manifests.write_manifest(store, made())
+    assert manifests.read_manifest(store, RUN_ID, STORE_DF) == made()
 
     later = replace(made(), span=span(attempt="a2"))
-    manifests.write(store, later)
-    assert manifests.read(store, RUN_ID, STORE_DF) == later
+    manifests.write_manifest(store, later)
+    assert manifests.read_manifest(store, RUN_ID, STORE_DF) == later
 
 
 def broken(**changed: object) -> bytes:
@@ -134,7 +134,7 @@ def test_what_is_no_manifest_ends_the_run(store: ObjectStore, data: bytes, what:
     store.put(key, data)
 
     with pytest.raises(CorruptFile, match=what) as caught:
-        manifests.read(store, RUN_ID, STORE_DF)
+        manifests.read_manifest(store, RUN_ID, STORE_DF)
     assert caught.value.file == key
 
 
@@ -155,15 +155,15 @@ def test_a_manifest_that_was_changed_ends_the_run() -> None:
 
 
 def test_what_was_changed_since_it_was_read_is_stored_as_changed(store: ObjectStore) -> None:
-    manifests.write(store, made())
-    found = manifests.read(store, RUN_ID, STORE_DF)
+    manifests.write_manifest(store, made())
+    found = manifests.read_manifest(store, RUN_ID, STORE_DF)
     assert found.to_json() == made().to_json()
 
     changed = replace(found, figures=replace(found.figures, slices_listed=7))
 
     assert changed.digest != found.digest
-    manifests.write(store, changed)
-    assert manifests.read(store, RUN_ID, STORE_DF).figures.slices_listed == 7
+    manifests.write_manifest(store, changed)
+    assert manifests.read_manifest(store, RUN_ID, STORE_DF).figures.slices_listed == 7
 
 
 def test_a_digest_is_that_of_the_very_bytes(store: ObjectStore) -> None:
@@ -173,7 +173,7 @@ def test_a_digest_is_that_of_the_very_bytes(store: ObjectStore) -> None:
     data = with_digest(content)
     store.put(run_folder.manifest(RUN_ID, "store_df"), data)
 
-    found = manifests.read(store, RUN_ID, STORE_DF)
+    found = manifests.read_manifest(store, RUN_ID, STORE_DF)
 
     assert found == made()
     assert found.digest == hashlib.sha256(data).hexdigest()
@@ -196,4 +196,4 @@ def test_the_manifest_of_another_frame_is_not_read(store: ObjectStore) -> None:
     store.put(run_folder.manifest(RUN_ID, "candidates"), made().to_json())
 
     with pytest.raises(CorruptFile, match="it is the manifest of store_df"):
-        manifests.read(store, RUN_ID, CANDIDATES_DF)
+        manifests.read_manifest(store, RUN_ID, CANDIDATES_DF)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.manifest import (
+from lakefs_gc_assets.collector.frame.files import (
     Span,
     require_safe_order,
     require_same_attempt,
