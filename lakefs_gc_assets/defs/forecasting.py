@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.pages import bars, plain, stored_page
+from lakefs_gc_assets.defs.pages import bars, bullets, stored_page
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, StorageError
@@ -144,7 +144,7 @@ def described(result: Forecast) -> dict[str, Any]:
         "held_alone": _holders(result.holdings),
         "branches_and_tags": _holdings(result),
         **({"folders": _folders(result)} if result.by_folder and result.by_folder.largest else {}),
-        **({"notes": dg.MetadataValue.md("\n".join(f"- {plain(note)}" for note in notes))} if notes else {}),
+        **({"notes": bullets(notes)} if notes else {}),
     }
 
 

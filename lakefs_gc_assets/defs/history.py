@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.pages import figure_definitions, plain
+from lakefs_gc_assets.defs.pages import bullets, figure_definitions
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, UNFINISHED, Names, run_id_in, run_key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, counted
@@ -427,8 +427,7 @@ def run_metadata(report: Report) -> dict[str, Any]:
 
 def warnings_of(report: Report) -> dict[str, dg.MarkdownMetadataValue]:
     """Metadata `warnings` of a run; empty without any."""
-    lines = [f"- {plain(warning)}" for warning in report.warnings]
-    return {"warnings": dg.MetadataValue.md("\n".join(lines))} if lines else {}
+    return {"warnings": bullets(report.warnings)} if report.warnings else {}
 
 
 def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectStore, ended: Report) -> list[str]:

@@ -36,7 +36,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import RUN_TAG
-from lakefs_gc_assets.defs.pages import launchpad, plain
+from lakefs_gc_assets.defs.pages import bullets, launchpad
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
@@ -220,13 +220,11 @@ def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]
 
 def _describe_objects(objects: pa.Table) -> dict[str, Any]:
     """Number and bytes of objects, with a few examples, for the page of a Dagster run."""
-    lines = [
-        f"- {plain(row['address'])}, {counted(row['size'], 'bytes')}" for row in islice(objects.to_pylist(), _SHOWN)
-    ]
+    shown = islice(objects.to_pylist(), _SHOWN)
     return {
         "objects": objects.num_rows,
         "bytes": sum(objects.column("size").to_pylist()),
-        "for_example": dg.MetadataValue.md("\n".join(lines) or "none"),
+        "for_example": bullets(f"{row['address']}, {counted(row['size'], 'bytes')}" for row in shown),
     }
 
 

@@ -70,6 +70,11 @@ def plain(text: str) -> str:
     return _LINE_ENDS.sub(" ", _MARKED.sub(r"\\\g<0>", text))
 
 
+def bullets(lines: Iterable[str]) -> dg.MarkdownMetadataValue:
+    """A list in Markdown of texts that somebody else chose; `none` where there are none."""
+    return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines) or "none")
+
+
 def bars(title: str, rows: Sequence[tuple[str, float]]) -> dg.MarkdownMetadataValue:
     """Bars one below the other, each with its label, as Markdown with an embedded SVG.
 

@@ -14,7 +14,7 @@ from lakefs_gc_assets.collector.fsck import check as fsck
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
 from lakefs_gc_assets.collector.fsck.metadata import Finding
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.pages import plain
+from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine
@@ -116,7 +116,7 @@ def described(checkup: Checkup) -> dict[str, Any]:
         "entries": checkup.entries,
         "contents_read": checkup.contents_read,
         **({"what_is_wrong": _list(checkup.findings)} if checkup.findings else {}),
-        **({"not_checked": _bullets(checkup.unchecked)} if checkup.unchecked else {}),
+        **({"not_checked": bullets(checkup.unchecked)} if checkup.unchecked else {}),
     }
 
 
@@ -126,8 +126,4 @@ def _list(findings: tuple[Finding, ...]) -> dg.MarkdownMetadataValue:
         for finding in findings[:_SHOWN]
     )
     more = (f"and {len(findings) - _SHOWN:,} more: lakefs-gc fsck",) if len(findings) > _SHOWN else ()
-    return _bullets(lines + more)
-
-
-def _bullets(lines: tuple[str, ...]) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines))
+    return bullets(lines + more)

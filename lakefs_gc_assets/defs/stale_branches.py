@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.stale_branches import Listing
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.pages import plain
+from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, counted
@@ -102,16 +102,12 @@ def described(listing: Listing) -> dict[str, Any]:
         **({"digest": listing.digest} if stale else {}),
         **({"refused_by": listing.refused_by} if listing.refused_by else {}),
         **({"held_alone_bytes": sum(alone)} if len(alone) == len(stale) else {}),
-        "stale_branches": _bullets(
+        "stale_branches": bullets(
             f"{each.identity.branch}: last commit {each.head_made_at:%F}, {each.rule}; undo {each.undo}"
             for each in stale[:_SHOWN]
         ),
-        "kept": _bullets(
+        "kept": bullets(
             f"{each.identity.branch}: {each.kept}"
             for each in [each for each in listing.standings if each.kept and each.rule][:_SHOWN]
         ),
     }
-
-
-def _bullets(lines: Any) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines) or "none")

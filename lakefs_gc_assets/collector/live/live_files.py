@@ -216,8 +216,7 @@ class LiveFiles:
 
     def range(self, record: RangeRecord) -> pa.Table:
         """The addresses that a range references inside the namespace (LIVE), each once."""
-        key = METADATA_PREFIX + record.id
-        entries = ranges.read_range(fetch(self.store, key), key, expected=record)
+        entries = self._entries(record)
         if self.size_facts is not None:
             record_sizes(self.size_facts, record.id, entries.sizes)
         return self._live(entries.addresses, entries.address_types)
@@ -308,8 +307,7 @@ class LiveFiles:
 
     def paths(self, record: RangeRecord, address: str) -> list[bytes]:
         """The logical paths at which a range may reference an address inside the namespace."""
-        key = METADATA_PREFIX + record.id
-        entries = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        entries = self._entries(record, ["keys"])
         assert entries.keys is not None
         places, keys = self._keys(entries.addresses, entries.address_types)
         paths: list[bytes] = entries.keys.take(places.filter(pc.equal(keys, address)).unique()).to_pylist()
@@ -323,8 +321,7 @@ class LiveFiles:
         Args:
             whole_paths: give the path itself in place of its folder.
         """
-        key = METADATA_PREFIX + record.id
-        entries = ranges.read_range(fetch(self.store, key), key, expected=record, columns=["keys"])
+        entries = self._entries(record, ["keys"])
         assert entries.keys is not None
         places, keys = self._keys(entries.addresses, entries.address_types)
         order = pc.sort_indices(places)
