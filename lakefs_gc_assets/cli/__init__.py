@@ -26,7 +26,7 @@ COMMANDS = {
         "lakefs_gc_assets.cli.completion:completion", "Prints the script by which a shell completes commands."
     ),
     "deleted": LazyCommand(
-        "lakefs_gc_assets.cli.candidates:deleted", "Lists the outcome of each object that a run was to delete."
+        "lakefs_gc_assets.cli.deleted:deleted", "Lists the outcome of each object that a run was to delete."
     ),
     "demo": LazyCommand(
         "lakefs_gc_assets.cli.demo:demo",

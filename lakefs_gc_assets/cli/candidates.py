@@ -1,6 +1,4 @@
-"""`lakefs-gc candidates` and `lakefs-gc deleted`: the garbage of a run, and the outcome of each object of it.
-
-They write any frame of a past run, for people or for programs.
+"""`lakefs-gc candidates`: lists the garbage of a run. Writes any frame of a past run, for people or for programs.
 
 The files of a frame are written one after another, so a frame need not fit into memory.
 """
@@ -332,34 +330,3 @@ def candidates(
     order = _order(shown, partial(_find_paths, opened, stored))
     columns = _PATH_COLUMNS if shown["by"] == _PATH else _GROUP_COLUMNS if shown["by"] else _COLUMNS
     progress_unless(quiet)(write_frame(stored, columns, form, out, order))
-
-
-_OUTCOME_COLUMNS = (
-    TextColumn("decided_at", 20),
-    TextColumn("outcome", 11),
-    TextColumn("size", 11, shown_size),
-    TextColumn("address"),
-    TextColumn("error"),
-)
-
-
-@click.command()
-@CONFIG
-@REPOSITORY
-@FORMAT
-@JSON_LINES
-@OUT
-@QUIET
-@click.argument("run_id", metavar="[RUN]", required=False)
-def deleted(
-    file: Path | None, repository: str | None, form: Format, out: BinaryIO, quiet: bool, run_id: str | None
-) -> None:
-    """Lists the outcome of each object that a run was to delete.
-
-    Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live,
-    kept_archived, or deleted_by_another_run; for a dry run it is dry_run.
-    """
-    require_file(form, out)
-    opened = open_repository(loaded_configuration(file, repository))
-    stored = stored_frame(opened, "deleted_report", run_id or earlier_runs.newest_run(opened.store, sweeps=True))
-    progress_unless(quiet)(write_frame(stored, _OUTCOME_COLUMNS, form, out))

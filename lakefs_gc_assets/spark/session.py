@@ -19,7 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark.start import java
@@ -28,11 +27,6 @@ from lakefs_gc_assets.spark.start.java import ensure_java, use_python
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-
-    from lakefs_gc_assets.spark.start import launch
-else:
-    # It imports pyspark.
-    launch = deferred("lakefs_gc_assets.spark.start.launch")
 
 TASKS_PER_CORE = 4
 _REMOTE_CORES = 8
@@ -310,14 +304,14 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
     if settings.remote or not settings.master:
         yield spark_properties
         return
-    with _without_connect(), launch.readable_errors():
-        if launch.is_started():
+    with _without_connect(), java.readable_errors():
+        if java.is_started():
             yield spark_properties
             return
         is_local = settings.master.startswith("local")
-        with _properties_file(spark_properties, launch.default_properties(is_local)) as file:
+        with _properties_file(spark_properties, java.default_properties(is_local)) as file:
             has_own_workers = is_local and spark_properties[_DAEMON] == _OUR_DAEMON
-            launch.launch(file, is_local, has_own_workers)
+            java.launch(file, is_local, has_own_workers)
         yield {}
 
 
@@ -334,7 +328,7 @@ def _properties_file(spark_properties: Mapping[str, str], defaults: bytes) -> It
             os.fchmod(memory.fileno(), 0o600)
             memory.write(content)
             memory.flush()
-            yield launch.OPEN_FILES / str(memory.fileno())
+            yield java.OPEN_FILES / str(memory.fileno())
         return
     with tempfile.TemporaryDirectory(prefix="gc") as folder:
         file = Path(folder, "session.properties")

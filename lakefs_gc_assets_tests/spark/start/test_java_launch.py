@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from lakefs_gc_assets.errors import SparkNotStarted
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
-from lakefs_gc_assets.spark.start import launch, process
+from lakefs_gc_assets.spark.start import java, process
 
 _HOSTILE = {
     "SPARK_HOME": "/opt/spark-2.4",
@@ -125,17 +125,17 @@ def test_a_cluster_is_configured_by_the_shell(monkeypatch: pytest.MonkeyPatch, t
 
     expected = f"started with /etc/hadoop, key, --properties-file {tmp_path} --queue q pyspark-shell"
     with pytest.raises(SparkNotStarted, match=f": {expected}. Check the section spark"):
-        launch.launch(tmp_path, is_local=False, has_own_workers=False)
+        java.launch(tmp_path, is_local=False, has_own_workers=False)
 
 
 def test_defaults_of_the_shells_spark_count_on_a_cluster(another_spark: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configuration = another_spark / "conf"
     configuration.mkdir()
     (configuration / "spark-defaults.conf").write_text("spark.yarn.queue other")
-    assert launch.default_properties(is_local=False) == b"spark.yarn.queue other"
-    assert launch.default_properties(is_local=True) == b""
+    assert java.default_properties(is_local=False) == b"spark.yarn.queue other"
+    assert java.default_properties(is_local=True) == b""
     monkeypatch.setenv("SPARK_CONF_DIR", str(another_spark))
-    assert launch.default_properties(is_local=False) == b""
+    assert java.default_properties(is_local=False) == b""
 
 
 @pytest.mark.usefixtures("no_java", "another_spark")
@@ -143,10 +143,10 @@ def test_a_spark_that_says_nothing_is_reported_with_its_status(another_spark: Pa
     script = another_spark / "bin" / "spark-submit"
     script.write_text("#!/bin/sh\nexit 7\n")
     with pytest.raises(SparkNotStarted, match="its Java ended with status 7 and printed nothing"):
-        launch.launch(another_spark, is_local=False, has_own_workers=False)
+        java.launch(another_spark, is_local=False, has_own_workers=False)
     script.unlink()
     with pytest.raises(SparkNotStarted, match="No such file or directory"):
-        launch.launch(another_spark, is_local=False, has_own_workers=False)
+        java.launch(another_spark, is_local=False, has_own_workers=False)
 
 
 def test_a_local_java_has_variables_that_spark_and_hadoop_do_not_read() -> None:
@@ -189,4 +189,4 @@ def test_workers_get_the_umask_that_java_does_not() -> None:
     ],
 )
 def test_a_reason_comes_with_advice(printed: str, advice: str) -> None:
-    assert advice in str(launch.not_started(printed))
+    assert advice in str(java.not_started(printed))
