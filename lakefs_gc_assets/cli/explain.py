@@ -14,6 +14,8 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_to_look,
+    progress_unless,
+    show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector import explain as collector_explain
@@ -43,9 +45,10 @@ _DECIDED = {
 @CONFIG
 @REPOSITORY
 @QUIET
+@click.option("--verbose", is_flag=True, help="Also print what the command reads.")
 @JSON
 @click.argument("address")
-def explain(file: Path | None, repository: str | None, quiet: bool, as_json: bool, address: str) -> None:
+def explain(file: Path | None, repository: str | None, quiet: bool, verbose: bool, as_json: bool, address: str) -> None:
     """Says why the object at ADDRESS stays or goes.
 
     ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
@@ -55,7 +58,9 @@ def explain(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     """
     opened = open_to_look(loaded_configuration(file, repository))
     with shown_bar("looking for the object", quiet, "ranges") as (say, count):
-        explanation = collector_explain.explain(opened, address, say, count)
+        note = say if verbose else progress_unless(quiet=True)
+        warn = show_progress if quiet else say
+        explanation = collector_explain.explain(opened, address, note, warn, count)
     if as_json:
         answer({"verdict": verdict(explanation), **asdict(explanation)})
         return

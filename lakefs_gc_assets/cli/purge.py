@@ -26,7 +26,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, Totals, plan_purge
+from lakefs_gc_assets.collector.quarantine.purge import Fate, PurgePlan, Totals, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import counted
@@ -59,6 +59,8 @@ def purge(
     It first checks again what is live. Objects that are live again are brought back, and then the next run is a clean
     one. If that cannot be checked, nothing is deleted. May be repeated.
 
+    Prints the objects that were not purged, and the counts; with --json each object.
+
     Exit status 0 if everything that was due is purged or brought back, 6 if not.
     """
     collector = open_collector(loaded_configuration(file, repository))
@@ -82,7 +84,7 @@ def purge(
         for number, purged in enumerate(totals.counted(purging), 1):
             if as_json:
                 answer({"address": purged.address, "fate": purged.fate, "why": purged.why}, indent=None)
-            else:
+            elif purged.fate is not Fate.PURGED:
                 print_result(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
             if count:
                 count(number, *due)

@@ -64,6 +64,8 @@ def restore(
     only delete markers that the run's receipts name are removed, and only if they are still the newest version. May be
     repeated. The next run is a clean one.
 
+    Prints the objects that were there already or did not come back, and the counts; with --json each object.
+
     Exit status 0 if every object is back, 6 if not.
     """
     loaded = loaded_configuration(file, repository)
@@ -91,7 +93,7 @@ def restore(
             counts[restored.fate] += 1
             if as_json:
                 answer({"address": restored.address, "fate": restored.fate, "why": restored.why}, indent=None)
-            else:
+            elif restored.why or restored.fate is not Fate.RESTORED:
                 print_result(f"{restored.address}: {restored.fate.value}{f': {restored.why}' if restored.why else ''}")
             if count:
                 count(counts.total(), *total)

@@ -325,8 +325,9 @@ class _Examination:
         return f"{self.repository.id} at {self.repository.storage_namespace}"
 
     def _grace_period(self) -> str:
-        hours = self._server.grace_period().total_seconds() / 3600
-        return f"addresses may be linked for {hours:g} hours after their issue"
+        seconds = self._server.grace_period().total_seconds()
+        period = f"{seconds / 3600:g} hours" if seconds >= 3600 else f"{seconds:g} seconds"
+        return f"addresses may be linked for {period} after their issue"
 
     def _list_branches(self) -> str:
         branches = self._server.branches()
@@ -352,7 +353,7 @@ class _Examination:
 
     def _stat(self) -> str:
         self._server.stat(self._a_branch(), FOLDER)
-        return "whether there is an object at a path"
+        return "the server says if there is an object at a path"
 
     def _list_repositories(self) -> str:
         also_live = self.settings.also_live

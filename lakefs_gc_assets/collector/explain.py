@@ -154,12 +154,15 @@ def explain(
     repository: OpenRepository,
     address: str,
     note: LogLine = lambda message: None,
+    warn: LogLine = lambda message: None,
     count: Callable[[int, int], None] | None = None,
 ) -> Explanation:
     """Looks for an address everywhere.
 
     Args:
         address: relative to the storage namespace, in full, or of an object in lakeFS, see `find_key`.
+        note: called with each line about the progress.
+        warn: called with each line about what cannot be known for sure.
         count: called with how many ranges are read, and of how many.
     Raises:
         ConfigurationError: it lies outside the storage namespace, or lakeFS has no such object.
@@ -169,7 +172,7 @@ def explain(
     """
     key = find_key(repository, address)
     prepared = uncommitted_data.prepare(repository)
-    step = _begin(repository, key, uncommitted_data.note_prepared(repository, prepared, note), note)
+    step = _begin(repository, key, uncommitted_data.note_prepared(repository, prepared, note), note, warn)
     listed_by, ranges_read_before = _ask_newest_run(repository, key)
     is_uncommitted = _is_uncommitted(repository, key, prepared)
     # The uncommitted data of another repository leaves out what lies outside of its own namespace.
@@ -190,7 +193,7 @@ def explain(
         tuple(sorted(holders, key=lambda holder: not holder.why)),
         is_uncommitted or bool(staged),
         staged,
-        tuple(_decisions(repository, key, note)),
+        tuple(_decisions(repository, key, warn)),
         () if is_active else search.unnamed(),
         () if is_active else tuple(compacted),
         listed_by=listed_by,
@@ -231,7 +234,9 @@ def find_key(repository: OpenRepository, address: str) -> str:
     return relative(repository, stats.physical_address)
 
 
-def _begin(repository: OpenRepository, key: str, store_clock: datetime | None, note: LogLine) -> Step[ArrowRows]:
+def _begin(
+    repository: OpenRepository, key: str, store_clock: datetime | None, note: LogLine, warn: LogLine
+) -> Step[ArrowRows]:
     """A step without a lock, with the plan that a run of flow `clean` would have now.
 
     It believes the facts of all runs, as a run does that builds on another one: what they are about never changes.
@@ -245,8 +250,8 @@ def _begin(repository: OpenRepository, key: str, store_clock: datetime | None, n
     try:
         plan = planning.with_inventory(repository, plan)
     except CollectionError as error:
-        note(f"a run may keep the object for being younger than the inventory, which cannot be read: {error}")
-    return Step(note, note, repository, LocalEngine(), replace(plan, base_run=plan.previous_run), None)
+        warn(f"a run may keep the object for being younger than the inventory, which cannot be read: {error}")
+    return Step(note, warn, repository, LocalEngine(), replace(plan, base_run=plan.previous_run), None)
 
 
 def _window(key: str, window_size: WindowSize) -> str:
@@ -482,7 +487,7 @@ def _staged_at(namespace: Namespace, repository: OpenRepository, key: str) -> It
                 yield StagedAt(repository.facts.id, branch.id, stats.path)
 
 
-def _decisions(repository: OpenRepository, key: str, note: LogLine) -> Iterator[Decision]:
+def _decisions(repository: OpenRepository, key: str, warn: LogLine) -> Iterator[Decision]:
     """Decisions of sweeps about the object, newest first.
 
     Of a sweep that came to its end, only the files of its report are read that may name the object, and the receipts of
@@ -497,7 +502,7 @@ def _decisions(repository: OpenRepository, key: str, note: LogLine) -> Iterator[
     windows = {OTHER_WINDOW, *(_window(key, size) for size in get_args(WindowSize))}
 
     def exclude(damage: CorruptFile) -> None:
-        note(f"what run {run_folder.run_of(damage.file)} decided is not fully known: {damage}")
+        warn(f"what run {run_folder.run_of(damage.file)} decided is not fully known: {damage}")
 
     read = partial(_read_decisions, repository.store, windows, exclude)
     for run_id, rows in zip(swept, work_ahead(read, swept, _READERS), strict=True):

@@ -354,7 +354,9 @@ def playground(
     with server:
         if not _exists(server, REPOSITORY):
             sample = make_sample_repository(server, objects=objects, repository=REPOSITORY, with_months=store is None)
-            made = f"{len(sample.live)} live objects, {len(sample.garbage)} of garbage"
+            # Nobody links the pending uploads, so they become garbage some seconds after they were made.
+            garbage = len(sample.garbage) + len(sample.pending)
+            made = f"{len(sample.live)} live objects, {garbage} of garbage"
             say(f"made repository {REPOSITORY}: {made}{'' if store else ', and the commits of a year'}")
         file = folder / _CONFIGURATION_FILE
         content = configuration(server, REPOSITORY, store).model_dump(exclude_defaults=True)

@@ -39,6 +39,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert moved.ending is Ending.QUARANTINED
         assert "moved to quarantine" in describe(moved)[0]
         assert any("quarantined            1 object, 6 B: moved, not freed" in line for line in describe(moved))
+        assert describe(moved)[-1].endswith(f": lakefs-gc restore {moved.run_id}")
         assert not any("deleted  " in line for line in describe(moved))
         loaded = Loaded(demo.configuration(server, repository), {})
         shown = [*summarize(Collector.from_loaded(loaded, SystemClock()).open(), 5)]

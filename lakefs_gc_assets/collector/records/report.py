@@ -358,6 +358,8 @@ def describe(report: Report) -> list[str]:
         else:
             then = "to delete what it found"
         lines.append(f"  a dry run deletes nothing; {then}: lakefs-gc approve {report.run_id}")
+    if statistics.quarantined:
+        lines.append(f"  to bring back what it moved, before it is purged: lakefs-gc restore {report.run_id}")
     return lines
 
 
