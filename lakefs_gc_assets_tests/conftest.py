@@ -21,6 +21,8 @@ from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
 REMOTE_VARIABLE = "TEST_SPARK_REMOTE"
@@ -77,6 +79,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     dear = costs.of_files({item.nodeid for item in items})
     items.sort(key=lambda item: -dear.get(item.nodeid.partition("::")[0], inf))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
+    """Lets few processes start Spark; see `spark_files`."""
+    from lakefs_gc_assets_tests.spark_files import SparkOnFew
+
+    return SparkOnFew(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
