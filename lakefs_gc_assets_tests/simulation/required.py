@@ -12,8 +12,8 @@ from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.quiet import Kind
 from lakefs_gc_assets_tests.simulation.shortening import shortened, told
 
-QUICK: Mapping[Kind, int] = {"clean": 24, "optimized": 12, "retention": 12, "unified": 8, "committed": 4}
-"""How many histories `make test` plays of each kind, in one minute of a processor; `make test-slow` others."""
+QUICK: Mapping[Kind, int] = {"clean": 12, "optimized": 6, "retention": 6, "unified": 4, "committed": 2}
+"""How many histories `make test` plays of each kind, in half a minute of a processor; `make test-slow` others."""
 PARTS = 16
 """Into so many tests the histories of a kind are divided where they are many."""
 

@@ -10,8 +10,8 @@ from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fr
 from lakefs_gc_assets_tests.simulation.forecasting import Compared, compare
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 
-QUICK = 3
-HISTORIES = 40
+QUICK = 2
+HISTORIES = 39
 
 
 def _compare_all(seeds: range, folder: Path) -> list[Compared]:
