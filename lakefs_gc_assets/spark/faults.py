@@ -46,6 +46,12 @@ _REMEDIES = (
         "a Python worker of Spark was killed, most often by the system for lack of memory. Give the machine or the "
         "container more memory, or use fewer workers: spark.master local[1] has one",
     ),
+    (
+        re.compile("Cannot run program|reading the port number from|PYTHON_VERSION_MISMATCH"),
+        "a Python worker of Spark did not start. Each machine of Spark needs this version of Python with this package: "
+        "see to the image of the executors, or name their Python by spark.pyspark.python under spark.config. Where "
+        "that is right, the worker was killed, most often for lack of memory",
+    ),
 )
 _CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
 _MAX_CAUSE = 300

@@ -115,6 +115,15 @@ Caused by: {cause}
     [
         ("java.io.IOException: No space left on device", "the folder for Spark's temporary files is full"),
         ("java.lang.OutOfMemoryError: Java heap space", "Spark's Java needs more memory. Raise spark.driver_memory"),
+        (
+            'java.io.IOException: Cannot run program "/python": Exec failed, error: 2',
+            "a Python worker of Spark did not start",
+        ),
+        (
+            "org.apache.spark.SparkException: \nError from python worker:\n  python3: No module named 'x'\n"
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number from x's stdout",
+            "Each machine of Spark needs this version of Python with this package",
+        ),
         ("java.net.BindException: Address in use", "a job of Spark failed: java.net.BindException: Address in use"),
     ],
 )
