@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,8 +15,10 @@ from urllib.parse import parse_qs, unquote
 
 import pytest
 
+from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
+from lakefs_gc_assets.collector.fsck import unneeded
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -291,6 +294,48 @@ def test_restoring_versions_asks_for_what_its_documents_allow_and_for_all_of_it(
     assert (beyond(calls, allowed), idle(calls, allowed)) == ([], [])
     for right in allowed:
         assert beyond(calls, allowed - {right}), f"{right} would not be missed"
+
+
+def test_acts_on_metadata_ask_for_what_their_document_allows_and_for_all_of_it(
+    made: tuple[Watched, Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, other = map(once_old, made)
+    client = watched.s3.client()
+    for name in _files_of_commits(other) - _files_of_commits(watched):
+        client.copy_object(
+            Bucket=watched.bucket,
+            Key=f"{watched.prefix}/_lakefs/{name}",
+            CopySource={"Bucket": other.bucket, "Key": f"{other.prefix}/_lakefs/{name}"},
+        )
+    monkeypatch.setattr(unneeded, "MIN_AGE", timedelta())
+    time.sleep(demo.BUCKET_AGING.total_seconds())
+    fates = list[unneeded_metadata.Fate]()
+
+    def act(runs: ArrowRuns) -> None:
+        opened, engine = runs.open(), LocalEngine()
+        first = unneeded_metadata.list_movable(opened, engine, print)
+        fates.extend(each.fate for each in unneeded_metadata.move(opened, engine, first, "mover", print, print))
+        fates.extend(each.fate for each in unneeded_metadata.restore(opened, "restorer", print))
+        # Servers tell their time in whole seconds.
+        time.sleep(2)
+        fates.extend(each.fate for each in unneeded_metadata.purge(opened, engine, "purger", print, print))
+
+    waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0}
+    calls = watched.calls(act, keep_old_unnamed_ranges=False, **waits)
+
+    allowed = watched.rights("s3-metadata")
+    assert {"moved to quarantine", "put back", "purged"} <= set(fates)
+    assert (beyond(calls, allowed), idle(calls, allowed)) == ([], [])
+    for right in allowed:
+        assert beyond(calls, allowed - {right}), f"{right} would not be missed"
+
+
+def _files_of_commits(watched: Watched) -> set[str]:
+    """Names of files that a server wrote below `_lakefs/`."""
+    prefix = f"{watched.prefix}/_lakefs/"
+    listed = watched.s3.client().list_objects_v2(Bucket=watched.bucket, Prefix=prefix, Delimiter="/")
+    names = {each["Key"].removeprefix(prefix) for each in listed["Contents"]}
+    return {name for name in names if len(name) == 64}
 
 
 @pytest.mark.parametrize(("document", "flow"), [("lakefs-collect", Flow.CLEAN), ("lakefs-retention", Flow.UNIFIED)])

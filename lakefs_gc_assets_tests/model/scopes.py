@@ -1,4 +1,4 @@
-"""Scopes in which the model is checked, and the rules that are taken out of it one by one.
+"""Scopes in which the model of a collection is checked, and the rules that are taken out of it one by one.
 
 A scope says how much there is: addresses, branches, runs, what clients do. In each scope TLC visits every state. A
 mutant takes one rule out of the model, and TLC must find a state that violates its invariant.
@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Value = bool | int | str | frozenset[int] | frozenset[str]
-
-ALWAYS = ("NoLiveDeleted", "OnlyLockHolderDeletes", "ResumeDeletesOnlyPlanned", "ReceiptsAreTrue")
-"""Invariants that hold in every scope."""
 
 
 def some(*names: str) -> frozenset[str]:
@@ -23,7 +20,7 @@ def up_to(last: int) -> frozenset[int]:
     return frozenset(range(1, last + 1))
 
 
-LEAST: Mapping[str, Value] = {
+_LEAST: Mapping[str, Value] = {
     "Addresses": up_to(1),
     "Old": up_to(1),
     "Branches": up_to(1),
@@ -56,7 +53,7 @@ LEAST: Mapping[str, Value] = {
 
 @dataclass(frozen=True)
 class Scope:
-    """How much there is, where that differs from LEAST, and the invariants that hold beside those of ALWAYS.
+    """How much there is, where that differs from the least, and the invariants that hold beside those that always do.
 
     Attributes:
         reaches: invariants that must be violated, because what they deny happens.
@@ -67,7 +64,45 @@ class Scope:
     reaches: tuple[str, ...] = ("NothingIsDeleted",)
 
 
-SCOPES: Mapping[str, Scope] = {
+@dataclass(frozen=True)
+class Mutant:
+    """A rule that is taken out of a model.
+
+    Attributes:
+        scope: where that shows.
+        invariant: which one it violates.
+        bug: the seeded bug of the simulation that takes the same rule out of the code.
+        test: a test of the code that fails then, or that shows what is lost.
+        constants: that stand for the rule, or make the scope smaller; the rule is in `Off` if there are none for it.
+    """
+
+    scope: str
+    invariant: str
+    bug: str
+    test: str
+    constants: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, in a file beside this one.
+
+    Attributes:
+        least: constants of a scope that says nothing else.
+        always: invariants that hold in every scope.
+        mutants: by the rule that is taken out.
+        limits: what is lost without any rule taken out.
+    """
+
+    file: str
+    least: Mapping[str, Value]
+    always: tuple[str, ...]
+    scopes: Mapping[str, Scope]
+    mutants: Mapping[str, Mutant]
+    limits: Mapping[str, Mutant]
+
+
+_SCOPES: Mapping[str, Scope] = {
     "order": Scope(
         {"Addresses": up_to(2), "End": 3, "Clients": some("commit", "link", "remove", "upload")}, ("NoLiveMarked",)
     ),
@@ -158,26 +193,7 @@ SCOPES: Mapping[str, Scope] = {
 }
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A rule that is taken out of the model.
-
-    Attributes:
-        scope: where that shows.
-        invariant: which one it violates.
-        bug: the seeded bug of the simulation that takes the same rule out of the code.
-        test: a test of the code that fails then, or that shows what is lost.
-        constants: that stand for the rule, or make the scope smaller; the rule is in `Off` if there are none for it.
-    """
-
-    scope: str
-    invariant: str
-    bug: str
-    test: str
-    constants: Mapping[str, Value] = field(default_factory=dict)
-
-
-MUTANTS: Mapping[str, Mutant] = {
+_MUTANTS: Mapping[str, Mutant] = {
     "list first": Mutant(
         "order",
         "NoLiveMarked",
@@ -342,7 +358,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
 }
 
-LIMITS: Mapping[str, Mutant] = {
+_LIMITS: Mapping[str, Mutant] = {
     "revive late": Mutant(
         "rules", "NoLiveDeleted", "", "", {"Clients": some("move", "restage", "commit", "revive late")}
     ),
@@ -352,3 +368,12 @@ LIMITS: Mapping[str, Mutant] = {
     "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
 }
 """Where clients do this, data is lost, without any rule taken out: docs/model.md says which is whose limit."""
+
+COLLECTION = Model(
+    "Collection.tla",
+    _LEAST,
+    ("NoLiveDeleted", "OnlyLockHolderDeletes", "ResumeDeletesOnlyPlanned", "ReceiptsAreTrue"),
+    _SCOPES,
+    _MUTANTS,
+    _LIMITS,
+)

@@ -9,14 +9,16 @@ from collections.abc import Callable
 
 import pytest
 
-from lakefs_gc_assets.collector import run
+from lakefs_gc_assets.collector import run, unneeded_metadata
 from lakefs_gc_assets.collector.sweep import passes, recheck
+from lakefs_gc_assets_tests.collector import test_unneeded_metadata
 from lakefs_gc_assets_tests.documentation.test_pages import names_of_tests
-from lakefs_gc_assets_tests.model.checking import MODULE, check, install, read
-from lakefs_gc_assets_tests.model.scopes import ALWAYS, LIMITS, MUTANTS, SCOPES, some
+from lakefs_gc_assets_tests.model.checking import check, install, read, text
+from lakefs_gc_assets_tests.model.metadata_scopes import METADATA
+from lakefs_gc_assets_tests.model.scopes import COLLECTION, Model, some
 from lakefs_gc_assets_tests.simulation.bugs import seeded
 
-TEXT = MODULE.read_text()
+TEXT = text(COLLECTION)
 SMALLEST = "commits"
 
 
@@ -51,15 +53,32 @@ def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
     assert in_order(passes.Sweep.decide, "delete_batch", "write")
 
 
-def test_mutants_name_rules_invariants_bugs_and_tests_that_there_are() -> None:
-    bugs = {each.name for each in seeded()}
-    for rule, mutant in MUTANTS.items():
-        assert f'On("{rule}")' in TEXT or mutant.constants, rule
-        assert mutant.invariant in (*ALWAYS, *SCOPES[mutant.scope].invariants)
+def test_an_act_on_metadata_does_what_the_model_does_in_its_order() -> None:
+    assert in_order(unneeded_metadata.move, "_wait", "find_unneeded", "move", "put_back")
+    assert in_order(unneeded_metadata.purge, "find_unneeded", "_read_moves", "is_back", "purge")
+    moving, purging = unneeded_metadata.Quarantine.move, unneeded_metadata.Quarantine.purge
+    assert in_order(moving, "work_ahead", "_write_receipt", "verify", "_delete")
+    assert in_order(purging, "verify", "is_over", "_write_receipt", "_delete")
+
+
+@pytest.mark.parametrize(
+    ("model", "bugs", "untaken"),
+    [
+        (COLLECTION, {each.name for each in seeded()}, {"lock", "overtaken"}),
+        (METADATA, {*test_unneeded_metadata.BUGS, ""}, set[str]()),
+    ],
+    ids=["collection", "metadata"],
+)
+def test_mutants_name_rules_invariants_bugs_and_tests_that_there_are(
+    model: Model, bugs: set[str], untaken: set[str]
+) -> None:
+    for rule, mutant in model.mutants.items():
+        assert f'On("{rule}")' in text(model) or mutant.constants, rule
+        assert mutant.invariant in (*model.always, *model.scopes[mutant.scope].invariants)
         assert mutant.bug in bugs, mutant.bug
         assert mutant.test in names_of_tests(), mutant.test
-    assert {*re.findall(r'On\("([^"]+)"\)', TEXT)} <= {*MUTANTS, "lock", "overtaken"}
-    assert all(limit.scope in SCOPES for limit in LIMITS.values())
+    assert {*re.findall(r'On\("([^"]+)"\)', text(model))} <= {*model.mutants, *untaken}
+    assert all(limit.scope in model.scopes for limit in model.limits.values())
 
 
 def test_what_tlc_says_otherwise_is_an_error() -> None:
@@ -73,8 +92,8 @@ def test_the_smallest_scope_holds_and_its_mutants_do_not() -> None:
         install()
     except subprocess.CalledProcessError as error:
         pytest.skip(f"TLC cannot be installed here: {error}")
-    whole = check(SMALLEST, {})
+    whole = check(COLLECTION, SMALLEST, {})
     assert (whole.violated, whole.states > 500) == (None, True)
-    assert check(SMALLEST, {}, ("NothingIsDeleted",)).violated == "NothingIsDeleted"
+    assert check(COLLECTION, SMALLEST, {}, ("NothingIsDeleted",)).violated == "NothingIsDeleted"
     for rule in ("fetch heads", "commits under way"):
-        assert check(SMALLEST, {"Off": some(rule)}).violated == MUTANTS[rule].invariant
+        assert check(COLLECTION, SMALLEST, {"Off": some(rule)}).violated == COLLECTION.mutants[rule].invariant

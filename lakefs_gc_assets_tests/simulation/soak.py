@@ -1,8 +1,10 @@
 """Any number of histories, then every seeded bug afresh: `make soak HISTORIES=N SEED=S`.
 
 There are four kinds: of clean runs, of optimized ones that build on each other, of runs by retention rules, and of such
-that build on each other; so many of each are played. Histories of consecutive seeds are spread over all cores. A
-failing one is printed with its seed and the steps that are left of it when it is shortened, and ends the soak.
+that build on each other; so many of each are played. As many of all kinds are played once more, and unneeded metadata
+is moved and purged after each, while others write (`metadata`). Histories of consecutive seeds are spread over all
+cores. A failing one is printed with its seed and, but for those of metadata, the steps that are left of it when it is
+shortened, and ends the soak.
 """
 
 import argparse
@@ -16,6 +18,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeVar
 
+from lakefs_gc_assets_tests.collector import test_unneeded_metadata
 from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
@@ -24,6 +27,7 @@ from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, tol
 
 BOUND = 2000
 """So many histories at most are played to find a seeded bug."""
+_METADATA = "metadata"
 _BATCH = 50
 _TOLD_EVERY_SECONDS = 30.0
 Item = TypeVar("Item")
@@ -49,6 +53,7 @@ class Sums:
     defined: int = 0
     expired: int = 0
     too_late: int = 0
+    unneeded: int = 0
 
     def add(self, other: "Sums") -> None:
         for field in fields(self):
@@ -97,6 +102,19 @@ def played(kind: Kind, seeds: range) -> Batch:
     return Batch(sums)
 
 
+def moved(seeds: range) -> Batch:
+    """Plays histories, of one kind after the other, and moves and purges their unneeded metadata, until one fails."""
+    logging.disable(logging.WARNING)
+    sums, kinds = Sums(), tuple(KINDS)
+    for seed in seeds:
+        try:
+            unneeded = test_unneeded_metadata.play(kinds[seed % len(kinds)], seed)
+        except AssertionError as error:
+            return Batch(sums, seed, str(error))
+        sums.add(Sums(histories=1, unneeded=unneeded))
+    return Batch(sums)
+
+
 def found(kind: Kind, name: str, seeds: Iterable[int]) -> int | None:
     """The first of the seeds whose history shows a bug."""
     logging.disable(logging.WARNING)
@@ -110,18 +128,20 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--kind", choices=(*KINDS, "all"), default="all")
+    parser.add_argument("--kind", choices=(*KINDS, _METADATA, "all"), default="all")
     parser.add_argument("--no-bugs", action="store_true", help="play histories only")
     asked = parser.parse_args()
-    kinds: tuple[Kind, ...] = tuple(KINDS) if asked.kind == "all" else (asked.kind,)
+    kinds = tuple(kind for kind in KINDS if asked.kind in (kind, "all"))
+    batches = [
+        range(start, min(start + _BATCH, asked.seed + asked.histories))
+        for start in range(asked.seed, asked.seed + asked.histories, _BATCH)
+    ]
     with multiprocessing.get_context("spawn").Pool(asked.processes) as pool:
         for kind in kinds:
-            batches = [
-                range(start, min(start + _BATCH, asked.seed + asked.histories))
-                for start in range(asked.seed, asked.seed + asked.histories, _BATCH)
-            ]
             if not _soaked(kind, pool.imap_unordered(partial(played, kind), batches)):
                 return 1
+        if asked.kind in (_METADATA, "all") and not _moved(pool.imap_unordered(moved, batches)):
+            return 1
         if asked.no_bugs:
             return 0
         seeds = range(asked.seed, asked.seed + BOUND)
@@ -143,6 +163,21 @@ def _soaked(kind: Kind, batches: Iterator[Batch]) -> bool:
             told_at = time.monotonic()
             print(f"{kind}: so far {_line(sums, told_at - began)}", flush=True)
     print(f"{kind}: {_line(sums, time.monotonic() - began)}", flush=True)
+    return True
+
+
+def _moved(batches: Iterator[Batch]) -> bool:
+    sums, began = Sums(), time.monotonic()
+    for batch in batches:
+        sums.add(batch.sums)
+        if batch.failed is not None:
+            print(f"{_METADATA} history {batch.failed} failed: {batch.how}", flush=True)
+            return False
+    print(
+        f"{_METADATA}: {sums.histories:,} histories in {time.monotonic() - began:,.0f} s, {sums.unneeded:,} unneeded "
+        "files of metadata moved, put back or purged; no needed one was lost",
+        flush=True,
+    )
     return True
 
 

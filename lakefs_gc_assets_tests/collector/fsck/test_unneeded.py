@@ -96,7 +96,8 @@ def require_right(world: World, listing: Listing) -> None:
     ids = {file.id for file in listing.files}
     assert not ids & needed(world), "something that is listed is needed"
     assert ids <= old_files(world, 7.0), "something that is listed is too young"
-    assert ids >= old_files(world, 9.0) - needed(world), "something is not listed"
+    left_out = old_files(world, 9.0) - needed(world) - ids
+    assert not left_out, f"not listed: {', '.join(sorted(left_out))}; before {listing.cutoff}, kept: {listing.kept}"
 
 
 def make_world() -> World:
