@@ -63,16 +63,16 @@ class LakeFSSettings(Settings):
         description="PEM file of certificates to trust at the endpoint; empty for those of REQUESTS_CA_BUNDLE or "
         "SSL_CERT_FILE in the environment, else the system's.",
     )
-    connect_timeout_seconds: float = Field(default=10, gt=0, description="How long to wait for a connection.")
+    connect_timeout_seconds: float = Field(default=10, gt=0, description="Timeout of a connection.")
     read_timeout_seconds: float = Field(
         default=300,
         gt=0,
-        description="How long to wait for one answer; a page of prepare_uncommited may take more than a minute.",
+        description="Timeout of one answer; a page of prepare_uncommited may take more than a minute.",
     )
     retries: int = Field(
         default=4,
         ge=0,
-        description="How often a call is repeated after a timeout, a broken connection, 429 or 5xx.",
+        description="Retries of a call after a timeout, a broken connection, 429 or 5xx.",
     )
 
 
@@ -93,8 +93,8 @@ class StoreSettings(Settings):
 
     resource: str = Field(
         default="",
-        description="In a project of one's own: key of dagster-aws's S3Resource there, which gives endpoint, region, "
-        "profile and keys where they are not set here.",
+        description="In a project of your own: key of dagster-aws's S3Resource there. It supplies endpoint, region, "
+        "profile and keys that are not set here.",
     )
     endpoint_url: str = Field(
         default="", description="Endpoint of an S3-compatible service or of an emulator; empty for the cloud itself."
@@ -127,11 +127,11 @@ class StoreSettings(Settings):
     client_secret: str = _secret("Secret of that application")
     server_side_encryption: Encryption = Field(
         default="",
-        description="Encryption that S3 is asked for with everything that is written or copied, for buckets that "
-        "demand the header: AES256, aws:kms or aws:kms:dsse. Empty: what the bucket does by itself.",
+        description="Encryption to request from S3 with every write and copy, for buckets that demand the header: "
+        "AES256, aws:kms or aws:kms:dsse. Empty: the bucket's own.",
     )
     kms_key_id: str = Field(
-        default="", description="Key of AWS KMS for that encryption; empty for the one that S3 keeps for the account."
+        default="", description="Key of AWS KMS for that encryption; empty for the account's default key."
     )
     local_root: str = Field(
         default="",
@@ -144,9 +144,9 @@ class StoreSettings(Settings):
     )
     from_environment: dict[str, str] = Field(
         default_factory=dict,
-        description="Credentials that are in environment variables: the variable's name by that of the setting. "
-        "`secret_access_key: {env: NAME}` means the same. Spark's executors are told the name alone, and read their "
-        "own environment.",
+        description="Names of environment variables with credentials, by the name of the setting. "
+        "`secret_access_key: {env: NAME}` means the same. Spark's executors get the name alone, and read their own "
+        "environment.",
     )
 
     @field_validator("from_environment")
@@ -184,7 +184,7 @@ class CollectionSettings(Settings):
 
     sweep: bool = Field(
         default=False,
-        description="Delete the candidates. Off, a run is a dry run: it marks, reports and deletes nothing.",
+        description="Delete the candidates. If false, a run is a dry run: it marks, reports and deletes nothing.",
     )
     sweep_mode: SweepMode = Field(
         default="delete",
@@ -195,14 +195,14 @@ class CollectionSettings(Settings):
     quarantine_days: float = Field(
         default=14,
         ge=0,
-        description="`lakefs-gc purge` and the job purge delete for good what has been in quarantine for this long, "
-        "after checking again that nothing uses it. What is used again is restored.",
+        description="`lakefs-gc purge` and the job purge delete objects for good that have been in quarantine for "
+        "this long, after checking again that nothing uses them. Objects that are used again are restored.",
     )
     min_age_hours: float = Field(
         default=24,
         ge=0,
-        description="Objects younger than this are kept. The server's own grace period is used where it is longer; it "
-        "counts as 24 hours where the server does not say.",
+        description="Objects younger than this are kept. If the server's own grace period is longer, that is used; "
+        "if the server does not say it, it counts as 24 hours.",
     )
     clock_skew_minutes: float = Field(
         default=60,
@@ -215,9 +215,9 @@ class CollectionSettings(Settings):
     )
     inventory: str = Field(
         default="",
-        description="S3 Inventory that is read in place of listing every object: a report's manifest.json, or the "
-        "folder above the dated ones for the newest, such as s3://reports/bucket/daily/. Runs that build on another "
-        "one list what is new all the same. Empty: the store is listed.",
+        description="S3 Inventory to read instead of listing every object: a report's manifest.json, or the folder "
+        "above the dated ones for the newest, such as s3://reports/bucket/daily/. Runs that build on another one "
+        "still list new objects. Empty: the store is listed.",
     )
     inventory_margin_hours: float = Field(
         default=24,
@@ -227,10 +227,10 @@ class CollectionSettings(Settings):
     full_listing_days: float = Field(
         default=7,
         ge=0,
-        description="A run of the flow unified lists every object where the last one that did so began this long ago. "
-        "Until then it builds on the run before: it lists what is new, and looks at what expired since. One of the "
-        "flow committed, which lists nothing, reads all expired data as often, and in between what expired since. "
-        "0: each such run looks at everything.",
+        description="Days between runs of the flow unified that list every object. In between, such a run builds on "
+        "the one before: it lists new objects, and looks at data that expired since. Runs of the flow committed list "
+        "nothing: they read all expired data as often, and in between the data that expired since. 0: each such run "
+        "looks at everything.",
     )
     listing_partitions: int = Field(
         default=0, ge=0, description="Spark partitions of the listing; 0 for four per core. Large slices take several."
@@ -241,20 +241,20 @@ class CollectionSettings(Settings):
     address_partitions: int = Field(
         default=0,
         ge=0,
-        description="Spark partitions of shuffles of addresses; 0 for four per core on a local master, "
-        "elsewhere for what spark.sql.shuffle.partitions says. Spark joins small ones.",
+        description="Spark partitions of shuffles of addresses; 0 for four per core on a local master, and for "
+        "spark.sql.shuffle.partitions elsewhere. Spark joins small ones.",
     )
     wait_before_dump_seconds: float = Field(
         default=30,
         ge=0,
-        description="Pause between the last uncommitted page and the refs dump, in which commits under way end. A dry "
-        "run waits only where a dump shows that one is.",
+        description="Pause between the last uncommitted page and the refs dump, so that commits under way can end. A "
+        "dry run waits only if a dump shows one under way.",
     )
     wait_before_recheck_seconds: float = Field(
         default=600,
         ge=0,
-        description="A sweep rechecks what is live at the earliest this long after the mark read uncommitted data: "
-        "what a server left out of its first answers for some minutes it names then.",
+        description="Minimum time between the mark's uncommitted data and the recheck. A server that leaves data out "
+        "of its answers for some minutes, without saying so, then has it again.",
     )
     prepare_timeout_seconds: float = Field(
         default=900,
@@ -270,80 +270,83 @@ class CollectionSettings(Settings):
     )
     commit_dates: CommitDates = Field(
         default="written",
-        description="When a commit was made, for retention rules. written: no earlier than its metarange's file was "
-        "written to the store and no earlier than its parents, whatever date it bears; a copied or restored "
-        "namespace keeps everything for one retention period more. claimed: what commits say of themselves, as the "
-        "server believes; a commit with a date of the past expires at once, and so does what it replaced.",
+        description="Age of a commit, for retention rules. written: no older than its metarange's file in the store "
+        "and no older than its parents, whatever date it claims; a copied or restored namespace keeps everything for "
+        "one more retention period. claimed: the date that the commit claims, which the server believes too; a "
+        "commit with a date in the past expires at once, and so does the commit that it replaced.",
     )
     prepare_commits_timeout_seconds: float = Field(
-        default=1200, gt=0, description="How long to wait for the server's own list of commits that retention keeps."
+        default=1200, gt=0, description="Timeout of the server's own list of commits that retention keeps."
     )
     allow_rules_of_unknown_branches: bool = Field(
         default=False,
         description="Sweep although retention rules name branches that do not exist: such a name may be misspelt.",
     )
-    dump_timeout_seconds: float = Field(default=3600, gt=0, description="How long to wait for a refs dump.")
+    dump_timeout_seconds: float = Field(default=3600, gt=0, description="Timeout of a refs dump.")
     dump_fetch_limit: int = Field(
-        default=1000, ge=0, description="How many commits that a refs dump lacks are fetched one by one."
+        default=1000, ge=0, description="Maximum commits missing from a refs dump that are fetched one by one."
     )
     hidden_suspect_limit: int = Field(
         default=10_000_000,
         ge=0,
-        description="How many questions there may be, each a path on a branch, because a candidate may have the "
-        "content of the committed object there: 10,000 paths on 1,000 branches by default, up to a thousand in one "
-        "request. Candidates that more would have to be asked for are kept and counted; contents at the fewest places "
-        "are asked for first.",
+        description="Maximum lookups of paths on branches where a candidate may be staged with the content of the "
+        "committed object: by default 10,000 paths on 1,000 branches, up to a thousand in one request. Above the "
+        "limit, the rarest contents are looked up first; the other candidates are kept and counted.",
     )
     max_candidate_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when the candidates are a larger share of all objects that the run knows to be "
-        "stored, listed ones and those in sealed slices, than this, and more than ten; with 0, when there are any.",
+        description="Maximum share of candidates among all stored objects that the run knows, those in sealed slices "
+        "included. A sweep with a larger share is refused; ten candidates are always allowed, unless this is 0.",
     )
     max_candidates: int = Field(
-        default=100_000_000, ge=0, description="A sweep is refused when there are more candidates than this."
+        default=100_000_000, ge=0, description="Maximum candidates; a sweep with more is refused."
     )
     max_delete_rate: float = Field(
         default=0,
         ge=0,
-        description="How many objects a sweep or a purge deletes a second at most, on average and by all its tasks "
-        "together: for buckets that others need at the same time. 0: as fast as the store takes them. Where a store "
-        "throttles, deletes slow down by themselves.",
+        description="Maximum objects that a sweep or a purge deletes a second, on average and by all its tasks "
+        "together, for buckets that others use at the same time. 0: no limit. If a store throttles, deletes slow "
+        "down by themselves.",
     )
     max_missing_share: float = Field(
         default=0.01,
         ge=0,
         le=1,
-        description="A sweep is refused when the listing lacks a larger share of the addresses that branch heads and "
-        "staging hold in the listed slices.",
+        description="Maximum share of addresses of branch heads and staging, in the listed slices, that the listing "
+        "may lack. Above it a sweep is refused.",
     )
-    max_missing: int = Field(default=1000, ge=0, description="A sweep is refused when the listing lacks more of them.")
+    max_missing: int = Field(
+        default=1000,
+        ge=0,
+        description="Maximum number of such addresses that the listing may lack. Above it a sweep is refused.",
+    )
     max_branch_loss_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when a larger share is gone of the branches that the newest successful sweep "
-        "found, or a dry run since; up to five may go as long as one is left, none with 0. Those that `lakefs-gc "
-        "branches` deleted do not count. That command in turn refuses to delete a larger share at once.",
+        description="Maximum share of branches that may be gone since the newest successful sweep, or a dry run "
+        "after it. Above it a sweep is refused. Up to five may always go if one is left, unless this is 0. Branches "
+        "that `lakefs-gc branches` deleted do not count; that command refuses to delete a larger share at once.",
     )
     max_uncommitted_loss_share: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="A sweep is refused when the recheck lacks a larger share of the uncommitted addresses of the "
-        "mark, and more than ten, and nobody committed them meanwhile; with 0, when it lacks any.",
+        description="Maximum share of the mark's uncommitted addresses that the recheck may lack, if nobody "
+        "committed them meanwhile. Above it a sweep is refused. Ten are always allowed, unless this is 0.",
     )
     max_mark_age_hours: float = Field(
-        default=168, gt=0, description="A sweep is refused when its listing is older than this: open a new run."
+        default=168, gt=0, description="Maximum age of a listing; a sweep of an older one is refused: open a new run."
     )
     recheck_valid_minutes: float = Field(
-        default=15, gt=0, description="For how long after it began to ask what is live a sweep deletes."
+        default=15, gt=0, description="How long a sweep deletes after its recheck began, before it checks again."
     )
     also_live: list[str] = Field(
         default_factory=list,
         description="Other repositories of the same lakeFS server whose references into this one count as live, such "
-        "as repositories that import from it. What they have staged is asked for path by path.",
+        "as repositories that import from it. Their staged objects are looked up path by path.",
     )
     allow_unknown_repositories: bool = Field(
         default=False,
@@ -352,21 +355,21 @@ class CollectionSettings(Settings):
     )
     no_lock_reason: str = Field(
         default="",
-        description="Why runs may delete without a lock that holds, on a store without conditional writes: what makes "
-        "sure that no other run is at work, such as one cron job on one machine. Stands in the plan and the report. "
-        "Where the store has conditional writes it changes nothing.",
+        description="Reason why runs may delete on a store without conditional writes, where no lock holds: what "
+        "makes sure that no other run is at work, such as a single cron job on one machine. Plan and report repeat "
+        "it. On stores with conditional writes it changes nothing.",
     )
     keep_unnamed_ranges: bool = Field(
         default=True,
-        description="What ranges in _lakefs/ hold that no commit of the repository names counts as live: another "
-        "repository on the same storage namespace may have committed it, also one of another server. Turn it off where "
-        "such ranges are known to be left over from commits, merges and imports that failed.",
+        description="Objects of ranges in _lakefs/ that no commit of the repository names count as live: another "
+        "repository on the same storage namespace may have committed them, even one of another server. Turn it off "
+        "if such ranges are known to be left over from failed commits, merges and imports.",
     )
     keep_old_unnamed_ranges: bool = Field(
         default=True,
-        description="With `keep_unnamed_ranges`, such ranges count however old they are. Turn it off where the server "
-        "compacts staging (lakeFS Enterprise) and no other repository is on the storage namespace: a range counts then "
-        "as long as it is not older than an object must be to go, and what superseded compactions hold can be deleted.",
+        description="With `keep_unnamed_ranges`, such ranges count however old they are. Turn it off if the server "
+        "compacts staging (lakeFS Enterprise) and no other repository is on the storage namespace. Then a range "
+        "counts only while it is younger than the cutoff, and objects of replaced compactions can be deleted.",
     )
     approve_run: str = Field(
         default="",
@@ -375,8 +378,8 @@ class CollectionSettings(Settings):
     )
     only_addresses: tuple[str, ...] | None = Field(
         default=None,
-        description="Runs and purges delete none but these objects, named below the storage namespace (data/…), as "
-        "`lakefs-gc erase` sets it. By default all. Everything else about them is as usual.",
+        description="The only objects that runs and purges may delete, relative to the storage namespace (data/…); "
+        "`lakefs-gc erase` sets it. Empty: all.",
     )
     lock_expiry_minutes: float = Field(
         default=60,
@@ -412,8 +415,8 @@ class SparkSettings(Settings):
     driver_memory: str = Field(default="2g", description="Heap of the driver (of everything, on a local master).")
     many_objects: bool = Field(
         default=False,
-        description="Lets the Java of a local master compile a second time what it does most. With two million "
-        "objects that takes more time than it gives; with twenty million a run is long enough for it.",
+        description="Turns on the second compiler of a local master's Java. With two million objects it costs more "
+        "time than it saves; with twenty million a run is long enough for it.",
     )
     config: dict[str, str] = Field(default_factory=dict, description="Further Spark properties, by name.")
     config_from_environment: dict[str, str] = Field(
@@ -443,8 +446,8 @@ class LaunchSettings(Settings):
 
     sweep: LaunchedSweep = Field(
         default="approved",
-        description="never: a launch deletes nothing, and purges nothing. approved: it deletes what an earlier dry run "
-        "found, by the job approve. any: it may delete at once, by `sweep` of the job open_run; without that it does "
+        description="never: a launch deletes and purges nothing. approved: the job approve deletes the candidates of "
+        "an earlier dry run. any: a launch may delete at once, by `sweep` of the job open_run; without that it does "
         "what collection.sweep says.",
     )
     approvers: Literal[1, 2] = Field(
@@ -481,18 +484,19 @@ class EMRServerlessSettings(Settings):
     """A Spark application of EMR Serverless, for the job collect_on_emr_serverless; without one, no such job."""
 
     application_id: str = Field(default="", description="Id of the application; its image has this package.")
-    execution_role_arn: str = Field(default="", description="Role that the job works with.")
+    execution_role_arn: str = Field(default="", description="Execution role of the job.")
     region: str = Field(default="", description="Region of the application; empty to take it from the environment.")
-    message_bucket: str = Field(default="", description="Bucket through which the job tells of itself.")
+    message_bucket: str = Field(default="", description="Bucket for the job's messages to Dagster.")
     entry_point: str = Field(
-        default="local:///opt/lakefs-gc/emr_job.py", description="Where the image has lakefs_gc_assets/defs/emr_job.py."
+        default="local:///opt/lakefs-gc/emr_job.py",
+        description="Path of lakefs_gc_assets/defs/emr_job.py in the image.",
     )
     environment: dict[str, str] = Field(
         default_factory=dict,
-        description="For each environment variable that the configuration takes a secret from, the id of a secret of "
-        "AWS Secrets Manager.",
+        description="Id of a secret of AWS Secrets Manager for each environment variable that the configuration "
+        "takes a secret from.",
     )
-    poll_seconds: float = Field(default=5, gt=0, description="Pause between two looks at the job's state.")
+    poll_seconds: float = Field(default=5, gt=0, description="Interval at which the job's state is asked for.")
 
 
 class AutomationSettings(Settings):
@@ -501,10 +505,10 @@ class AutomationSettings(Settings):
     optimized_every_hours: float = Field(
         default=24,
         gt=0,
-        description="An optimized run follows a run that deleted when this long has passed since that one began.",
+        description="Time between the start of a run that deleted and the optimized run that follows it.",
     )
     sensor_interval_seconds: int = Field(
-        default=60, gt=0, description="How often the sensor looks for a report to follow."
+        default=60, gt=0, description="Interval at which the sensor looks for a report to follow."
     )
     clean_cron: str = Field(default="0 2 * * 6", description="When the schedule opens a clean run (cron).")
     dry_run_cron: str = Field(default="0 1 * * *", description="When the schedule opens a dry run (cron).")
@@ -513,10 +517,11 @@ class AutomationSettings(Settings):
         default="0 5 * * 0", description="When the schedule removes the frames of old runs for good (cron)."
     )
     keep_runs: int = Field(
-        default=30, gt=0, description="How many of the newest runs keep their frames, whatever became of them."
+        default=30, gt=0, description="Number of newest runs that keep their frames, however they ended."
     )
     purge_cron: str = Field(
-        default="0 6 * * *", description="When the schedule empties the quarantine of what has been there long (cron)."
+        default="0 6 * * *",
+        description="When the schedule purges objects that have been in quarantine for quarantine_days (cron).",
     )
     stale_branches_cron: str = Field(
         default="0 7 * * 1", description="When the schedule shows stale branches (cron). It deletes none."
@@ -553,11 +558,11 @@ class ReportSettings(Settings):
 
     price_per_gb_month: Price | dict[str, Price] = Field(
         default=0.0,
-        description="What the store charges for a GB (2^30 bytes) and month; pages then say what garbage costs. One "
-        "number, or one for each storage class as the store spells it, such as `{STANDARD: 0.023, GLACIER: 0.0036}`; "
-        "`unknown` there is for objects whose class is not known. 0: bytes alone.",
+        description="Price of a GB (2^30 bytes) for a month, so that pages say what garbage costs. One number, or "
+        "one for each storage class as the store spells it, such as `{STANDARD: 0.023, GLACIER: 0.0036}`; `unknown` "
+        "is for objects of an unknown class. 0: no prices.",
     )
-    currency: str = Field(default="USD", max_length=10, description="What that price is in.")
+    currency: str = Field(default="USD", max_length=10, description="Currency of that price.")
 
     def monthly_cost(self, total: int, classes: Mapping[str, int]) -> tuple[float, int]:
         """Cost of bytes for a month, and how many of them are of a class without a price.
@@ -580,12 +585,12 @@ class Configuration(Settings):
     repository: str = Field(default="", description="Name of the lakeFS repository to collect.")
     name: str = Field(
         default="",
-        description="What Dagster calls the repository, where it is not its own name: two servers may have one of the "
-        "same name.",
+        description="Name of the repository in Dagster, if it differs from its own: two servers may have "
+        "repositories of the same name.",
     )
     owners: list[str] = Field(
         default_factory=list,
-        description="Who Dagster says owns the assets: addresses of mail, and teams as team:name.",
+        description="Owners of the assets, as Dagster shows them: mail addresses, and teams as team:name.",
     )
     tags: dict[str, str] = Field(
         default_factory=dict,
