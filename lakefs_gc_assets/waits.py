@@ -54,8 +54,10 @@ class Waits:
 
     def _watch(self) -> None:
         shown = time.monotonic() - SHOWN_AFTER
+        # Not time.sleep, which may be taken out for a while, as tests do: without rest this thread takes a whole core.
+        rest = threading.Event()
         while True:
-            time.sleep(SHOWN_AFTER / 5)
+            rest.wait(SHOWN_AFTER / 5)
             with self._lock:
                 # Copied at once: calls end without the lock.
                 calls = list(self._calls.values())
