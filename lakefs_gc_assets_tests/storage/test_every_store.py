@@ -162,7 +162,7 @@ def test_odd_keys_stay_apart(store: ObjectStore) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(keys=st.sets(KEYS, min_size=1, max_size=4))
 def test_any_key_round_trips(store: ObjectStore, keys: set[str]) -> None:

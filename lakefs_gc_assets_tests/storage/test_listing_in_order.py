@@ -18,7 +18,7 @@ from lakefs_gc_assets_tests.s3_server import S3Server, listing_names
 from lakefs_gc_assets_tests.storage.test_every_store import KEYS, ODD_KEYS, SEGMENTS
 
 SOME = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 BOUNDS = st.lists(KEYS | SEGMENTS | st.sampled_from(["0", "1/", "2//x", "3/../y", "~", "\x01"]), max_size=4)
 
