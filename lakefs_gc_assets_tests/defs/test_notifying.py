@@ -21,6 +21,7 @@ from lakefs_gc_assets.errors import CollectionError, LakeFSError
 from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, empty_repository, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.defs.automated import new_instance
 from lakefs_gc_assets_tests.webhook import Receiver, receiving
 
 VARIABLES = {
@@ -41,8 +42,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    with new_instance(tmp_path_factory) as instance:
         yield instance
 
 
