@@ -82,7 +82,7 @@ EVENT_FIGURES: Mapping[str, Figure] = {
 """Figures in events beside these."""
 _ERROR = 1000
 _CELLS_PLANNED = 10
-"""Windows of each of the five assets. Each is an event, which took 54 ms to store in SQLite on a busy machine."""
+"""Windows of each of the five assets. Each is an event, which took 15 to 54 ms to store in SQLite."""
 _RECENT_EVENTS = 50
 """Events of the history among which one of a Dagster run that just ended is looked for."""
 
