@@ -55,7 +55,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.universe.listing import Part, list_part, listing
+from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing
 from lakefs_gc_assets.errors import (
     CorruptFile,
     LakeFSError,
@@ -243,8 +243,8 @@ def _read_uncommitted(
     yield from rows.to_batches()
 
 
-def _list(opener: OpensStore, window_size: WindowSize, part: Part) -> Iterator[pa.RecordBatch]:
-    for batch in list_part(opener.open(), part, window_size):
+def _list(opener: OpensStore, window_size: WindowSize, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    for batch in list_all(opener.open(), parts, window_size):
         yield from make_rows(LISTED, *(batch.column(name) for name in ("address", "size", "etag"))).to_batches()
 
 
@@ -389,7 +389,7 @@ class _Comparison(Generic[R]):
         step, engine, opener = self.step, self.step.engine, self.step.repository.opener
         window_size, settings = step.plan.slice_window, step.repository.settings
         parts = listing(step.repository.store, datetime.max.replace(tzinfo=UTC), window_size=window_size).parts
-        groups = spread(parts, step.tasks(settings.listing_partitions))
+        groups = [[group] for group in spread(parts, step.tasks(settings.listing_partitions))]
         listed = engine.read(groups, partial(_list, opener, window_size), ROWS)
         read = partial(_read_uncommitted, opener, step.repository.namespace, window_size)
         prepared = engine.read(spread(files, step.tasks(settings.range_partitions)), read, ROWS)

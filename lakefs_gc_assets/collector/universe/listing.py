@@ -410,6 +410,23 @@ def _list_as_task(
         yield pa.RecordBatch.from_pylist(answers, schema=_ANSWER)
 
 
+def list_all(
+    store: ObjectStore, parts: Sequence[Part], window_size: WindowSize, large: int = LARGE_PART
+) -> Iterator[pa.RecordBatch]:
+    """The objects of parts (LISTED), of several at once; what is left of a large one is listed in pieces.
+
+    Args:
+        large: after so many objects of one part the rest of it is cut.
+    """
+    work = partial(_list_whole, store, window_size, large, None)
+    while parts:
+        rests: list[Rest] = []
+        for batches, rest in work_ahead(work, parts, _AT_ONCE):
+            rests.extend([rest] if rest else [])
+            yield from batches
+        parts = tuple(piece for rest in rests for piece in cut(rest))
+
+
 def _list_whole(
     store: ObjectStore, window_size: WindowSize, large: int, sealed: pa.StringArray | None, part: Part
 ) -> tuple[list[pa.RecordBatch], Rest | None]:

@@ -1,9 +1,14 @@
+import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest import mock
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 
 from benchmarks.repositories import make_files
@@ -13,6 +18,7 @@ from lakefs_gc_assets.collector.frame.frames import STORE_DF, StoredFigures
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.storage.interface import ListsInOrder
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
@@ -62,6 +68,32 @@ def test_of_a_slice_with_half_of_all_objects_no_task_lists_much(opener: StoreOpe
     rows = [file.rows for file in frame.manifest.files]
     assert max(rows) <= sum(rows) / 5
     assert len(rows) > TASKS
+
+
+def test_a_large_slice_is_listed_by_several_calls_at_once(opener: StoreOpener, tmp_path: Path) -> None:
+    large, other = slice_of(2000, BORN), slice_of(10, BORN + timedelta(hours=1))
+    make_files(tmp_path / "repository", large + other, BORN.timestamp())
+    store, under_way, most = opener.open(), 0, 0
+    assert isinstance(store, ListsInOrder)
+    list_between = type(store).list_between
+
+    def watched(self: Any, prefix: str, *given: Any, **named: Any) -> Iterator[Any]:
+        nonlocal under_way, most
+        of_large = large[0].startswith(prefix) and prefix != layout.DATA_PREFIX
+        under_way += of_large
+        most = max(most, under_way)
+        try:
+            time.sleep(0.01)
+            yield from list_between(self, prefix, *given, **named)
+        finally:
+            under_way -= of_large
+
+    with mock.patch.object(type(store), "list_between", watched):
+        parts = [part for part in listing.listing(store, CUTOFF).parts if part.prefix]
+        found = pa.Table.from_batches(listing.list_all(store, parts, "month", large=200))
+
+    assert Counter(found["address"].to_pylist()) == Counter(large + other)
+    assert 1 < most <= 4
 
 
 @pytest.mark.parametrize(
