@@ -24,7 +24,7 @@ from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats import ranges, refs, sstables
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Names
-from lakefs_gc_assets.storage.interface import ObjectStore, fetch
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, fetch
 from lakefs_gc_assets_tests.simulation.patching import replace
 from lakefs_gc_assets_tests.simulation.remembered_parquet import ParquetMemory
 
@@ -45,6 +45,9 @@ class _Absent:
     """A store without the object."""
 
     def get(self, key: str) -> bytes:
+        raise ObjectNotFound(key)
+
+    def head(self, key: str) -> ObjectFacts:
         raise ObjectNotFound(key)
 
 
