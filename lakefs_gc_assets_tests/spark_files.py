@@ -15,7 +15,7 @@ from xdist.workermanage import WorkerController
 _NEEDS_SPARK = re.compile(r"SparkSession|graph_runs|usefixtures\(.*\"spark\"")
 
 
-class SparkOnFew(LoadFileScheduling):  # type: ignore[misc] # xdist tells no types
+class SparkOnFew(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
     """As `--dist loadfile`, which takes the first file of a queue: here the first that suits a process."""
 
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:

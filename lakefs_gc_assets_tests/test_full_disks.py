@@ -1,4 +1,4 @@
-"""A full disk is told by its folder and with a remedy, whichever part of the program wanted to write."""
+"""An error of a full disk names the folder and a remedy, whichever part of the program wanted to write."""
 
 import errno
 import os

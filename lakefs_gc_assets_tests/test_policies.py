@@ -316,7 +316,7 @@ def test_acts_on_metadata_ask_for_what_their_document_allows_and_for_all_of_it(
         first = unneeded_metadata.list_movable(opened, engine, print)
         fates.extend(each.fate for each in unneeded_metadata.move(opened, engine, first, "mover", print, print))
         fates.extend(each.fate for each in unneeded_metadata.restore(opened, "restorer", print))
-        # Servers tell their time in whole seconds.
+        # Times of servers are whole seconds.
         time.sleep(2)
         fates.extend(each.fate for each in unneeded_metadata.purge(opened, engine, "purger", print, print))
 
