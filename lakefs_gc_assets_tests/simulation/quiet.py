@@ -107,6 +107,9 @@ class Quiet:
         if self._figures.failed > failed:
             if world.oracle.commits_hold_nothing and "empty live set" in world.log[-1]:
                 return False
+            if "guard address form: the server gives s3://elsewhere/" in world.log[-1]:
+                # Imports are staged over all objects by which the spelling of addresses could be compared.
+                return False
             raise Left(f"a run in quiet times failed: {world.log[-1]}")
         assert last.run is not None
         if last.run.plan.flow is not flow:
