@@ -187,7 +187,7 @@ def require_readable(key: str, size: int) -> None:
 
 
 class GivesFacts(Protocol):
-    """Whatever gives facts of objects by their keys."""
+    """A source of facts about objects, by key."""
 
     def head(self, key: str) -> ObjectFacts:
         """Facts of one object. Raises ObjectNotFound or another StorageError."""
@@ -195,7 +195,7 @@ class GivesFacts(Protocol):
 
 
 class GivesObjects(GivesFacts, Protocol):
-    """Whatever gives objects and their facts by their keys."""
+    """A source of objects and of facts about them, by key."""
 
     def get(self, key: str) -> bytes:
         """The whole object. Raises ObjectNotFound or another StorageError."""

@@ -401,7 +401,7 @@ def list_ids(store: ObjectStore, known: Set[str] = frozenset(), since: datetime 
         if since is not None:
             modified = listed.column("last_modified")
             listed = listed.filter(pc.greater_equal(modified, pa.scalar(since, modified.type)))
-        ids |= _unknown(listed, "size", known)
+        ids |= {id_: size for id_, (size,) in _unknown(listed, known, "size").items()}
     return dict(sorted(ids.items()))
 
 
@@ -409,16 +409,16 @@ def list_with_times(store: ObjectStore, known: Set[str]) -> dict[str, tuple[int,
     """The files of `list_ids`: bytes of each, and its LastModified by the store's clock, UTC. Raises as that does."""
     ids: dict[str, tuple[int, datetime]] = {}
     for listed in _batches(store):
-        times = _unknown(listed, "last_modified", known)
-        ids |= {id_: (size, times[id_]) for id_, size in _unknown(listed, "size", known).items()}
+        ids |= _unknown(listed, known, "size", "last_modified")
     return dict(sorted(ids.items()))
 
 
-def _unknown(listed: pa.RecordBatch, column: str, known: Set[str]) -> dict[str, Any]:
-    """A column's value for each file that is named by an id, unless that is known."""
+def _unknown(listed: pa.RecordBatch, known: Set[str], *columns: str) -> dict[str, tuple[Any, ...]]:
+    """Values of some columns for each file that is named by an id, unless that is known."""
     names = _names(listed)
     is_id = pc.match_substring_regex(names, _ID)
-    values = dict(zip(names.filter(is_id).to_pylist(), listed.column(column).filter(is_id).to_pylist(), strict=True))
+    rows = zip(*(listed.column(column).filter(is_id).to_pylist() for column in columns), strict=True)
+    values = dict(zip(names.filter(is_id).to_pylist(), rows, strict=True))
     return {id_: values[id_] for id_ in lacking(known, [*values])}
 
 
