@@ -54,7 +54,8 @@ def opened(
 def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
     """Keys and stated sizes of entries of all commits, or of branch heads, and of staged ones that the server lists.
 
-    It lists no staged entry whose content equals the committed one at its path (equals_committed).
+    It lists no staged entry whose content equals the committed one at its path (equals_committed). Of heads, entries
+    whose address is spelled otherwise than its key are left out: it can mean several objects, and is not compared.
     """
     repository = world.repository
     for branch in repository.branches.values():
@@ -62,7 +63,10 @@ def _needed(world: World, *, of_all_commits: bool) -> Iterator[tuple[str, int]]:
         staged = [(path, entry) for path, entry in repository.changes(branch) if entry]
         listed = [entry for path, entry in staged if of_all_commits or not equals_committed(head, path, entry)]
         entries = [*head.values(), *listed]
-        yield from ((key, entry.size) for entry in entries if (key := world.oracle.key_of(entry)))
+        for entry in entries:
+            key = world.oracle.key_of(entry)
+            if key and (of_all_commits or entry.address.endswith(key)):
+                yield key, entry.size
     for record in repository.commits.values() if of_all_commits else ():
         yield from ((key, entry.size) for entry in record.entries.values() if (key := world.oracle.key_of(entry)))
 
