@@ -1,8 +1,7 @@
 """`lakefs-gc branches`: branches that the policy calls stale, their deletion, and making them again."""
 
-import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,18 +16,18 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_repository,
-    print_result,
+    print_outcomes,
     progress_unless,
     require_yes,
     show_progress,
 )
-from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.collector.stale_branches import Listing, Outcome, Standing
+from lakefs_gc_assets.collector.stale_branches import Fate, Listing, Standing
 from lakefs_gc_assets.errors import counted
 
+_FAILURES = (Fate.KEPT, Fate.FAILED)
 _SHOWN = 20
 """Maximum branches that lines name which stay although a rule fits them."""
 
@@ -82,7 +81,8 @@ def approve(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     opened = open_repository(loaded_configuration(file, repository))
     require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
-    _print(stale_branches.delete(opened, digest, owner, note, show_progress), as_json)
+    deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
+    print_outcomes(deleting, "branch", Fate.DELETED, _FAILURES, as_json)
 
 
 @branches.command()
@@ -106,21 +106,8 @@ def restore(file: Path | None, repository: str | None, as_json: bool, names: tup
     if planned:
         require_yes("Make these branches again?")
     owner = f"branches-{uuid.uuid4().hex}"
-    _print(stale_branches.restore(opened, names, owner, show_progress), as_json)
-
-
-def _print(outcomes: Iterable[Outcome], as_json: bool) -> None:
-    """Prints outcomes as they come; ends the process if one is not as it was asked for."""
-    is_well = True
-    for outcome in outcomes:
-        is_well &= outcome.is_well
-        if as_json:
-            answer(asdict(outcome), indent=None)
-        else:
-            why = f": {outcome.why}" if outcome.why else ""
-            print_result(shown(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate}{why}"))
-    if not is_well:
-        sys.exit(Status.INCOMPLETE)
+    restoring = stale_branches.restore(opened, names, owner, show_progress)
+    print_outcomes(restoring, "branch", Fate.RESTORED, _FAILURES, as_json)
 
 
 def describe(listing: Listing) -> Iterator[str]:

@@ -7,17 +7,21 @@ Dagster only when they are needed.
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import click
 
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
@@ -138,6 +142,52 @@ def answer(content: object, indent: int | None = 1) -> None:
 def print_result(line: str) -> None:
     """Prints a line on standard output, above a bar that is shown: left to itself, click writes past the bar."""
     click.echo(line, file=sys.stdout)
+
+
+class _Outcome(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def fate(self) -> StrEnum: ...
+
+    @property
+    def why(self) -> str | None: ...
+
+
+def print_outcomes(
+    outcomes: Iterable[_Outcome],
+    name: str,
+    usual: StrEnum,
+    failures: Collection[StrEnum],
+    as_json: bool,
+    frees: bool = False,
+) -> None:
+    """Prints unusual outcomes as they come, then how many there are of each; in JSON all of them.
+
+    Ends the process if there was a failure.
+
+    Args:
+        name: attribute by which lines name an object, file or branch.
+        usual: outcome that was asked for.
+        failures: outcomes of what is to be done yet.
+        frees: true if the usual outcome frees bytes: their sum is printed too.
+    """
+    counts, freed = Counter({usual: 0}), 0
+    for outcome in outcomes:
+        counts[outcome.fate] += 1
+        is_usual = outcome.fate is usual
+        freed += getattr(outcome, "size", 0) if is_usual else 0
+        if as_json:
+            answer(asdict(outcome), indent=None)
+        elif outcome.why or not is_usual:
+            print_result(shown(f"{getattr(outcome, name)}: {outcome.fate}{f': {outcome.why}' if outcome.why else ''}"))
+    if as_json:
+        answer({"counts": counts} | ({"bytes_freed": freed} if frees else {}), indent=None)
+    else:
+        others = (f"{count:,} {fate}" for fate, count in sorted(counts.items()) if fate is not usual)
+        print_result(", ".join((f"{counts[usual]:,} {usual}", *[f"{size(freed)} freed"] * frees, *others)))
+    if not counts.keys().isdisjoint(failures):
+        sys.exit(Status.INCOMPLETE)
 
 
 def _keep(context: click.Context, option: click.Parameter, value: object) -> None:

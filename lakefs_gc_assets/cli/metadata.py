@@ -1,8 +1,6 @@
 """`lakefs-gc metadata`: lists ranges and metaranges that nothing needs, moves them to quarantine, and purges them."""
 
-import sys
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,13 +16,12 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_collector,
-    print_result,
+    print_outcomes,
     progress_unless,
     require_yes,
     require_yes_or_terminal,
     show_progress,
 )
-from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.fsck.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.collector.page.markup import shown
@@ -34,12 +31,13 @@ from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 _SHOWN = 20
+_USUAL = {"move": Fate.MOVED, "restore": Fate.RESTORED, "purge": Fate.PURGED}
 
 
 @click.command()
 @CONFIG
 @REPOSITORY
-@click.argument("act", required=False, type=click.Choice(["move", "restore", "purge"]))
+@click.argument("act", required=False, type=click.Choice([*_USUAL]))
 @YES
 @QUIET
 @JSON
@@ -56,6 +54,8 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
 
     No other server may use the storage namespace: `move` and `purge` refuse while collection.keep_old_unnamed_ranges is
     on. They ask before they change anything. Where there is no terminal, --yes is needed.
+
+    Prints the files that were not moved, put back or purged, and the counts; with --json each file.
 
     Exit status 0 if everything was done, 6 if something failed, 4 if a guard refuses.
     """
@@ -88,7 +88,7 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
                 days = opened.settings.quarantine_days
                 require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
                 outcomes = unneeded_metadata.purge(opened, engine, owner, note, show_progress)
-    _print_outcomes(outcomes, as_json)
+    print_outcomes(outcomes, "id", _USUAL[act], (Fate.FAILED,), as_json, frees=act == "purge")
 
 
 def _describe(amount: Amount) -> str:
@@ -101,23 +101,6 @@ def _print_listing(listing: Listing, as_json: bool) -> None:
         return
     for line in describe(listing):
         click.echo(shown(line))
-
-
-def _print_outcomes(outcomes: Sequence[Outcome], as_json: bool) -> None:
-    """Prints a line for each file, and the totals; ends the process if something failed."""
-    counts = Counter(outcome.fate for outcome in outcomes)
-    for outcome in outcomes:
-        if as_json:
-            answer(asdict(outcome), indent=None)
-        else:
-            why = f": {outcome.why}" if outcome.why else ""
-            print_result(shown(f"{outcome.id}: {outcome.fate}{why}"))
-    if as_json:
-        answer({"counts": counts}, indent=None)
-    else:
-        click.echo(", ".join(f"{count:,} {fate}" for fate, count in sorted(counts.items())) or "nothing was changed")
-    if counts[Fate.FAILED]:
-        sys.exit(Status.INCOMPLETE)
 
 
 def describe(listing: Listing) -> Iterator[str]:

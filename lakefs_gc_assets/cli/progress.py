@@ -4,17 +4,17 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from lakefs_gc_assets.cli.common import progress_unless, show_progress
-from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.collector.frame.frames import PHASES, STEPS
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import LogLine, counted
 
@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 else:
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
-PHASES = dict(
-    zip(
-        STEPS,
-        ("listing what is stored", "reading what is staged", "reading commits", "subtracting", "finishing"),
-        strict=True,
-    )
-)
-"""Description of each step in a few words."""
-
 _POLLS = 4
 """Times per second that Spark is asked for its tasks, and the bar is drawn."""
 _NARROWEST = 60
 """Minimum columns for a bar."""
 _LONG = 60
 """Seconds from which a step leaves a line."""
+Item = TypeVar("Item")
 Counted = Callable[[int, int], None]
 """Is called with how many are done, and of how many."""
 
@@ -79,6 +71,18 @@ def shown_bar(phase: str, quiet: bool = False, unit: str = "tasks") -> Iterator[
     bar = RunBar(console, phase)
     with bar.shown():
         yield bar.say, partial(bar.count, unit)
+
+
+def shown_items(items: Iterable[Item], count: Counted | None, total: Sequence[int]) -> Iterator[Item]:
+    """Yields items, and shows on a bar how many were yielded.
+
+    Args:
+        total: has the number of all items before the first one is yielded.
+    """
+    for done, item in enumerate(items, 1):
+        yield item
+        if count:
+            count(done, *total)
 
 
 def _console_with_bar() -> Console | None:

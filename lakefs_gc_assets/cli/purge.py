@@ -1,6 +1,5 @@
 """`lakefs-gc purge`: deletes objects that have been in quarantine for long enough."""
 
-import sys
 import uuid
 from collections.abc import Iterator
 from itertools import islice
@@ -19,14 +18,13 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     names_run,
     open_collector,
-    print_result,
+    print_outcomes,
     require_yes,
     require_yes_or_terminal,
     show_progress,
 )
-from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.collector.quarantine.purge import Fate, PurgePlan, Totals, plan_purge
+from lakefs_gc_assets.cli.progress import shown_bar, shown_items
+from lakefs_gc_assets.collector.quarantine.purge import Fate, PurgePlan, plan_purge
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import counted
@@ -76,24 +74,12 @@ def purge(
     if not is_confirmed():
         planned = plan_purge(collector.open(), run_id)
         require_yes(f"Delete {_due(planned)} for good, unless they are live by now?", _REFUSAL)
-    totals = Totals()
     with shown_bar("checking what is live", quiet, "objects") as (say, count):
         warn = show_progress if quiet else say
         due: list[int] = []
         purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", say, warn, due.append)
-        for number, purged in enumerate(totals.counted(purging), 1):
-            if as_json:
-                answer({"address": purged.address, "fate": purged.fate, "why": purged.why}, indent=None)
-            elif purged.fate is not Fate.PURGED:
-                print_result(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
-            if count:
-                count(number, *due)
-    if as_json:
-        answer({"counts": totals.counts, "bytes_freed": totals.freed}, indent=None)
-    else:
-        click.echo(str(totals))
-    if not totals.well:
-        sys.exit(Status.INCOMPLETE)
+        failures = (Fate.KEPT, Fate.FAILED)
+        print_outcomes(shown_items(purging, count, due), "address", Fate.PURGED, failures, as_json, frees=True)
 
 
 def _due(planned: PurgePlan) -> str:

@@ -1,8 +1,6 @@
 """`lakefs-gc restore`: brings back what a run deleted."""
 
-import sys
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -21,11 +19,10 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     names_run,
     open_repository,
-    print_result,
+    print_outcomes,
     show_progress,
 )
-from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.cli.progress import shown_bar
+from lakefs_gc_assets.cli.progress import shown_bar, shown_items
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -85,24 +82,12 @@ def restore(
         if not dry_run:
             click.echo("nothing was brought back: give --yes to do it")
         return
-    counts: Counter[Fate] = Counter()
     owner = f"restore-{uuid.uuid4().hex}"
     with shown_bar("bringing back", unit="objects") as (say, count):
         total: list[int] = []
-        for restored in restore_run.restore(opened, run_id, addresses, owner, say, total.append):
-            counts[restored.fate] += 1
-            if as_json:
-                answer({"address": restored.address, "fate": restored.fate, "why": restored.why}, indent=None)
-            elif restored.why or restored.fate is not Fate.RESTORED:
-                print_result(f"{restored.address}: {restored.fate.value}{f': {restored.why}' if restored.why else ''}")
-            if count:
-                count(counts.total(), *total)
-    if as_json:
-        answer({"counts": counts}, indent=None)
-    else:
-        click.echo(", ".join(f"{count:,} {fate.value}" for fate, count in sorted(counts.items())))
-    if not all(fate.is_well for fate in counts):
-        sys.exit(Status.INCOMPLETE)
+        restoring = restore_run.restore(opened, run_id, addresses, owner, say, total.append)
+        failures = (Fate.HIDDEN, Fate.FAILED)
+        print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json)
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:

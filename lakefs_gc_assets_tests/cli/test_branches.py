@@ -83,12 +83,17 @@ def test_approving(branches: Branches) -> None:
     result = branches(well, "approve", "digest", "--yes")
     assert result.exit_code == Status.WELL
     assert result.stdout.splitlines() == [
-        "old on commit c1: deleted",
-        "older on commit c2: gone before: somebody else deleted it",
+        "older: gone before: somebody else deleted it",
+        "1 deleted, 1 gone before",
     ]
     partly = branches([*well, Outcome("new", "c3", Fate.KEPT, "changed")], "approve", "digest", "--yes", "--json")
     assert partly.exit_code == Status.INCOMPLETE
-    assert json.loads(partly.stdout.splitlines()[-1])["why"] == "changed"
+    *rows, last = map(json.loads, partly.stdout.splitlines())
+    assert [(row["branch"], row["why"]) for row in rows[1:]] == [
+        ("older", "somebody else deleted it"),
+        ("new", "changed"),
+    ]
+    assert last == {"counts": {"deleted": 1, "gone before": 1, "kept": 1}}
     assert branches(GuardTripped("g", "f", "l"), "approve", "digest", "--yes").exit_code == Status.REFUSED
 
 

@@ -166,7 +166,7 @@ def test_unneeded_metadata(asked: Callable[..., str], monkeypatch: pytest.Monkey
     require_documented("metadata --json", listing)
     assert listing["needed"] > 0
     # The last line counts, and nothing is old enough to be moved.
-    assert json.loads(asked("metadata", "restore", "--yes")) == {"counts": {}}
+    assert json.loads(asked("metadata", "restore", "--yes")) == {"counts": {"put back": 0}}
 
 
 def test_stale_branches(asked: Callable[..., str], repository: Repository) -> None:
@@ -177,11 +177,15 @@ def test_stale_branches(asked: Callable[..., str], repository: Repository) -> No
     listing = json.loads(asked("branches", "list", "--quiet", "--config", "other.yaml"))
     require_documented("branches list --json", listing)
     arguments = ("--yes", "--config", "other.yaml")
-    deleted = [json.loads(line) for line in asked("branches", "approve", *arguments, listing["digest"]).splitlines()]
+    *deleted, last = [
+        json.loads(line) for line in asked("branches", "approve", *arguments, listing["digest"]).splitlines()
+    ]
     require_documented("branches approve --json", deleted)
-    back = [json.loads(line) for line in asked("branches", "restore", *arguments).splitlines()]
+    *back, restored = [json.loads(line) for line in asked("branches", "restore", *arguments).splitlines()]
     require_documented("branches restore --json", back)
     assert [each["branch"] for each in back] == [each["branch"] for each in deleted]
+    counts = ({"counts": {"deleted": len(deleted)}}, {"counts": {"made again": len(back)}})
+    assert (last, restored) == counts
 
 
 def test_what_is_brought_back(asked: Callable[..., str], repository: Repository) -> None:
@@ -293,7 +297,8 @@ def test_runs_forecasts_and_purges(
     assert {"forecast.html", "runs.json"} <= {Path(name).name for name in left}
     for name, content in left.items():
         planted.require_absent(repository.planted, content, name)
-    last = json.loads(asked("purge", "--quiet", "--yes").splitlines()[-1])
+    *purged, last = map(json.loads, asked("purge", "--quiet", "--yes").splitlines())
+    require_documented("purge --json", purged)
     assert set(last) == {"counts", "bytes_freed"}
 
 

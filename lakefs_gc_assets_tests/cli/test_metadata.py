@@ -97,14 +97,18 @@ def act() -> Act:
     return call
 
 
+DONE = {"move": "1 moved to quarantine\n", "restore": "1 put back\n", "purge": "1 purged, 2.0 KiB freed\n"}
+
+
 @pytest.mark.parametrize("name", ["move", "restore", "purge"])
 def test_nothing_is_changed_without_a_yes(act: Act, name: str) -> None:
     for result, called in (act((), name), act((), name, typed="n\n")):
         assert result.exit_code == Status.FAILED and "nothing was changed" in result.stderr
         assert not called.called
-    result, called = act((MOVED,), name, typed="y\n")
+    done = Outcome("aa", 2048, command._USUAL[name])
+    result, called = act((done,), name, typed="y\n")
     assert result.exit_code == Status.WELL and called.call_count == 1
-    assert result.stdout.splitlines()[-2:] == ["aa: moved to quarantine", "1 moved to quarantine"]
+    assert result.stdout == DONE[name]
 
 
 def test_what_failed_is_told_by_the_exit_status(act: Act) -> None:
@@ -117,8 +121,10 @@ def test_what_failed_is_told_by_the_exit_status(act: Act) -> None:
         {"counts": {"failed": 1, "moved to quarantine": 1}},
     ]
     assert "range      aa: 2.0 KiB" in result.stderr
+    lines = act((MOVED, FAILED), "move", "--yes", "--quiet")[0].stdout.splitlines()
+    assert lines == ["bb: failed: no copy", "1 moved to quarantine, 1 failed"]
 
 
 def test_where_nothing_is_unneeded_nothing_is_asked(act: Act) -> None:
     result, called = act((), "move", "--yes", "--quiet", listing=replace(LISTING, files=()))
-    assert (result.exit_code, result.stdout, called.called) == (Status.WELL, "nothing was changed\n", False)
+    assert (result.exit_code, result.stdout, called.called) == (Status.WELL, "0 moved to quarantine\n", False)

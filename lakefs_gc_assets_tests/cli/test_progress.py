@@ -18,7 +18,8 @@ from rich.console import Console
 from lakefs_gc_assets.cli import progress
 from lakefs_gc_assets.cli.common import show_progress
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.cli.progress import PHASES, RunBar, StepLines, shown_bar, shown_progress
+from lakefs_gc_assets.cli.progress import RunBar, StepLines, shown_bar, shown_items, shown_progress
+from lakefs_gc_assets.collector.frame.frames import PHASES
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
@@ -192,6 +193,13 @@ def test_a_command_without_a_terminal_counts_nothing(capsys: pytest.CaptureFixtu
             assert count is None
             say("a line")
         assert capsys.readouterr().err == said
+
+
+def test_every_item_is_counted_after_it_was_taken() -> None:
+    counts: list[tuple[int, int]] = []
+    taken = [(item, list(counts)) for item in shown_items("ab", lambda *count: counts.append(count), [2])]
+    assert taken == [("a", []), ("b", [(1, 2)])] and counts == [(1, 2), (2, 2)]
+    assert [*shown_items("ab", None, [])] == ["a", "b"]
 
 
 def test_what_spark_says_of_its_tasks_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:

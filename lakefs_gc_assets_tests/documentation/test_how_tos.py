@@ -293,8 +293,8 @@ def test_retention_rules(tmp_path: Path) -> None:
             clients.commit(server, "forgotten", branch="scratch-a")
         reader.follow("stale-branches")
 
-        assert ": deleted\n" in reader.said["lakefs-gc branches approve DIGEST"]
-        assert ": made again\n" in reader.said["lakefs-gc branches restore"]
+        assert "1 deleted\n" in reader.said["lakefs-gc branches approve DIGEST"]
+        assert "1 made again\n" in reader.said["lakefs-gc branches restore"]
 
 
 @pytest.mark.slow

@@ -449,6 +449,15 @@ STEPS: tuple[str, ...] = tuple(
 )
 """The five frames that a run makes one after the other: the safe order, which is also the order of the assets."""
 
+PHASES = dict(
+    zip(
+        STEPS,
+        ("listing what is stored", "reading what is staged", "reading commits", "subtracting", "finishing"),
+        strict=True,
+    )
+)
+"""Description of each step in a few words."""
+
 FRAMES: Mapping[str, Frame[Any]] = {
     frame.name: frame
     for frame in (
