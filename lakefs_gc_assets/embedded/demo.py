@@ -5,10 +5,10 @@ what an optimized run looks at. Afterwards every live object is read back throug
 in a folder, or in a bucket or container that exists, reached by the cloud's usual configuration.
 """
 
+import logging
 import os
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, PHASES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -113,14 +113,14 @@ def demonstrate(
     clock: Clock,
     console: Console,
     why: Mapping[str, str],
-    meanwhile: LogLine = lambda line: None,
+    meanwhile: Callable[[str], None] = lambda step: None,
     then: Sequence[Flow] = (),
 ) -> Shown:
     """Makes a dry run and a sweep in one process and one Spark session, and shows both.
 
     Args:
         why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
-        meanwhile: called with each line of the sweep as it happens, to work on the repository at the same time.
+        meanwhile: called with the name of each step of the sweep when it ends, to work on the repository meanwhile.
         then: flows of further sweeps, to compare what each looks at.
     Raises:
         CollectionError: where one of the runs fails.
@@ -128,10 +128,6 @@ def demonstrate(
 
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True)
-
-    def say_and_tell(line: str) -> None:
-        say(line)
-        meanwhile(line)
 
     with running.instance() as home:
         console.rule("dry run: what would go")
@@ -143,7 +139,7 @@ def demonstrate(
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
         console.rule("sweep")
-        swept = [_run(loaded, clock, home, say_and_tell, sweep=True)]
+        swept = [_run(loaded, clock, home, say, sweep=True, meanwhile=meanwhile)]
         for flow in then:
             console.rule(f"the next run, {flow}")
             swept.append(_run(loaded, clock, home, say, sweep=True, flow=flow))
@@ -179,11 +175,31 @@ def _run(
     *,
     sweep: bool,
     flow: Flow = Flow.CLEAN,
+    meanwhile: Callable[[str], None] = lambda step: None,
 ) -> str:
-    succeeded, run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), say, clock, home)
+    detail = running.Detail(logging.INFO, _StepLines(say, meanwhile))
+    succeeded, run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), say, clock, home, detail)
     if not succeeded:
         raise error or CollectionError(f"run {run_id} failed")
     return run_id
+
+
+class _StepLines:
+    """Prints a line for each step when it ends, then calls `meanwhile` with its name."""
+
+    def __init__(self, say: LogLine, meanwhile: Callable[[str], None]) -> None:
+        self._say, self._meanwhile = say, meanwhile
+        self._since = time.monotonic()
+
+    def begins(self, step: str) -> None:
+        """See Watch.begins."""
+        self._since = time.monotonic()
+
+    def ends(self, step: str) -> None:
+        """See Watch.ends."""
+        if step in PHASES:
+            self._say(f"  {PHASES[step]}: {time.monotonic() - self._since:.1f} s")
+            self._meanwhile(step)
 
 
 def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
@@ -208,9 +224,6 @@ def _compared(reports: Sequence[Report]) -> Table:
         counted = (figures.slices_listed, figures.listed, figures.ranges_read)
         table.add_row(run_report.flow, *(f"{count:,}" for count in counted), run_report.did)
     return table
-
-
-_STAGED_IS_KNOWN = re.compile(r" uncommitted_df: [\d,]+ rows? in ")
 
 
 @contextmanager
@@ -305,9 +318,9 @@ class _Users:
         self._server, self._sample, self._console = server, sample, console
         self.worked = False
 
-    def work(self, line: str) -> None:
-        """Does their work once, right after the collector has read what is staged."""
-        if self.worked or not _STAGED_IS_KNOWN.search(line):
+    def work(self, step: str) -> None:
+        """Does their work right after the collector has read what is staged."""
+        if step != UNCOMMITTED_DF.name:
             return
         moved, linked = list(self._sample.to_rename), len(self._sample.pending)
         for live in moved:

@@ -45,7 +45,7 @@ def _collector(
     ) -> Shown:
         root = Path(loaded.configuration.store.local_root)
         if waits:
-            meanwhile("  uncommitted_df: 30 rows in 0.1 s (300/s)")
+            meanwhile("uncommitted_df")
         for address in sorted(why)[leaves:]:
             (root / "sample" / address).unlink()
         if takes:
