@@ -73,6 +73,11 @@ svg text{fill:var(--ink);font:12px system-ui,sans-serif}
 .curve{fill:none;stroke:var(--bar);stroke-width:2}.grid{stroke:var(--line)}.now{stroke:var(--kept);stroke-dasharray:5 4}
 @media screen and (max-width:58rem){table{display:block;overflow-x:auto}caption{display:block}}
 @media (max-width:40rem){main{padding:1rem}h1{font-size:1.3rem}.figure{font-size:1.2rem}}
+@media screen and (max-width:40rem){.drawn{width:14%;min-width:2rem}
+.stacked :is(thead,tbody){display:block}.stacked :is(th,td){border:0}
+.stacked tr{display:grid;grid-template-columns:1fr 3rem 5rem 6.5rem;border-bottom:1px solid var(--line)}
+.stacked td.number~:not(.number){grid-column:1/-1;padding-top:0}
+.stacked :is(thead .number~:not(.number),td:empty){display:none}}
 @media print{:root{--ink:#000;--soft:#333;--paper:#fff;--box:#fff;--line:#bbb;--bar:#4f43dd;--live:#2e7d4f;
 --kept:#b36b00;--bad:#b3261e}
 main{max-width:none;padding:0}.decision{border:1px solid var(--line)}h2{break-after:avoid}
@@ -128,7 +133,9 @@ def table(
     for name, *values in rows:
         cells = (element("td", value, **(kind or _kind(value))) for value, kind in zip(values, kinds[1:], strict=True))
         body.append(element("tr", element("th", name, scope="row", **_kind(name)), *cells))
-    return element("table", element("caption", caption), element("thead", head), body)
+    # A phone shows the words below two figures; more figures do not fit, and the table scrolls.
+    kind_of_table = {"class_": "stacked"} if words and numbers == 2 else {}
+    return element("table", element("caption", caption), element("thead", head), body, **kind_of_table)
 
 
 def _kind(value: Child) -> dict[str, str]:
