@@ -1,6 +1,9 @@
 """Erasing what is at paths, from what is shown to what is certified, against the truth of the embedded server."""
 
 import json
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -26,6 +29,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets_tests.collector.erasure.made import Erasing, erasing, made
+from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
 from lakefs_gc_assets_tests.embedded import clients
 
 __all__ = ["made"]
@@ -71,6 +75,31 @@ def test_what_only_expired_commits_hold_is_erased_and_nothing_else(erasable: Era
     verified = erasable.verify()
     assert verified.exit_code == Status.WELL, verified.output
     assert all(limit in verified.output for limit in content["limits"])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.put("profile", "people/ada/profile")
+    made.put("export", "exports/2026/ada.csv")
+    made.put("bystander", "exports/2026/bob.csv")
+    made.commit("first", 40)
+    made.remove("people/ada/profile")
+    made.remove("exports/2026/ada.csv")
+    made.commit("second", 20)
+    before = made.data
+    monkeypatch.chdir(made.folder)
+    said = ""
+    for line in "".join(block.text for block in fenced((DOCS / "how-to" / "erase.md").read_text())).splitlines():
+        program, *words = shlex.split(line)
+        if program == "openssl":
+            subprocess.run([program, *words], check=True)
+        else:
+            digest = said.rpartition("--approve ")[2].partition(" ")[0]
+            result = made.call_command(*(digest if word == "DIGEST" else word for word in words))
+            assert result.exit_code == Status.WELL, result.output
+            said = result.stdout
+    assert before - made.data == {made.addresses["profile"], made.addresses["export"]}
+    assert "the signature holds" in said
 
 
 class TestHeld:
