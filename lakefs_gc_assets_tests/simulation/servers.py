@@ -435,7 +435,7 @@ class CollectorsApi:
         entries = repository.visible(repository.branches[reference])
         paths = sorted(path for path in entries if path > after)
         page = paths[:_OBJECTS_ON_PAGE]
-        objects = tuple(ObjectStats(path, self._physical_address(entries[path]), None) for path in page)
+        objects = tuple(ObjectStats(path, self._physical_address(entries[path]), entries[path].size) for path in page)
         return ObjectsPage(objects, more=len(paths) > len(objects))
 
     def start_refs_dump(self) -> str:
