@@ -53,6 +53,7 @@ _REMEDIES = (
         "that is right, the worker was killed, most often for lack of memory",
     ),
 )
+_WHY_NO_WORKER = re.compile(r"Cannot run program [^\n]+|(?<=Error from python worker:\n)[^\n]+")
 _CAUSED_BY = re.compile(r"^(?:Caused by|): (.+)$", re.MULTILINE)
 _MAX_CAUSE = 300
 
@@ -84,7 +85,8 @@ def from_spark(error: BaseException) -> CollectionError | None:
     text = _text(failed_job)
     remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), None)
     if remedy is not None:
-        return SparkFailed(f"a job of Spark failed: {remedy}")
+        why = _WHY_NO_WORKER.search(text)
+        return SparkFailed(f"a job of Spark failed: {remedy}{f'. Its own words: {why[0].strip()}' if why else ''}")
     if "PythonException" in text:
         return None
     causes = _CAUSED_BY.findall(text)

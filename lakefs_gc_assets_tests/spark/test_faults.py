@@ -124,6 +124,15 @@ Caused by: {cause}
             "org.apache.spark.SparkException: EOFException occurred while reading the port number from x's stdout",
             "Each machine of Spark needs this version of Python with this package",
         ),
+        (
+            'java.io.IOException: Cannot run program "/python": Exec failed, error: 13 (Permission denied) ',
+            '. Its own words: Cannot run program "/python": Exec failed, error: 13 (Permission denied)',
+        ),
+        (
+            "org.apache.spark.SparkException: \nError from python worker:\n  python3: No module named 'x'\n"
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number from x's stdout",
+            ". Its own words: python3: No module named 'x'",
+        ),
         ("java.net.BindException: Address in use", "a job of Spark failed: java.net.BindException: Address in use"),
     ],
 )
