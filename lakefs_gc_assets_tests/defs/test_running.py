@@ -1,0 +1,58 @@
+"""Runs in this process: what Dagster stores of them, which takes minutes for thousands of windows."""
+
+import os
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakefs_gc_assets.collector.frame.frames import STEPS
+from lakefs_gc_assets.defs import running
+from lakefs_gc_assets.defs.running import PLAN_WHOLE_ASSETS
+from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
+from lakefs_gc_assets_tests.replayed_runs import refused
+
+__all__ = ["replaying"]
+
+_PLANNED = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
+_STORED = dg.DagsterEventType.ASSET_MATERIALIZATION
+
+
+@pytest.fixture
+def runs(replaying: Replaying) -> GraphRuns:
+    """Their second step fails."""
+    runs = replaying("chain/1", max_candidate_share=1)
+    runs.server.fault = lambda method, target: refused(500, "no") if "prepare_uncommited" in target else None
+    return runs
+
+
+def test_no_events_of_assets_are_stored_on_an_instance_that_ends_with_its_process(runs: GraphRuns) -> None:
+    """Nobody can open the pages that would show them."""
+    succeeded, _, error = running.execute(runs.loaded, running.AskedRun(), runs.lines.append, runs.clock, runs.instance)
+
+    assert not succeeded and "failed in uncommitted_df" in str(error)
+    (ended,) = runs.instance.get_runs()
+    assert runs.instance.all_logs(ended.run_id, of_type={_PLANNED, _STORED}) == []
+    assert runs.instance.all_logs(ended.run_id, of_type=dg.DagsterEventType.STEP_SUCCESS)
+
+
+def test_one_event_plans_all_windows_of_an_asset_on_an_instance_of_ones_own(
+    runs: GraphRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.delenv(PLAN_WHOLE_ASSETS, raising=False)
+
+    with running.instance() as home:
+        running.execute(runs.loaded, running.AskedRun(), runs.lines.append, runs.clock, home)
+        (ended,) = home.get_runs()
+        planned = home.all_logs(ended.run_id, of_type=_PLANNED)
+        stored = home.all_logs(ended.run_id, of_type=_STORED)
+
+    windows = [event.dagster_event.partition for event in planned if event.dagster_event]
+    assert windows.count(None) == len(STEPS)
+    assert len([window for window in windows if window]) == 2 * len(STEPS), "the newest windows are shown as failed"
+    assert len(stored) == 2, "one for each window"
+    assert PLAN_WHOLE_ASSETS not in os.environ
+    monkeypatch.setenv(PLAN_WHOLE_ASSETS, "0")
+    with running.instance():
+        assert os.environ[PLAN_WHOLE_ASSETS] == "0"
