@@ -224,7 +224,9 @@ def test_sweeps_and_purges_ask_the_store_for_what_their_document_allows_and_for_
 
     restored = watched.calls(bring_one_back)
     (written,) = beyond(restored, allowed)
-    assert fates == ["restored"] and idle(restored, allowed - {of_data}) == []
+    # A restoration deletes nothing, not even copies.
+    deletes = {right for right in allowed if right[0] == "s3:DeleteObject"}
+    assert fates == ["restored"] and idle(restored, allowed - deletes) == []
     assert written[0] == "s3:PutObject" and written[1].startswith(f"{watched.bucket}/{watched.prefix}/data/")
 
     fates.clear()

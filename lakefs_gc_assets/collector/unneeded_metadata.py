@@ -163,7 +163,7 @@ class Quarantine:
         return facts is not None and facts.size == size
 
     def _copy_back(self, name: str, size: int) -> Restored:
-        return from_quarantine(self.store, MOVED_METADATA, _key(name), size)[0]
+        return from_quarantine(self.store, MOVED_METADATA, _key(name), size)
 
     def _copy(self, file: File) -> bool:
         """True if there is a copy, which the store has compared with the file."""

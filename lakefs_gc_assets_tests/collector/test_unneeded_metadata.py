@@ -389,7 +389,7 @@ def failed_put_back(world: World) -> None:
     move(world)
     world.pass_time(30 * DAY)
     commit_by_name(world, entries("failed"))
-    answer = (Restored("", RestoreFate.FAILED, "no right to write"), None)
+    answer = Restored("", RestoreFate.FAILED, "no right to write")
     with mock.patch.object(unneeded_metadata, "from_quarantine", lambda *arguments: answer), suppress(CorruptFile):
         purge(world)
     require_safe(world)

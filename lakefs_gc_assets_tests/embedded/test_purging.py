@@ -185,7 +185,7 @@ def test_what_is_live_again_comes_back_and_the_rest_is_gone(quarantined: Quarant
     assert set(lines[:-1]) == {f"{address}: live again, and brought back" for address in live}
     assert lines[-1] == "1 purged, 7 B freed, 3 live again, and brought back"
     assert [status_of(quarantined.server, "back", name) for name in OLD] == [200] * 3
-    assert quarantined.moved() == set()
+    assert quarantined.moved() == live
     store = quarantined.opened.store
     assert across_runs.read_restoration(store) is not None
     outcomes = receipts.read(store, quarantined.dropped)["outcome"].to_pylist()
@@ -338,7 +338,8 @@ def test_what_is_staged_where_the_server_does_not_list_it_stays(quarantined: Qua
 
     if limit:
         assert (result.exit_code, status_of(quarantined.server, "main", name)) == (0, 200)
-        assert quarantined.moved() == set()
+        assert quarantined.moved() == {hidden}
+        assert quarantined.command().stdout.splitlines()[-1] == f"1 purged, {len(f'new {name}')} B freed"
     else:
         assert (result.exit_code, quarantined.moved()) == (Status.INCOMPLETE, {hidden})
         assert "kept: it may be staged" in result.stdout

@@ -531,14 +531,15 @@ Crash == \E p \in Processes :
            /\ process' = [process EXCEPT ![p] = Idle]
            /\ UNCHANGED <<now, objects, refs, fault, opened, run, lock, taken, history>>
 
-(* A person brings back what a run moved. No run that was opened before may sweep or be built on any more. *)
+(* A person brings back what a run moved. No run that was opened before may sweep or be built on any more. Its copies
+   stay: a process that stood still may end its batch later. *)
 Restore == /\ May("restore")
            /\ \E r \in 1..opened :
                 /\ copies[r] # {}
                 /\ Take(0)
                 /\ store' = store \cup copies[r]
                 /\ back' = back \cup copies[r]
-                /\ copies' = [copies EXCEPT ![r] = {}]
+                /\ copies' = IF On("copies stay") THEN copies ELSE [copies EXCEPT ![r] = {}]
                 /\ gone' = [gone EXCEPT ![r] = {}]
                 /\ restorePoint' = opened
            /\ UNCHANGED <<now, issued, modified, slice, linked, refs, fault, opened, run, process, crashes, shown,
@@ -618,6 +619,9 @@ ReceiptsAreTrue ==
 ApprovalBindsToPlan == Dry => \A r \in 1..opened : gone[r] \subseteq shown[r]
 
 UndoBringsBack == Quarantine => (\A r \in 1..opened : gone[r] \subseteq copies[r]) /\ back \subseteq store
+
+(* What was restored can be restored once more, where a process that stood still deletes it again. *)
+NothingRestoredIsLost == back \subseteq store \cup UNION {copies[r] : r \in 1..opened}
 
 (* To be violated: garbage goes, in a run that builds on another one as well, and comes back. *)
 NothingIsDeleted == \A r \in Ids : gone[r] = {}

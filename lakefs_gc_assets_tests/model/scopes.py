@@ -161,6 +161,11 @@ _SCOPES: Mapping[str, Scope] = {
         ("UndoBringsBack",),
         ("NothingIsDeleted", "NothingComesBack"),
     ),
+    "late deletion": Scope(
+        {"Quarantine": True, "Locks": 3, "Expiry": 1, "End": 3, "Clients": some("restore", "stand still")},
+        ("NothingRestoredIsLost",),
+        ("NothingIsDeleted", "NothingComesBack", "UndoBringsBack"),
+    ),
     "slices": Scope(
         {"End": 4, "Optimized": True, "Runs": 3, "Locks": 3, "Clients": some("act before", "commit", "remove")},
         ("SealedSliceNeverChanges",),
@@ -315,6 +320,12 @@ _MUTANTS: Mapping[str, Mutant] = {
         "UndoBringsBack",
         "brought back since: not asked",
         "test_objects_that_were_brought_back_since",
+    ),
+    "copies stay": Mutant(
+        "late deletion",
+        "NothingRestoredIsLost",
+        "a restoration removes copies",
+        "test_what_a_deletion_that_is_done_late_takes_away_comes_back",
     ),
     "carried": Mutant(
         "slices",

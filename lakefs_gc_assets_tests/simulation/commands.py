@@ -36,8 +36,8 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
     world, run_id = scene.world, scene.opened.run_id
 
     def removed(key: str, gone: bool) -> None:
-        if not is_back(world.bucket, key):
-            raise Violation(f"{key} is removed although its object is not back")
+        if address_of(key) is not None:
+            raise Violation(f"{key} is removed, and a deletion may yet be done")
 
     def work(repository: WatchedRepository) -> bool:
         told = list(restore_run.restore(repository, run_id, (), f"restore-{world.time.now}", world.log.append))

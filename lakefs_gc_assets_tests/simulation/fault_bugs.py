@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.live.current import Samples
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.quarantine import purge, restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged
-from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored, Undone
+from lakefs_gc_assets.collector.quarantine.restore import Fate, Restored
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
@@ -114,12 +114,12 @@ def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | Non
     return None
 
 
-def _removed_first(store: CopiesObjects, run_id: str, address: str, size: int) -> Undone:
+def _removed_first(store: CopiesObjects, run_id: str, address: str, size: int) -> Restored:
     copy = passes.key(run_id, address)
     with suppress(StorageError):
         store.copy_if_absent(copy, address)
     store.delete([copy])
-    return Restored(address, Fate.RESTORED), None
+    return Restored(address, Fate.RESTORED)
 
 
 _purge_batch = purge._delete
@@ -183,7 +183,7 @@ FAULT_BUGS = {
         "quarantine", "delete data/", Fault.DENIED, replaced((Quarantine, "_is_there", lambda *arguments: True))
     ),
     "moved without a copy": FaultBug("quarantine", "copy ", Fault.FAILS, replaced((Quarantine, "_copied", _uncopied))),
-    "the copy removed before the object is back": FaultBug(
+    "a restoration removes copies": FaultBug(
         "restore", "copy_if_absent", Fault.FAILS, replaced((restore, "from_quarantine", _removed_first))
     ),
     "a purge removes the copy before the object is back": FaultBug(

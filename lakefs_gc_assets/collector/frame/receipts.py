@@ -111,9 +111,9 @@ def _read_or_exclude(store: ObjectStore, damaged: DamagedFile | None, key: str) 
         return RECEIPTS.empty_table()
 
 
-def read(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None) -> pa.Table:
-    """All receipts of a run (RECEIPTS). `damaged` and errors are those of `read_files`."""
-    return _read_together(store, keys(store, run_id), damaged)
+def read(store: ObjectStore, run_id: str, damaged: DamagedFile | None = None, beginning: str = "") -> pa.Table:
+    """The receipts of a run (RECEIPTS): all, or as for `keys`. `damaged` and errors are those of `read_files`."""
+    return _read_together(store, keys(store, run_id, beginning), damaged)
 
 
 def rows(engine: Engine[R], opener: OpensStore, keys: Sequence[str], damaged: DamagedFile | None = None) -> R:

@@ -1,7 +1,8 @@
 """Purges the quarantine: deletes copies for good that have been there long enough, unless they are live again.
 
 `LiveCheck` asks what is live as a sweep does, right before deletions and again whenever its answer is too old. Objects
-that are live again are restored first. A batch is listed in a file beside the copies before they are deleted, and its
+that are live again are restored first, and keep their copies; a copy goes once the very object it was made of is at its
+address. A batch is listed in a file beside the copies before they are deleted, and its
 receipts `purged` are stored after that. Where a purge is killed in between, the next one stores the receipts of the
 copies that are gone.
 """
@@ -363,14 +364,16 @@ def _emptied(
 ) -> Generator[Purged, None, pa.Table]:
     """Restores and deletes copies of one run; returns those that are left when the verdict is too old."""
     live = moved.copies.filter(_among(moved.copies, verdict.live))
-    yield from _brought_back(store, moved.plan, live, lock, clock)
-    for row in moved.copies.filter(_among(moved.copies, verdict.unsure - verdict.live)).to_pylist():
+    held = moved.copies.filter(_among(moved.copies, verdict.live | verdict.unsure))
+    back = restore.find_back(store, moved.run_id, held.column("address").to_pylist())
+    yield from _brought_back(store, moved.plan, live.filter(pc.invert(_among(live, back))), lock, clock)
+    for row in moved.copies.filter(_among(moved.copies, verdict.unsure - verdict.live - back)).to_pylist():
         why = (
             "it may be staged with the content of a committed object: at a path that is no text, or there is more to "
             "ask than collection.hidden_suspect_limit"
         )
         yield Purged(moved.run_id, row["address"], row["size"], Fate.KEPT, why)
-    copies = moved.copies.filter(pc.invert(_among(moved.copies, verdict.live | verdict.unsure)))
+    copies = moved.copies.filter(pc.invert(_among(moved.copies, (verdict.live | verdict.unsure) - back)))
 
     def is_over() -> bool:
         return verdict.as_of.passed(clock) >= valid

@@ -1,22 +1,27 @@
 """Restores what a run deleted: out of quarantine, or from below delete markers.
 
-Out of quarantine, the store copies an object to its address, where no object is, and the copy in quarantine is removed.
+Out of quarantine, the store copies an object to its address, where no object is. The copy in quarantine stays until it
+is purged: a deletion whose answer was lost, or that of a process that stood still and lost the lock, can be done later
+than the restoration.
+
 In a bucket that keeps versions, delete markers are removed: only those whose version ids are in the run's receipts, and
 only where they are still the newest version. Where the answer to a deletion was lost, a marker that no receipt names
 can lie below one that a receipt names: that object stays hidden, and its outcome says so.
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
@@ -183,60 +188,33 @@ def restore_copies(
     with ThreadPoolExecutor(_CALLERS) as pool:
         for start in range(0, by_address.num_rows, BATCH):
             verify(store, lock)
-            undone = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
-            results = _remove_copies(store, lock, undone)
-            restored = pa.array([each.address for each in results if each.fate.is_well], pa.string())
-            if len(restored):
-                rows = _as_restored(deleted.filter(pc.is_in(deleted.column("address"), restored)), clock.now())
+            results = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
+            whys = {each.address: each.why for each in results if each.fate.is_well}
+            if whys:
+                restored = pc.is_in(deleted.column("address"), pa.array(whys, pa.string()))
+                rows = _as_restored(deleted.filter(restored), whys, clock.now())
                 receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
             yield from results
 
 
-Undone = tuple[Restored, str | None]
-"""Result for one address, and the key of its copy in quarantine, where that is needed no more."""
-
-
-def _remove_copies(store: ObjectStore, lock: LockToken, undone: Sequence[Undone]) -> list[Restored]:
-    """Deletes the copies that are needed no more, many with one request; returns the results of all addresses.
-
-    Raises LockLost where the lock is no longer held; the copies stay then.
-    """
-    copies = [copy for _, copy in undone if copy is not None]
-    errors: dict[str, str | None] = {}
-    if copies:
-        verify(store, lock)
-    for start in range(0, len(copies), store.delete_limit):
-        some = copies[start : start + store.delete_limit]
-        try:
-            errors |= {outcome.key: outcome.error for outcome in store.delete(some)}
-        except StorageError as failure:
-            errors |= dict.fromkeys(some, str(failure))
-    return [
-        restored
-        if copy is None or (error := errors[copy]) is None
-        else replace(restored, fate=Fate.FAILED, why=f"it is back, but its copy was not removed: {error}")
-        for restored, copy in undone
-    ]
-
-
-def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Undone]:
+def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
     """A function that restores one address."""
     copying = require_copies(store) if _moved(deleted) else None
     versions = store if isinstance(store, KeepsVersions) else None
     if copying is None and versions is None:
         raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
 
-    def undo(row: dict[str, Any]) -> Undone:
+    def undo(row: dict[str, Any]) -> Restored:
         if copying is not None and not _MOVED.isdisjoint(row["outcome_list"]):
             return from_quarantine(copying, run_id, row["address"], row["size_max"])
         if versions is not None:
-            return _from_versions(versions, row), None
-        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine"), None
+            return _from_versions(versions, row)
+        return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
 
     return undo
 
 
-def from_quarantine(store: CopiesObjects, run_id: str, address: str, size: int) -> Undone:
+def from_quarantine(store: CopiesObjects, run_id: str, address: str, size: int) -> Restored:
     """Copies one object back where there is none.
 
     Args:
@@ -246,30 +224,47 @@ def from_quarantine(store: CopiesObjects, run_id: str, address: str, size: int) 
     try:
         return _copy_back(store, address, passes.key(run_id, address), size)
     except StorageError as error:
-        return Restored(address, Fate.FAILED, str(error)), None
+        return Restored(address, Fate.FAILED, str(error))
 
 
-def _copy_back(store: CopiesObjects, address: str, copy: str, size: int) -> Undone:
+def _copy_back(store: CopiesObjects, address: str, copy: str, size: int) -> Restored:
     kept: ObjectFacts | None = None
     try:
         # The store compares what it made with the copy.
         store.copy_if_absent(copy, address)
-        return Restored(address, Fate.RESTORED), copy
+        return Restored(address, Fate.RESTORED)
     except AlreadyExists:
         kept = head_if_there(store, copy)
     except ObjectNotFound:
         if head_if_there(store, address) is None:
-            return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"), None
+            return Restored(address, Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand")
     there = store.head(address)
     # A receipt may have the size that a client named; a copy has its own.
     moved_size = size if kept is None else kept.size
     if there.size != moved_size:
-        return Restored(address, Fate.FAILED, _other_size(there.size, moved_size)), None
+        return Restored(address, Fate.FAILED, _other_size(there.size, moved_size))
     # Anything else at the address is not what the copy was made of.
     if kept is not None and not _alike(store, there, kept):
         why = f"it is not known to be the same: the one in quarantine stays, {copy}"
-        return Restored(address, Fate.THERE, why), None
-    return Restored(address, Fate.THERE), copy if kept is not None else None
+        return Restored(address, Fate.THERE, why)
+    return Restored(address, Fate.THERE)
+
+
+def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> frozenset[str]:
+    """The addresses where the very object is of which a run's copy in quarantine was made. Raises StorageError."""
+    if not addresses:
+        return frozenset()
+    # A copy of a copy may have another ETag, and be too large to be read: receipts say that the store made it.
+    rows = receipts.read(store, run_id, lambda damage: None, receipts.OF_RESTORE)
+    restored = frozenset(rows.filter(pc.is_null(rows.column("error"))).column("address").to_pylist())
+
+    def is_back(address: str) -> bool:
+        there, kept = head_if_there(store, address), head_if_there(store, passes.key(run_id, address))
+        if there is None or kept is None or there.size != kept.size:
+            return False
+        return address in restored or _alike(store, there, kept)
+
+    return frozenset(compress(addresses, work_ahead(is_back, addresses, _CALLERS)))
 
 
 def _alike(store: ObjectStore, one: ObjectFacts, other: ObjectFacts) -> bool:
@@ -312,9 +307,13 @@ def _why_hidden(version_ids: Sequence[str | None], removed: Sequence[bool]) -> s
     return "the bucket kept no version of it"
 
 
-def _as_restored(rows: pa.Table, now: datetime) -> pa.Table:
-    """Receipts of the same deletions that say that they were undone."""
-    values = {"outcome": [Outcome.RESTORED.value] * rows.num_rows, "decided_at": [now] * rows.num_rows}
+def _as_restored(rows: pa.Table, whys: Mapping[str, str | None], now: datetime) -> pa.Table:
+    """Receipts of the same deletions that say that they were undone. `whys`: what is not as expected, by address."""
+    values = {
+        "outcome": [Outcome.RESTORED.value] * rows.num_rows,
+        "error": [whys[address] for address in rows.column("address").to_pylist()],
+        "decided_at": [now] * rows.num_rows,
+    }
     for name, column in values.items():
         field = RECEIPTS.field(name)
         rows = rows.set_column(RECEIPTS.get_field_index(name), field, pa.array(column, field.type))
