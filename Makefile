@@ -139,7 +139,7 @@ ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0
 docs: $(INSTALLED) ## Builds the documentation into site/; broken links and settings that do not exist end it
 	@$(BIN)/python -m lakefs_gc_assets_tests.documentation
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "site/index.html"
+	@echo "site/index.html; its search needs a server: python3 -m http.server --bind 127.0.0.1 --directory site"
 
 build: $(INSTALLED) ## Builds the package into dist/, a wheel and its sources, with what the lock has
 	@$(BIN)/python -m uv build --offline --no-build-isolation --python $(BIN)/python --clear --out-dir dist --quiet

@@ -220,10 +220,10 @@ def _decision(facts: RunFacts) -> Iterator[Element]:
             yield element("pre", f"lakefs-gc restore {report.run_id} --dry-run")
     if statistics.quarantined:
         until = report.ended_at + timedelta(days=facts.settings.quarantine_days)
-        yield element("p", f"To undo the move to quarantine; it may be purged from {until:%F %T}Z on:")
+        yield element("p", f"To undo the move to quarantine. A purge may delete the objects from {until:%F %T}Z on:")
         yield element("pre", f"lakefs-gc restore {report.run_id} --yes")
     if statistics.deleted:
-        yield element("p", "To undo deletions, in a bucket that keeps versions, for as long as it keeps them:")
+        yield element("p", "To undo deletions in a bucket that keeps versions, as long as it keeps them:")
         yield element("pre", f"lakefs-gc restore {report.run_id} --yes")
         yield element("p", "In a bucket without versions, deleted objects are gone.")
     if statistics.failed:
@@ -253,18 +253,18 @@ def _of_a_dry_run(facts: RunFacts) -> Iterator[Element]:
     if facts.listed_at is not None:
         last = facts.listed_at + timedelta(hours=settings.max_mark_age_hours)
         until = f" until {last:%F %T}Z (collection.max_mark_age_hours)"
-    does = "moves to quarantine" if settings.quarantines else "deletes"
+    does = "moves the candidates to quarantine" if settings.quarantines else "deletes the candidates"
     yield element(
         "p",
-        f"To approve{until}, here or by the job approve in the Dagster UI; it {does} the candidates that are not live "
-        "by then:",
+        f"Approve{until} with this command, or with the job approve in the Dagster UI. The run {does}, after checking "
+        "again that nothing uses them:",
     )
     yield element("pre", f"lakefs-gc approve {report.run_id}")
     undo = "There is no undo, unless the bucket keeps versions."
     if settings.quarantines:
         undo = (
-            f"To undo, for at least {counted(settings.quarantine_days, 'days')} after the sweep: lakefs-gc restore. "
-            "The bytes are free once the quarantine is emptied."
+            f"Undo it with lakefs-gc restore for at least {counted(settings.quarantine_days, 'days')} after the sweep. "
+            "Then a purge frees the bytes."
         )
     yield element("p", undo)
     yield element("p", "To see each object:")
@@ -278,11 +278,11 @@ def _of_a_sweep(facts: RunFacts) -> Iterator[Element]:
         yield element("p", f"The run moved {moved} to quarantine.", class_="figure")
     else:
         yield element("p", f"The run freed {_worth(facts, statistics.deleted_bytes or 0)}.", class_="figure")
-    gone = [f"{statistics.deleted or 0:,} deleted", f"{statistics.quarantined or 0:,} moved to quarantine"]
+    gone = [f"{statistics.deleted or 0:,} were deleted", f"{statistics.quarantined or 0:,} moved to quarantine"]
     live = f", {statistics.kept_live:,} live again at the recheck and kept" if statistics.kept_live else ""
-    yield element("p", f"Of {counted(statistics.candidates or 0, 'candidates')} {' and '.join(gone)}{live}.")
+    yield element("p", f"Of {counted(statistics.candidates or 0, 'candidates')}, {' and '.join(gone)}{live}.")
     if facts.report.moved:
-        yield element("p", f"Moved to quarantine, and freed once that is emptied: {moved}.")
+        yield element("p", f"Moved to quarantine, where a purge frees it: {moved}.")
 
 
 def _objections(facts: RunFacts) -> list[str]:
@@ -431,7 +431,7 @@ def _chart(title: str, what: str, groups: Mapping[str, Amount], order: Iterable[
     """A table with bars by bytes, or by objects if all are empty; a sentence for a single group."""
     present = [(name, *groups[name]) for name in order if name in groups]
     if len(present) == 1:
-        yield element("p", f"{what} of all of it: {present[0][0]}")
+        yield element("p", f"{what}: {present[0][0]} (all of the garbage)")
         return
     by_bytes = any(total for _, _, total in present)
     rows = [(name, f"{objects:,}", size(total)) for name, objects, total in present]

@@ -67,12 +67,12 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
     assert "Guards: none refuses a sweep; nearest is max_candidate_share, 60% of which is used." in told
     assert "There is no undo, unless the bucket keeps versions." in told
     assert "Live: something references it | 6" in told and "Unreferenced, kept: too young | 1" in told
-    assert "Age of all of it: 31 to 90 days" in told and "Size of an object of all of it: 256 MiB to 4 GiB" in told
-    assert "Month of all of it: 2026-10" in told and "Reason of all of it: no commit holds it" in told
-    assert told.index("lakefs-gc approve") < told.index("Month of all") < told.index("Live: something")
+    assert "Age: 31 to 90 days (all of the garbage)" in told and "Size of an object: 256 MiB to 4 GiB (all" in told
+    assert "Month: 2026-10 (all" in told and "Reason: no commit holds it (all" in told
+    assert told.index("lakefs-gc approve") < told.index("Month: ") < told.index("Live: something")
     assert "data/a" in told and "1.0 GiB" in told
     assert f"lakefs-gc approve {found.run_id}" in told
-    assert f"To approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "it deletes" in told
+    assert f"Approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "The run deletes" in told
     assert "30.00% | 50.00% | collection. | max_candidate_share" in told
     assert "store_df | 1 min 30 s" in told
     assert "restore" not in told
@@ -133,7 +133,7 @@ def test_a_sweep_says_how_it_is_undone(repository: OpenRepository) -> None:
 
     assert f"Sweep of {found.started_at:%F}: some deletions failed" in told
     assert "The run freed 2.0 GiB" in told
-    assert "Of 3 candidates 2 deleted and 0 moved to quarantine." in told
+    assert "Of 3 candidates, 2 were deleted and 0 moved to quarantine." in told
     assert f"lakefs-gc restore {found.run_id} --yes" in told and "a bucket that keeps versions" in told
     assert f"lakefs-gc deleted {found.run_id}" in told
     assert "approve" not in told
@@ -146,9 +146,9 @@ def test_what_moved_to_quarantine_is_not_said_to_be_freed(repository: OpenReposi
     told = text(make(repository, found.run_id, quarantine_days=2))
 
     assert f"Sweep of an earlier dry run of {found.started_at:%F}: moved to quarantine" in told
-    assert "The run moved 1.0 GiB to quarantine." in told and "freed once that is emptied: 1.0 GiB" in told
+    assert "The run moved 1.0 GiB to quarantine." in told and "where a purge frees it: 1.0 GiB" in told
     assert "The run freed" not in told
-    assert f"it may be purged from {NOW + timedelta(days=2):%F %T}Z on" in told
+    assert f"A purge may delete the objects from {NOW + timedelta(days=2):%F %T}Z on" in told
 
 
 def test_a_run_that_failed_says_why_and_what_it_had_by_then(repository: OpenRepository) -> None:
@@ -201,8 +201,8 @@ def test_a_run_without_garbage_asks_for_no_approval(repository: OpenRepository) 
 
 def test_an_approver_reads_how_long_the_quarantine_keeps_it(repository: OpenRepository) -> None:
     told = text(make(repository, stored_run(repository).run_id, sweep_mode="quarantine", quarantine_days=7))
-    assert "it moves to quarantine the candidates" in told
-    assert "To undo, for at least 7 days after the sweep: lakefs-gc restore." in told
+    assert "The run moves the candidates to quarantine" in told
+    assert "Undo it with lakefs-gc restore for at least 7 days after the sweep." in told
 
 
 def test_runs_before_stand_beside_it_newest_first(repository: OpenRepository) -> None:
@@ -239,7 +239,7 @@ def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: O
     repository.store.put(manifest.files[0].key, b"something else")
     told = text(make(repository, found.run_id))
 
-    assert "they cannot be read" in told and "Month of all of it: 2026-10" in told
+    assert "they cannot be read" in told and "Month: 2026-10 (all" in told
 
 
 def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenRepository) -> None:
