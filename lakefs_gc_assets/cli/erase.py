@@ -16,10 +16,10 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_collector,
-    progress_unless,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
@@ -87,15 +87,16 @@ def erase(
     loaded = loaded_configuration(file, repository)
     asked = [*paths, *(line.strip() for line in list_ or () if line.strip())]
     selection = Selection.parse(loaded.configuration.repository, asked)
-    collector, note = open_collector(loaded), progress_unless(quiet)
+    collector = open_collector(loaded)
     opened = collector.open_to_read().dumping_at_once()
-    with errors_of_spark():
-        finding = find(opened, collector.engine(opened.settings), selection, note)
+    with shown_bar("searching commits", quiet) as (say, _), errors_of_spark():
+        finding = find(opened, collector.engine(opened.settings), selection, say)
     if signing_key is None or approve is None or file_of_certificate is None:
         _show(finding, as_json)
         return
     _require_approved(finding, approve)
-    run_id, erased_versions = _erase(loaded, collector, finding, note)
+    with shown_bar("erasing", quiet) as (say, _):
+        run_id, erased_versions = _erase(loaded, collector, finding, say)
     content = certificate.make(collector.open(), finding, run_id, erased_versions)
     file_of_certificate.write_bytes(certificate.sign(content, signing_key))
     if as_json:

@@ -16,9 +16,9 @@ from lakefs_gc_assets.cli.common import (
     answer,
     loaded_configuration,
     open_collector,
-    progress_unless,
 )
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
 from lakefs_gc_assets.collector.page.markup import document, element, shown, table
 from lakefs_gc_assets.defs.repository_check import check_now
@@ -74,7 +74,8 @@ def fsck(
     if html is not None and as_json:
         raise click.UsageError("--html and --json exclude each other.")
     collector = open_collector(loaded_configuration(file, repository))
-    checkup = check_now(collector, progress_unless(quiet), every_commit, deep)
+    with shown_bar("checking", quiet) as (say, _):
+        checkup = check_now(collector, say, every_commit, deep)
     if html is not None:
         html.write(render(checkup))
     elif as_json:

@@ -17,11 +17,11 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     open_collector,
     print_outcomes,
-    progress_unless,
     require_yes,
     require_yes_or_terminal,
     show_progress,
 )
+from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.fsck.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.collector.page.markup import shown
@@ -60,11 +60,11 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
     Exit status 0 if everything was done, 6 if something failed, 4 if a guard refuses.
     """
     collector = open_collector(loaded_configuration(file, repository))
-    note = progress_unless(quiet)
+    looking = "looking for unneeded files"
     if act is None:
         opened = collector.open_to_read()
-        with errors_of_spark():
-            listing = find_unneeded(opened, collector.engine(opened.settings), note).listing
+        with shown_bar(looking, quiet) as (say, _), errors_of_spark():
+            listing = find_unneeded(opened, collector.engine(opened.settings), say).listing
         _print_listing(listing, as_json)
         return
     require_yes_or_terminal()
@@ -73,12 +73,14 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
     outcomes: Sequence[Outcome] = ()
     with errors_of_spark():
         if act == "move":
-            listing = unneeded_metadata.list_movable(opened, engine, note)
+            with shown_bar(looking, quiet) as (say, _):
+                listing = unneeded_metadata.list_movable(opened, engine, say)
             for line in () if quiet else describe(listing):
                 show_progress(shown(line))
             if listing.files:
                 require_yes(f"Move {_describe(listing.amount)} to quarantine?")
-                outcomes = unneeded_metadata.move(opened, engine, listing, owner, note, show_progress)
+                with shown_bar("moving", quiet) as (say, _):
+                    outcomes = unneeded_metadata.move(opened, engine, listing, owner, say, show_progress)
         elif sizes := unneeded_metadata.sizes_in_quarantine(opened.store):
             files = _describe(Amount(len(sizes), sum(sizes.values())))
             if act == "restore":
@@ -87,7 +89,8 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
             else:
                 days = opened.settings.quarantine_days
                 require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
-                outcomes = unneeded_metadata.purge(opened, engine, owner, note, show_progress)
+                with shown_bar("purging", quiet) as (say, _):
+                    outcomes = unneeded_metadata.purge(opened, engine, owner, say, show_progress)
     print_outcomes(outcomes, "id", _USUAL[act], (Fate.FAILED,), as_json, frees=act == "purge")
 
 
