@@ -92,12 +92,18 @@ class Receipt:
 
 def sizes_in_quarantine(store: ObjectStore) -> dict[str, int]:
     """Bytes of each file that is in quarantine, by id. Raises StorageError."""
+    return {name: size for name, (size, _) in _list_copies(store).items()}
+
+
+def _list_copies(store: ObjectStore) -> dict[str, tuple[int, datetime]]:
+    """Bytes of each copy, and when the store wrote it, UTC, by id. In a folder that is when it wrote the original."""
     folder = moved_metadata(METADATA_PREFIX)
-    sizes = dict[str, int]()
+    copies = dict[str, tuple[int, datetime]]()
     for batch in store.list(folder):
+        facts = zip(*(batch.column(name).to_pylist() for name in ("size", "last_modified")), strict=True)
         ids = (key.removeprefix(folder) for key in batch.column("key").to_pylist())
-        sizes |= zip(ids, batch.column("size").to_pylist(), strict=True)
-    return dict(sorted(sizes.items()))
+        copies |= zip(ids, facts, strict=True)
+    return dict(sorted(copies.items()))
 
 
 @dataclass(frozen=True)
@@ -263,8 +269,10 @@ def purge(
         moved_at = _read_moves(repository, warn)
         sizes = {
             name: size
-            for name, size in sizes_in_quarantine(repository.store).items()
-            if name in moved_at and moved_at[name] <= latest and (name not in named or quarantine.is_back(name, size))
+            for name, (size, copied_at) in _list_copies(repository.store).items()
+            # A file that was moved again has a copy that is younger than a receipt that somebody removed.
+            if name in moved_at and max(moved_at[name], copied_at) <= latest
+            if name not in named or quarantine.is_back(name, size)
         }
         quarantine.purge(sizes, lambda: as_of.passed(repository.clock) >= valid)
         return tuple(quarantine.outcomes.values())

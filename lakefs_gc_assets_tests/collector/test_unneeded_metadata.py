@@ -237,15 +237,21 @@ def test_what_no_receipt_tells_of_is_not_purged(world: World) -> None:
     assert "nothing is purged until 14 days after" in lines[0] and quarantined(world) == FAILED
 
 
-def test_what_was_moved_again_is_not_purged_by_an_earlier_receipt(world: World) -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_what_was_moved_again_is_not_purged_by_an_earlier_receipt(world: World, is_removed: bool) -> None:
     move(world)
     unneeded_metadata.restore(to_move(world), "restorer", ignore)
     world.pass_time(30 * DAY)
     earlier = set(world.bucket.keys_below(unneeded_metadata._RECEIPTS))
     move(world)
     for key in {*world.bucket.keys_below(unneeded_metadata._RECEIPTS)} - earlier:
-        world.bucket.put(key, b"{}")
+        if is_removed:
+            world.bucket.remove(key)
+        else:
+            world.bucket.put(key, b"{}")
     assert purge(world) == {} and quarantined(world) == FAILED
+    world.pass_time(15 * DAY)
+    assert purge(world) == dict.fromkeys(FAILED, Fate.PURGED)
 
 
 def test_a_deletion_that_is_done_late_leaves_a_copy(world: World) -> None:
@@ -425,8 +431,8 @@ def _nothing(*arguments: object) -> None:
     """For what is taken out."""
 
 
-def _long_ago(*arguments: object) -> dict[str, datetime]:
-    return dict.fromkeys(FAILED, datetime(2000, 1, 1, tzinfo=UTC))
+def _far_away(*arguments: object) -> datetime:
+    return datetime(3000, 1, 1, tzinfo=UTC)
 
 
 Scenario = Callable[[World], None]
@@ -443,7 +449,7 @@ BUGS: dict[str, tuple[Scenario, object, str, Callable[..., Any]]] = {
     "a purge does not look at the lock": (lost_lock_of_a_purge, unneeded_metadata, "verify", _nothing),
     "a purge puts nothing back": (look_of_a_purge, Quarantine, "put_back", _nothing),
     "a purge does not look at what is named": (failed_put_back, unneeded_metadata, "find_unneeded", _naming_nothing),
-    "a purge does not look at the age": (age_of_a_purge, unneeded_metadata, "_read_moves", _long_ago),
+    "a purge does not look at the age": (age_of_a_purge, unneeded_metadata, "earliest_clock", _far_away),
 }
 MISSED = (AssertionError, pytest.fail.Exception, CorruptFile)
 
