@@ -157,7 +157,7 @@ def step_of(scene: Scene, **changes: Any) -> Step[ArrowRows]:
     return Step(lambda line: None, lambda line: None, repository, LocalEngine(), plan, cast(Lock, None))
 
 
-def allowing(options: CollectionSettings = SWEEP, **settings: float) -> CollectionSettings:
+def allowing(options: CollectionSettings = SWEEP, **settings: float | tuple[str, ...]) -> CollectionSettings:
     return options.model_copy(update=settings)
 
 
@@ -396,6 +396,14 @@ class TestGuards:
             told = Faults()
             options = allowing(max_missing_share=0, max_missing=0)
             refused(scene, scene.start(options, told), "gap in the listing", told)
+
+    def test_a_run_that_is_limited_to_an_object_deletes_no_other(self) -> None:
+        with world_of("unified") as scene:
+            dry(scene, DRY, UNIFIED)
+            asked_for, *others = sorted(marked(scene))
+            assert scene.start(allowing(only_addresses=(asked_for,)), Faults(), UNIFIED) is Ended.WELL
+            objects = scene.world.bucket.objects.keys()
+            assert asked_for not in objects and objects >= {*others} and others
 
     def test_what_a_branch_on_an_expired_commit_names_is_no_loss(self) -> None:
         with world_of("unified") as scene:

@@ -231,6 +231,10 @@ def _sign_anywhere(self: Signer, secret: bytes, key: str, data: bytes | bytearra
     return _sign(replace(self, namespace=""), secret, "", data)
 
 
+def _everything(step: ArrowStep, eligible: object) -> object:
+    return eligible
+
+
 TESTED_BUGS: dict[str, TestedBug] = {
     "signatures: a file without one believed": TestedBug(
         replaced((SignedStore, "_verified", _unsigned_believed)), test_a_file_without_a_signature_is_refused
@@ -238,6 +242,9 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "signatures: a file of another run or repository believed": TestedBug(
         replaced((Signer, "_sign", _sign_anywhere)),
         test_a_file_that_was_signed_for_another_run_or_repository_is_refused,
+    ),
+    "limited to objects: others deleted too": TestedBug(
+        replaced((run, "only_asked", _everything)), _GUARDS.test_a_run_that_is_limited_to_an_object_deletes_no_other
     ),
     "compacted bases taken for nothing": TestedBug(
         without_unnamed(replaced((current, "find_compacted", _nothing_compacted))),
