@@ -297,6 +297,15 @@ class TestMetadata:
         assert (finding.kind, finding.address) == (Kind.METADATA, "some.parquet")
 
 
+def test_another_repository_on_the_very_same_namespace(made: RetainedRepository) -> None:
+    repository = opened(made)
+    real = repository.api
+    other = replace(repository.facts, id="other")
+    api = cast(LakeFSApi, Asked(real, repositories=lambda: (*real.repositories(), other)))
+    finding = only(check(replace(repository, api=api), LocalEngine(), lambda line: None))
+    assert (finding.kind, finding.address) == (Kind.SHARED, "other")
+
+
 def test_two_repositories_on_one_namespace(made: RetainedRepository) -> None:
     body = {"name": "inner", "storage_namespace": f"{made.server.core.blockstore.scheme}repo/data/inner"}
     assert clients.call(made.server, "POST", "/repositories", body)[0] == 201
