@@ -11,6 +11,7 @@ import pyarrow as pa
 from lakefs_gc_assets.cli.common import (
     CONFIG,
     JSON,
+    QUIET,
     REPOSITORY,
     YES,
     answer,
@@ -18,7 +19,7 @@ from lakefs_gc_assets.cli.common import (
     is_on_terminal,
     loaded_configuration,
     names_run,
-    open_repository,
+    open_collector,
     print_outcomes,
     show_progress,
 )
@@ -26,6 +27,7 @@ from lakefs_gc_assets.cli.progress import shown_bar, shown_items
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.errors import CollectionError, counted
 
 _SHOWN = 20
@@ -43,6 +45,7 @@ _SHOWN = 20
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be brought back, and bring nothing back.")
 @YES
+@QUIET
 @JSON
 def restore(
     file: Path | None,
@@ -50,6 +53,7 @@ def restore(
     run_id: str | None,
     addresses: tuple[str, ...],
     dry_run: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
@@ -71,9 +75,9 @@ def restore(
     is_dry = dry_run or not is_confirmed()
     if is_dry and not dry_run and not is_on_terminal():
         raise CollectionError("nothing was brought back: give --yes, or --dry-run to see what would be")
-    opened = open_repository(loaded)
+    collector = open_collector(loaded)
     if is_dry:
-        planned = restore_run.plan_restore(opened, run_id, addresses, show_progress)
+        planned = restore_run.plan_restore(collector.open(), run_id, addresses, show_progress)
         if as_json:
             answer(planned.to_pylist())
             return
@@ -83,9 +87,10 @@ def restore(
             click.echo("nothing was brought back: give --yes to do it")
         return
     owner = f"restore-{uuid.uuid4().hex}"
-    with shown_bar("bringing back", unit="objects") as (say, count):
+    with shown_bar("bringing back", quiet, "objects") as (say, count):
         total: list[int] = []
-        restoring = restore_run.restore(opened, run_id, addresses, owner, say, total.append)
+        warn = show_progress if quiet else say
+        restoring = maintenance.bring_back(collector, run_id, addresses, owner, warn, total.append)
         failures = (Fate.HIDDEN, Fate.FAILED)
         print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json)
 

@@ -4,7 +4,7 @@ Each job shows what it would do unless its configuration lets it go ahead. The c
 functions.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -42,7 +42,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
-from lakefs_gc_assets.spark.faults import from_spark
+from lakefs_gc_assets.spark.faults import errors_of_spark, from_spark
 
 PURGING_SCHEDULE = "empty_quarantine"
 _RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"
@@ -82,6 +82,22 @@ def purge(
         return LiveCheck(step, from_spark)
 
     yield from purge_by(repository, run_id, owner, check, warn, planned)
+
+
+def bring_back(
+    collector: Collector,
+    run_id: str,
+    addresses: Sequence[str],
+    owner: str,
+    warn: LogLine,
+    planned: Callable[[int], None] = lambda count: None,
+) -> Iterator[Restored]:
+    """Restores what a run deleted, many objects by tasks of Spark; see `quarantine.restore.restore`."""
+    repository = collector.open()
+    with errors_of_spark():
+        yield from restore.restore(
+            repository, run_id, addresses, owner, warn, planned, lambda: collector.engine(repository.settings)
+        )
 
 
 class RestoreConfig(dg.Config):
@@ -151,8 +167,8 @@ def restore_job(names: Names) -> dg.JobDefinition:
                 context.add_output_metadata({**shown, "next": _SET})
                 context.log.info(f"{counted(planned.num_rows, 'objects')} would be brought back. {_SET}")
                 return
-            arguments = (repository, run_id, config.addresses, context.run_id, context.log.warning)
-            context.add_output_metadata({**shown, **_count_restored(context, restore.restore(*arguments))})
+            restored = bring_back(collector, run_id, config.addresses, context.run_id, context.log.warning)
+            context.add_output_metadata({**shown, **_count_restored(context, restored)})
 
     description = (
         f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "

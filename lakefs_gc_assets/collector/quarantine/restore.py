@@ -10,17 +10,19 @@ can lie below one that a receipt names: that object stays hidden, and its outcom
 """
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from itertools import compress
-from typing import Any
+from typing import Any, Generic
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
@@ -49,12 +51,16 @@ from lakefs_gc_assets.storage.interface import (
     KeepsVersions,
     ObjectFacts,
     ObjectStore,
+    OpensStore,
     head_if_there,
 )
 
 BATCH = 500
 """Addresses between two looks at the lock; their receipts are stored together."""
 _CALLERS = 16
+_IN_TASK = 1000
+MANY = 5000
+"""From so many objects on they are restored in tasks: fewer take this process less time than the start of Spark."""
 _MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
 
 
@@ -165,7 +171,12 @@ def _moved(gone: pa.Table) -> bool:
 
 
 def restore_copies(
-    store: ObjectStore, run_id: str, deleted: pa.Table, lock: LockToken, clock: Clock
+    store: ObjectStore,
+    run_id: str,
+    deleted: pa.Table,
+    lock: LockToken,
+    clock: Clock,
+    undo_many: "InTasks[Any] | None" = None,
 ) -> Iterator[Restored]:
     """Restores objects as somebody iterates; yields what became of each address.
 
@@ -174,32 +185,82 @@ def restore_copies(
     Args:
         deleted: receipts of the run, see `deleted_by`.
         lock: the repository's lock, which is held.
+        undo_many: restores the addresses, in place of this process.
     Raises:
         ConfigurationError: this kind of store cannot copy by itself, or has no delete markers.
         LockLost: before a batch, when the lock is no longer held.
     """
-    undo = _undoing(store, run_id, deleted)
+    has_copies = _moved(deleted)
+    # Raises before anything is done.
+    undo = _undoing(store, run_id, has_copies)
     verify(store, lock)
     across_runs.write_restoration(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # Grouped in one thread, the version ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)
     by_address = groups.aggregate([("version_id", "list"), ("outcome", "list"), ("size", "max")])
-    with ThreadPoolExecutor(_CALLERS) as pool:
-        for start in range(0, by_address.num_rows, BATCH):
+    at_once = BATCH if undo_many is None else undo_many.at_once
+    for start in range(0, by_address.num_rows, at_once):
+        verify(store, lock)
+        addresses = by_address.slice(start, at_once)
+        results = _undo_batch(undo, addresses) if undo_many is None else undo_many(addresses, has_copies)
+        whys = {each.address: each.why for each in results if each.fate.is_well}
+        if whys:
+            restored = pc.is_in(deleted.column("address"), pa.array(whys, pa.string()))
+            rows = _as_restored(deleted.filter(restored), whys, clock.now())
+            receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
+        yield from results
+
+
+_RESULTS = pa.schema([(name, pa.string()) for name in ("address", "fate", "why")])
+
+
+@dataclass(frozen=True, slots=True)
+class InTasks(Generic[R]):
+    """Restores many addresses in tasks of an engine, each of which checks the lock as this process does.
+
+    A task that runs twice finds what it restored there already.
+    """
+
+    engine: Engine[R]
+    opener: OpensStore
+    run_id: str
+    lock: LockToken
+
+    @property
+    def at_once(self) -> int:
+        """Number of addresses that are restored together, and whose receipts are stored then."""
+        return self.engine.tasks * _IN_TASK
+
+    def __call__(self, rows: pa.Table, has_copies: bool) -> list[Restored]:
+        """Restores the addresses of these rows. Raises what the engine makes of LockLost, and of other failures."""
+        undo = partial(_undo_in_task, self.opener, self.run_id, self.lock, has_copies)
+        engine = self.engine
+        results = engine.collect(engine.map_batches(engine.spread(engine.table(rows)), undo, _RESULTS))
+        return [Restored(row["address"], Fate(row["fate"]), row["why"]) for row in results.to_pylist()]
+
+
+def _undo_in_task(
+    opener: OpensStore, run_id: str, lock: LockToken, has_copies: bool, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    store = opener.open()
+    undo = _undoing(store, run_id, has_copies)
+    for batch in batches:
+        for start in range(0, batch.num_rows, BATCH):
             verify(store, lock)
-            results = list(pool.map(undo, by_address.slice(start, BATCH).to_pylist()))
-            whys = {each.address: each.why for each in results if each.fate.is_well}
-            if whys:
-                restored = pc.is_in(deleted.column("address"), pa.array(whys, pa.string()))
-                rows = _as_restored(deleted.filter(restored), whys, clock.now())
-                receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
-            yield from results
+            results = _undo_batch(undo, batch.slice(start, BATCH))
+            columns = zip(*((each.address, each.fate.value, each.why) for each in results), strict=True)
+            yield pa.record_batch([pa.array(column, pa.string()) for column in columns], schema=_RESULTS)
 
 
-def _undoing(store: ObjectStore, run_id: str, deleted: pa.Table) -> Callable[[dict[str, Any]], Restored]:
+def _undo_batch(undo: Callable[[dict[str, Any]], Restored], rows: pa.Table | pa.RecordBatch) -> list[Restored]:
+    with ThreadPoolExecutor(_CALLERS) as pool:
+        return list(pool.map(undo, rows.to_pylist()))
+
+
+def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dict[str, Any]], Restored]:
     """A function that restores one address."""
-    copying = require_copies(store) if _moved(deleted) else None
+    copying = require_copies(store) if has_copies else None
     versions = store if isinstance(store, KeepsVersions) else None
     if copying is None and versions is None:
         raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
@@ -341,6 +402,7 @@ def restore(
     owner: str,
     warn: LogLine,
     planned: Callable[[int], None] = lambda count: None,
+    make_engine: Callable[[], Engine[R]] | None = None,
 ) -> Iterator[Restored]:
     """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
 
@@ -352,6 +414,7 @@ def restore(
         owner: who takes the lock.
         warn: receives a line if the lock could not be renewed.
         planned: receives how many objects are to be restored, before the first one is.
+        make_engine: makes the engine for many objects; without it this process restores them.
     Raises:
         LockHeld: another owner holds the lock.
         CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.
@@ -360,7 +423,10 @@ def restore(
         lost: list[CorruptFile] = []
         deleted = _deleted(repository, run_id, addresses, lost.append)
         planned(deleted.num_rows)
-        yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock)
+        undo_many = None
+        if make_engine is not None and deleted.num_rows >= MANY:
+            undo_many = InTasks(make_engine(), repository.opener, run_id, lock.token)
+        yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock, undo_many)
         for damage in lost:
             yield Restored(damage.file, Fate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}")
 

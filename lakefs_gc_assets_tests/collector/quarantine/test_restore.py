@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
@@ -24,9 +25,10 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LockLost, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
+from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import NULL_VERSION, DeleteOutcome, KeepsVersions, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, Killed, every_break
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
@@ -401,6 +403,18 @@ class TestInAFolder:
         lock.release()
         assert len({each.address for each in found}) == len(found)
         return {each.address: (each.fate, each.why) for each in found}
+
+    def test_everything_comes_back_by_tasks(self, folder: Deleting) -> None:
+        class OpensFolder(StoreOpener):
+            def open(self) -> ObjectStore:
+                return folder.store
+
+        folder.sweep(*KEYS)
+        deleted, token = restore.deleted_by(folder.store, folder.run), folder.lock().token
+        in_tasks = restore.InTasks(LocalEngine(), OpensFolder(StoreSettings(), "local://repo"), folder.run, token)
+        found = restore.restore_copies(folder.store, folder.run, deleted, token, HandClock(), in_tasks)
+        assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(KEYS, (Fate.RESTORED, None))
+        assert folder.sizes() == all_sizes()
 
     def test_everything_comes_back_and_may_again(self, folder: Deleting) -> None:
         folder.sweep(*KEYS)

@@ -1,0 +1,104 @@
+"""Restoring many objects in tasks, of the local engine and of Spark."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
+from lakefs_gc_assets.collector.quarantine.restore import Fate, InTasks, restore
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.errors import LockLost
+from lakefs_gc_assets.settings import StoreSettings
+from lakefs_gc_assets.spark import engine as spark_engine
+from lakefs_gc_assets.spark.engine import SparkEngine
+from lakefs_gc_assets.spark.faults import errors_of_spark
+from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.opening import StoreOpener
+from lakefs_gc_assets_tests.collector.past_runs import opened
+from lakefs_gc_assets_tests.collector.scripted import HandClock
+from lakefs_gc_assets_tests.collector.sweep.test_passes_deletion_move import ALL, KEYS, Moving
+
+__all__ = ["opened"]
+
+
+@pytest.fixture
+def moved(opened: OpenRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moving:
+    """A repository after a run moved all its objects, of which two are many."""
+    monkeypatch.setattr(quarantine_restore, "MANY", 2)
+    opener = StoreOpener(StoreSettings(local_root=str(tmp_path.parent)), f"local://{tmp_path.name}")
+    made = Moving(replace(opened, opener=opener))
+    made.prepare()
+    made.quarantine(made.store)
+    return made
+
+
+def restored(moved: Moving) -> list[str]:
+    """Addresses by the receipts that say that they are back."""
+    rows = receipts.read(moved.store, moved.run)
+    return sorted(rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))["address"].to_pylist())
+
+
+def test_few_objects_need_no_engine(moved: Moving) -> None:
+    (told,) = restore(moved.opened, moved.run, KEYS[:1], "owner", pytest.fail, make_engine=pytest.fail)
+    assert (told.address, told.fate) == (KEYS[0], Fate.RESTORED)
+
+
+def test_each_task_looks_at_the_lock(moved: Moving) -> None:
+    class LosesTheLock(StoreOpener):
+        """Opens a store right after the lock was lost."""
+
+        def open(self) -> ObjectStore:
+            moved.store.delete([lock.KEY])
+            return moved.store
+
+    token = moved.lock().token
+    deleted = quarantine_restore.deleted_by(moved.store, moved.run)
+    in_tasks = InTasks(LocalEngine(), LosesTheLock(StoreSettings(), "local://repo"), moved.run, token)
+    with pytest.raises(LockLost):
+        [*quarantine_restore.restore_copies(moved.store, moved.run, deleted, token, HandClock(), in_tasks)]
+    assert (moved.there(), restored(moved)) == ({}, [])
+
+
+def test_many_objects_are_restored_by_spark(
+    moved: Moving, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_engine, "_FEW_REQUESTS", 1)
+    engine = SparkEngine(lambda: spark, 2)
+    planned: list[int] = []
+    moved.store.put(KEYS[1], b"something else")
+
+    told = {
+        each.address: (each.fate, each.why)
+        for each in restore(
+            moved.opened, moved.run, [], "owner", pytest.fail, planned.append, make_engine=lambda: engine
+        )
+    }
+
+    assert (planned, engine.ran_on) == ([3], "Spark")
+    assert [told[key] for key in (KEYS[0], KEYS[2])] == [(Fate.RESTORED, None)] * 2
+    assert told[KEYS[1]] == (Fate.FAILED, "there is an object of 14 bytes, 20 were deleted")
+    assert moved.there() == {**ALL, KEYS[1]: b"something else"}
+    assert restored(moved) == [KEYS[0], KEYS[2]]
+
+
+def test_the_loss_of_the_lock_is_known_as_such_from_a_task_of_spark(
+    moved: Moving, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_engine, "_FEW_REQUESTS", 1)
+    deleted, token = quarantine_restore.deleted_by(moved.store, moved.run), moved.lock().token
+    in_tasks = InTasks(SparkEngine(lambda: spark, 2), moved.opened.opener, moved.run, token)
+    moved.store.delete([lock.KEY])
+    # Of this process alone.
+    monkeypatch.setattr(quarantine_restore, "verify", lambda store, token: None)
+
+    with pytest.raises(LockLost, match="is gone"), errors_of_spark():
+        [*quarantine_restore.restore_copies(moved.store, moved.run, deleted, token, HandClock(), in_tasks)]
+
+    assert moved.there() == {}
