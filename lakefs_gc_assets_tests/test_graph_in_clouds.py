@@ -181,7 +181,7 @@ def test_it_is_swept_then_optimized_then_moved_and_restored(cloud: InCloud) -> N
 
     assert restored.stdout.splitlines() == ["1 restored"]
     assert cloud.store.get(dropped.address) == dropped.content
-    assert cloud.keys(layout.QUARANTINE_PREFIX) == set()
+    assert cloud.keys(layout.QUARANTINE_PREFIX) == {copy}
     assert unreadable(cloud.server, cloud.sample) == []
     assert (lock.KEY in cloud.keys("_lakefs/"), lock.holder(cloud.store)) == (True, None)
     assert list(cloud.server.objects_folder.rglob("*")) == []

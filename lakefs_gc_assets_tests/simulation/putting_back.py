@@ -7,7 +7,8 @@ from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.simulation.bucket import BucketView
 from lakefs_gc_assets_tests.simulation.clocks import CollectorClock, MachineClock
 from lakefs_gc_assets_tests.simulation.collecting import open_repository
-from lakefs_gc_assets_tests.simulation.quarantine import in_quarantine
+from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.quarantine import address_of, in_quarantine
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
 from lakefs_gc_assets_tests.simulation.world import World
 
@@ -25,10 +26,13 @@ def put_back(world: World, run_id: str, options: CollectionSettings) -> int:
         if key.startswith(run_folder.receipts(run_id)):
             world.oracle.receipts(run_id, data)
 
+    def removed(key: str, gone: bool) -> None:
+        if address_of(key) is not None:
+            raise Violation(f"{key} is removed by a restoration, and a deletion may yet be done")
+
     machine = MachineClock(world.time, world.collector_skew)
-    view = BucketView(
-        world.bucket, point, lambda key, gone: None, written, page=1000, delete_limit=world.setup.delete_limit
-    )
+    limit = world.setup.delete_limit
+    view = BucketView(world.bucket, point, removed, written, page=1000, delete_limit=limit)
     api = CollectorsApi(world.servers, point, lambda: None, machine, 1)
     store = world.bucket.opened(view)
     repository = open_repository(api, store, options, CollectorClock(machine, world.pass_time))

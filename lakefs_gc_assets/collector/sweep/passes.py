@@ -211,7 +211,8 @@ class Quarantine(Sweep):
         """Removes the copies of objects that could not be deleted: each run would add another one.
 
         An answer that says so may be wrong, so an object has to be there with the size of its copy. Where that cannot
-        be asked, or a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later.
+        be asked, or a copy cannot be removed, the copy stays: it does no harm, and a purge removes it later. A batch is
+        one request, whose answer names each object: if it is lost, the batch ends with an error, and all copies stay.
         """
         refused = decided.filter(pc.equal(decided.column("outcome"), Outcome.FAILED.value)).column("address")
         with ThreadPoolExecutor(_CALLERS) as pool:

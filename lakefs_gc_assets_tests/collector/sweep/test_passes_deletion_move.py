@@ -26,6 +26,9 @@ from lakefs_gc_assets.errors import ConfigurationError, LockLost, ObjectArchived
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import interface
+from lakefs_gc_assets.storage.azure import store as azure_module
+from lakefs_gc_assets.storage.bucket_store import BucketStore
+from lakefs_gc_assets.storage.gcs import store as gcs_module
 from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
@@ -206,6 +209,10 @@ def test_the_copy_of_what_cannot_be_deleted_goes_whatever_size_a_client_named(mo
 
     moving.quarantine(Refusing(moving.store), beyond=9)
     assert ({*moving.there()}, {*moving.moved()}) == ({KEYS[1]}, {KEYS[0], KEYS[2]})
+
+
+def test_a_batch_is_one_request_of_every_store_so_that_no_answer_is_lost_in_part() -> None:
+    assert min(gcs_module.BATCH, azure_module.BATCH, BucketStore.delete_limit) >= passes.BATCH
 
 
 def test_what_is_at_the_address_again_is_left(moving: Moving) -> None:
