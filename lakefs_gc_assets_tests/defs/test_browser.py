@@ -68,7 +68,7 @@ def page(url: str, path: str, *texts: str, width: int = 1500, height: int = 1300
 
 def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
     path = f"{LOCATION}/asset-groups/garbage_collection/lineage"
-    with page(url, path, "collection_history", "5 / 5 Passed", "100% filled", width=2300, height=1000) as lineage:
+    with page(url, path, "collection_history", "5 / 5 Passed", "100% filled", width=2300, height=1200) as lineage:
         assert lineage.get_by_text("1 / 1 Passed").count() == 5
         assert lineage.get_by_text("100% filled").count() == 5
         assert lineage.get_by_text("failed").count() == 0

@@ -86,7 +86,7 @@ figure,tr,.box,.decision{break-inside:avoid}svg{print-color-adjust:exact;-webkit
 
 _PARTS = ("bar", "kept")
 """CSS classes of the parts of a bar."""
-_SHORT = 16
+_SHORT = 17
 """Maximum characters of a cell without line breaks, and of a word that is never broken."""
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; base-uri 'none'; form-action 'none'"
