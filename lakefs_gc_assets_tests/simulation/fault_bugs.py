@@ -1,7 +1,7 @@
 """Seeded bugs in what is done when a call goes wrong, each of which the enumeration of faults must notice."""
 
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -122,6 +122,10 @@ def _removed_first(store: CopiesObjects, run_id: str, address: str, size: int) -
     return Restored(address, Fate.RESTORED)
 
 
+def _all_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> frozenset[str]:
+    return frozenset(addresses)
+
+
 _purge_batch = purge._delete
 
 
@@ -188,6 +192,9 @@ FAULT_BUGS = {
     ),
     "a purge removes the copy before the object is back": FaultBug(
         "purge", "copy_if_absent", Fault.FAILS, replaced((restore, "from_quarantine", _removed_first))
+    ),
+    "a purge takes every copy of what is live for back": FaultBug(
+        "purge", "delete .*/data/", Fault.DIES, replaced((restore, "find_back", _all_back))
     ),
     "a purge looks once": FaultBug(
         "purge", "delete .*/purging/", Fault.DIES, replaced((LiveCheck, "look_again", _not_again))
