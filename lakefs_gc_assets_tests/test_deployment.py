@@ -103,10 +103,8 @@ def test_compose_starts_what_the_manifest_runs_on_a_sample() -> None:
     folder = Path(services["lakefs"]["command"][-1])
     assert environment["LAKEFS_GC_CONFIG"] == str(folder / "lakefs-gc.yaml")
     assert environment["LAKEFS_GC_PLAYGROUND_SECRET"] == demo._SECRET
-    planning = "DAGSTER_EMIT_PARTITION_SUBSET_IN_PLANNED_EVENTS"
-    assert environment[planning] == postgres_user[planning] == "1", "else thousands of windows do not start in time"
-    batch = "DAGSTER_EVENT_BATCH_SIZE"
-    assert environment[batch] == postgres_user[batch] and int(environment[batch]) > 1, "else each window is a commit"
+    for name, value in running.FEW_WRITES.items():
+        assert environment[name] == postgres_user[name] == value, "else thousands of windows take too long"
     home, _, place = services["code"]["volumes"][0].partition(":")
     assert home in compose["volumes"] and folder.is_relative_to(place)
     theirs = yaml.safe_load(manifest()["ConfigMap", "lakefs-gc"]["data"]["dagster.yaml"])

@@ -24,7 +24,7 @@ from urllib3.exceptions import HTTPError
 
 from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, loaded_configurations, show_progress
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.defs.running import PLAN_WHOLE_ASSETS
+from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
 from lakefs_gc_assets.errors import CollectionError, LogLine, requiring
@@ -164,7 +164,7 @@ def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[D
     command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", _HOST, "-p", str(port)]
     command += ["--log-level", "warning", "--code-server-log-level", "warning"]
     # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
-    fixed = {"DAGSTER_HOME": str(home), PLAN_WHOLE_ASSETS: "1"}
+    fixed = {"DAGSTER_HOME": str(home), **FEW_WRITES}
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment, **fixed}
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -8,7 +8,7 @@ import pytest
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.defs.running import PLAN_WHOLE_ASSETS
+from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import refused
 
@@ -40,7 +40,8 @@ def test_one_event_plans_all_windows_of_an_asset_on_an_instance_of_ones_own(
     runs: GraphRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    monkeypatch.delenv(PLAN_WHOLE_ASSETS, raising=False)
+    for name in FEW_WRITES:
+        monkeypatch.delenv(name, raising=False)
 
     with running.instance() as home:
         running.execute(runs.loaded, running.AskedRun(), runs.lines.append, runs.clock, home)
@@ -52,7 +53,8 @@ def test_one_event_plans_all_windows_of_an_asset_on_an_instance_of_ones_own(
     assert windows.count(None) == len(STEPS)
     assert len([window for window in windows if window]) == 2 * len(STEPS), "the newest windows are shown as failed"
     assert len(stored) == 2, "one for each window"
-    assert PLAN_WHOLE_ASSETS not in os.environ
-    monkeypatch.setenv(PLAN_WHOLE_ASSETS, "0")
+    assert FEW_WRITES.keys().isdisjoint(os.environ)
+    whole, batch = FEW_WRITES
+    monkeypatch.setenv(whole, "0")
     with running.instance():
-        assert os.environ[PLAN_WHOLE_ASSETS] == "0"
+        assert (os.environ[whole], os.environ[batch]) == ("0", "200"), "the environment's own goes before"
