@@ -82,7 +82,7 @@ def approve(file: Path | None, repository: str | None, quiet: bool, as_json: boo
     require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
     deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
-    print_outcomes(deleting, "branch", Fate.DELETED, _FAILURES, as_json)
+    print_outcomes(deleting, "branch", Fate.DELETED, _FAILURES, as_json, frees=False)
 
 
 @branches.command()
@@ -107,7 +107,7 @@ def restore(file: Path | None, repository: str | None, as_json: bool, names: tup
         require_yes("Make these branches again?")
     owner = f"branches-{uuid.uuid4().hex}"
     restoring = stale_branches.restore(opened, names, owner, show_progress)
-    print_outcomes(restoring, "branch", Fate.RESTORED, _FAILURES, as_json)
+    print_outcomes(restoring, "branch", Fate.RESTORED, _FAILURES, as_json, frees=False)
 
 
 def describe(listing: Listing) -> Iterator[str]:

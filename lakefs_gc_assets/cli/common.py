@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -155,12 +155,7 @@ class _Outcome(Protocol):
 
 
 def print_outcomes(
-    outcomes: Iterable[_Outcome],
-    name: str,
-    usual: StrEnum,
-    failures: Collection[StrEnum],
-    as_json: bool,
-    frees: bool = False,
+    outcomes: Iterable[_Outcome], name: str, usual: StrEnum, failures: Iterable[StrEnum], as_json: bool, frees: bool
 ) -> None:
     """Prints unusual outcomes as they come, then how many there are of each; in JSON all of them.
 
@@ -175,11 +170,10 @@ def print_outcomes(
     counts, freed = Counter({usual: 0}), 0
     for outcome in outcomes:
         counts[outcome.fate] += 1
-        is_usual = outcome.fate is usual
-        freed += getattr(outcome, "size", 0) if is_usual else 0
+        freed += getattr(outcome, "size", 0) if outcome.fate is usual else 0
         if as_json:
             answer(asdict(outcome), indent=None)
-        elif outcome.why or not is_usual:
+        elif outcome.why or outcome.fate is not usual:
             print_result(shown(f"{getattr(outcome, name)}: {outcome.fate}{f': {outcome.why}' if outcome.why else ''}"))
     if as_json:
         answer({"counts": counts} | ({"bytes_freed": freed} if frees else {}), indent=None)

@@ -74,11 +74,7 @@ def shown_bar(phase: str, quiet: bool = False, unit: str = "tasks") -> Iterator[
 
 
 def shown_items(items: Iterable[Item], count: Counted | None, total: Sequence[int]) -> Iterator[Item]:
-    """Yields items, and shows on a bar how many were yielded.
-
-    Args:
-        total: has the number of all items before the first one is yielded.
-    """
+    """Yields items, and shows their number on a bar, of all in `total`, which is set before the first one comes."""
     for done, item in enumerate(items, 1):
         yield item
         if count:

@@ -92,7 +92,7 @@ def restore(
         warn = show_progress if quiet else say
         restoring = maintenance.bring_back(collector, run_id, addresses, owner, warn, total.append)
         failures = (Fate.HIDDEN, Fate.FAILED)
-        print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json)
+        print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json, frees=False)
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:
