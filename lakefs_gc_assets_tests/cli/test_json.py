@@ -297,8 +297,7 @@ def test_runs_forecasts_and_purges(
     assert {"forecast.html", "runs.json"} <= {Path(name).name for name in left}
     for name, content in left.items():
         planted.require_absent(repository.planted, content, name)
-    *purged, last = map(json.loads, asked("purge", "--quiet", "--yes").splitlines())
-    require_documented("purge --json", purged)
+    last = json.loads(asked("purge", "--quiet", "--yes").splitlines()[-1])
     assert set(last) == {"counts", "bytes_freed"}
 
 

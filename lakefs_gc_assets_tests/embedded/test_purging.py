@@ -44,6 +44,7 @@ from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.spark.tasks import Rows
+from lakefs_gc_assets_tests.cli.test_json import require_documented
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began
 from lakefs_gc_assets_tests.embedded import clients
@@ -208,6 +209,7 @@ def test_in_json(quarantined: Quarantined) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     *rows, last = map(json.loads, result.stdout.splitlines())
     fates = {quarantined.addresses[name]: "live again, and brought back" for name in OLD}
+    require_documented("purge --json", rows)
     assert {row["address"]: row["fate"] for row in rows} == {**fates, quarantined.addresses["dropped"]: "purged"}
     assert last == {"counts": {"purged": 1, "live again, and brought back": 3}, "bytes_freed": 7}
 
