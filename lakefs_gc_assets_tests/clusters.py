@@ -49,7 +49,7 @@ def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {}
     with ExitStack() as stack:
         named = ["--host", HOST, "--port", "0", "--webui-port", "0"]
         master = stack.enter_context(started(folder / "master.log", "org.apache.spark.deploy.master.Master", *named))
-        url = told(master, r"Starting Spark master at (spark://\S+)")
+        url = reported(master, r"Starting Spark master at (spark://\S+)")
         running = [
             stack.enter_context(
                 started(
@@ -64,7 +64,7 @@ def standalone(folder: Path, environments: Sequence[Mapping[str, str]] = ({}, {}
             for number, environment in enumerate(environments, 1)
         ]
         for worker in running:
-            told(worker, r"Successfully (registered) with master")
+            reported(worker, r"Successfully (registered) with master")
         yield Standalone(url, tuple(worker.process.pid for worker in running))
 
 
@@ -81,7 +81,7 @@ def connect_server(folder: Path) -> Iterator[str]:
     given = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
     arguments = [*server, *given, "--master", "local[2]", "spark-internal"]
     with started(folder / "connect.log", "org.apache.spark.deploy.SparkSubmit", *arguments) as process:
-        port = told(process, r"Spark Connect server started at: .*:(\d+)")
+        port = reported(process, r"Spark Connect server started at: .*:(\d+)")
         yield f"sc://{HOST}:{port}"
 
 
@@ -151,7 +151,7 @@ class EventLog:
         return [event for event in map(json.loads, lines) if event["Event"] in kinds]
 
 
-def told(started: Process, pattern: str) -> str:
+def reported(started: Process, pattern: str) -> str:
     """What a process says of itself once it is ready. Raises AssertionError where it never is."""
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until and started.process.poll() is None:

@@ -142,8 +142,10 @@ class DagsterDev:
 
     def everything(self) -> str:
         """All that GraphQL tells of runs, resources and jobs."""
-        told = [self.ask(_EVERYTHING, selector=self._repository)]
-        return json.dumps([*told, *(self.ask(_EVENTS, id=run["runId"]) for run in told[0]["runsOrError"]["results"])])
+        reported = [self.ask(_EVERYTHING, selector=self._repository)]
+        return json.dumps(
+            [*reported, *(self.ask(_EVENTS, id=run["runId"]) for run in reported[0]["runsOrError"]["results"])]
+        )
 
     def again(self, run_id: str) -> str:
         """Re-executes a run from where it failed, as the button does; returns the id of the new one."""

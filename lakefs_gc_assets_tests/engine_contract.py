@@ -468,18 +468,18 @@ class EngineContract(Generic[R]):
 
         self.check(test, self.frames(CONTENT_ROWS), st.lists(CONTENT_ROWS, max_size=5), CHANCES)
 
-    def test_each_reason_to_keep_is_told(self, engine: Engine[R]) -> None:
+    def test_each_reason_to_keep_is_reported(self, engine: Engine[R]) -> None:
         def test(rows: list[Row], windows: set[str], sighted: list[Row], chance: random.Random) -> None:
             seen = self.rows(engine, _table(sighted, _NAMELESS), chance)
-            told = engine.kept_because(self.rows(engine, _table(rows, LISTED), chance), CUTOFF, windows, seen)
+            reported = engine.kept_because(self.rows(engine, _table(rows, LISTED), chance), CUTOFF, windows, seen)
 
             known = {row["address"] for row in sighted}
             expected = [{**row, "kept": expected_reason(row, windows, known)} for row in rows]
-            found = engine.collect(told)
+            found = engine.collect(reported)
             assert _bag(found.to_pylist()) == _bag(expected)
             assert found.column_names == [*LISTED.names, "kept"]
 
-            counted = engine.count_kept(told)
+            counted = engine.count_kept(reported)
             assert counted.column_names == ["kept", "objects", "multipart"]
             assert {row["kept"]: (row["objects"], row["multipart"]) for row in counted.to_pylist()} == {
                 kept: (
@@ -514,9 +514,9 @@ class EngineContract(Generic[R]):
         sighted = {f"data/{layout}/3" for layout in Layout}
         seen = _table([{"address": address, "slice_window": ""} for address in sighted] * 2, LIVE)
 
-        told = engine.kept_because(engine.table(_table(rows, LISTED)), CUTOFF, ["2026-11"], engine.table(seen))
+        reported = engine.kept_because(engine.table(_table(rows, LISTED)), CUTOFF, ["2026-11"], engine.table(seen))
 
-        found = engine.collect(told).to_pylist()
+        found = engine.collect(reported).to_pylist()
         assert len(found) == len(rows)
         for row in found:
             assert row["kept"] == expected_reason(row, {"2026-11"}, sighted), row

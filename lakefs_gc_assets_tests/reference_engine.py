@@ -150,11 +150,11 @@ class ReferenceEngine:
                 return Kept.OTHER_WINDOW
             return Kept.MULTIPART if _is_multipart(row) and row["address"] not in seen else None
 
-        def told() -> list[list[Row]]:
+        def reported() -> list[list[Row]]:
             seen = sighted.addresses()
             return [[{**row, "kept": reason(row, seen)} for row in unreferenced.all()]]
 
-        return Rows(unreferenced.schema.append(pa.field("kept", pa.string())), told)
+        return Rows(unreferenced.schema.append(pa.field("kept", pa.string())), reported)
 
     def same_content(self, rows: Rows, others: Rows) -> Rows:
         def alike(row: Row, other: Row) -> bool:

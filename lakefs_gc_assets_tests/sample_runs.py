@@ -44,7 +44,7 @@ class SampleRuns:
         spark: Mapping[str, Any],
         environment: Mapping[str, str] | None = None,
         collection: Mapping[str, Any] | None = None,
-        told: Callable[[str], None] = lambda line: None,
+        reported: Callable[[str], None] = lambda line: None,
     ) -> str:
         """Makes a sweeping run; returns its table. Its lines are told as they come."""
         content = demo.configuration(self.server, self.sample.repository).model_dump(exclude_defaults=True)
@@ -66,7 +66,7 @@ class SampleRuns:
             lines = []
             for line in process.stderr:
                 lines.append(line)
-                told(line)
+                reported(line)
             table = process.stdout.read()
         assert process.returncode == 0, "".join(lines)
         return table

@@ -265,8 +265,8 @@ class Trial(Generic[C]):
         if not (pid := os.fork()):
             self._run_here(change, items, seconds, write)
         os.close(write)
-        with os.fdopen(read, "rb") as told:
-            place = told.read()
+        with os.fdopen(read, "rb") as reported:
+            place = reported.read()
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), int(place) if place else None
 
     def _run_here(self, change: C | None, items: Sequence[pytest.Item], seconds: float, tell: int) -> None:

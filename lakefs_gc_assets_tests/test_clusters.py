@@ -79,7 +79,7 @@ def test_a_standalone_cluster_that_loses_executors(sample_runs: SampleRuns, tmp_
                 if line.strip().startswith(phase) and phase not in killed and cluster.kill_an_executor():
                     killed.append(phase)
 
-        table = sample_runs.run("clean", spark, told=kill)
+        table = sample_runs.run("clean", spark, reported=kill)
         assert killed == list(_PHASES)
         assert f"{len(sample_runs.sample.garbage)} objects" in table
         sample_runs.require_collected()

@@ -54,6 +54,6 @@ def test_temporary_files_without_space_name_theirs() -> None:
             assert f"/folder/file: {os.strerror(number)}. Free space on that disk" in summary(error)
 
 
-def test_other_errors_are_not_told_as_a_full_disk() -> None:
+def test_other_errors_are_not_reported_as_a_full_disk() -> None:
     for error in (sqlite3.OperationalError("no such table: runs"), OSError(errno.EIO, "I/O error"), ValueError("bug")):
         assert full_disk(error) is None

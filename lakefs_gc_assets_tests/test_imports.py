@@ -127,6 +127,6 @@ def test_arrows_go_one_way() -> None:
     """In a process of its own: it configures logging for all of its process."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo"]
 
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    reported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert reported.returncode == 0, reported.stdout + reported.stderr

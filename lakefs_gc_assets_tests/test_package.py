@@ -71,9 +71,9 @@ def test_it_has_the_package_and_nothing_else(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
 
-    told = f"lakefs_gc_assets-{VERSION}.dist-info"
+    reported = f"lakefs_gc_assets-{VERSION}.dist-info"
     described = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
-    assert names == expected | {f"{told}/{name}" for name in described}
+    assert names == expected | {f"{reported}/{name}" for name in described}
     assert "lakefs_gc_assets/py.typed" in names
     assert wheel.stat().st_size < 2 * 1024**2
 
@@ -162,9 +162,9 @@ class TestWithoutExtras:
 
     @pytest.mark.timeout(1200)
     def test_the_demo_runs_in_another_folder(self, programs: Path, tmp_path: Path) -> None:
-        told = run(programs / "lakefs-gc", "demo", "--objects", "60", folder=tmp_path, seconds=1100)
+        reported = run(programs / "lakefs-gc", "demo", "--objects", "60", folder=tmp_path, seconds=1100)
 
-        assert "live objects answered" in told
+        assert "live objects answered" in reported
         assert not list(tmp_path.iterdir())
 
     def test_what_needs_an_extra_says_which(self, programs: Path, tmp_path: Path) -> None:
@@ -190,6 +190,6 @@ def test_with_its_extra_the_ui_is_served(wheel: Path, tmp_path: Path) -> None:
                 assert "dagster_webserver_version" in json.load(answer)
         finally:
             process.send_signal(signal.SIGINT)
-        told = process.stderr.read().splitlines()
+        reported = process.stderr.read().splitlines()
     assert process.returncode == Status.WELL
-    assert told[-1].startswith(f"the UI is at {url}; making a dry run there")
+    assert reported[-1].startswith(f"the UI is at {url}; making a dry run there")

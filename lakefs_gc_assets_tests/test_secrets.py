@@ -74,7 +74,7 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     require_none(caplog.text)
 
 
-def told(action: Callable[[], object]) -> str:
+def reported(action: Callable[[], object]) -> str:
     """The text of the error that an action ends with, and of what led to it, as a log would show it."""
     with mock.patch("time.sleep"), pytest.raises(CollectionError) as caught:
         action()
@@ -100,13 +100,13 @@ def test_a_server_that_repeats_what_it_was_sent(answer: Scripted) -> None:
     with scripted(answer) as server:
         client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
         for action in (client.repository, client.branches, client.start_refs_dump):
-            require_none(told(action))
+            require_none(reported(action))
         require_none(repr(client) + repr(vars(client)))
 
 
 def test_no_server_at_all() -> None:
     client = LakeFSClient(settings("http://127.0.0.1:9"), "repo", FixedClock(), lambda seconds: None)
-    require_none(told(client.repository))
+    require_none(reported(client.repository))
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_a_store_that_refuses(code: str, message: str, monkeypatch: pytest.Monke
         lambda: store.head("a"),
         lambda: store.delete(["a"]),
     ):
-        require_none(told(action))
+        require_none(reported(action))
     require_none(repr(store) + repr(vars(store)))
 
 
@@ -165,15 +165,15 @@ def test_locations_that_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
 
 def test_no_store_at_all() -> None:
     store = S3Store(STORE, Location("s3", "bucket", "repo/"))
-    require_none(told(lambda: store.put("a", b"")))
+    require_none(reported(lambda: store.put("a", b"")))
 
 
 def test_endpoints_with_passwords_are_refused_without_repeating_them() -> None:
     url = f"https://user:{PASSWORD}@host"
-    require_none(told(lambda: LakeFSClient(settings(url), "repo", FixedClock())))
+    require_none(reported(lambda: LakeFSClient(settings(url), "repo", FixedClock())))
     for uri in ("s3://bucket/repo", "gs://bucket/repo", "https://account.blob.core.windows.net/container/repo"):
         opening = StoreSettings(endpoint_url=url, region="us-east-1", access_key_id="k", secret_access_key=STORE_SECRET)
-        text = told(lambda opening=opening, uri=uri: open_store(opening, Namespace.parse(uri)))  # type: ignore[misc]
+        text = reported(lambda opening=opening, uri=uri: open_store(opening, Namespace.parse(uri)))  # type: ignore[misc]
         assert "store.endpoint_url" in text
         require_none(text)
 
@@ -196,7 +196,7 @@ def test_what_the_domain_stores(local_store: ObjectStore) -> None:
     """Plan, lock, receipts and report of a run whose server and store fail and repeat what they were sent."""
     with scripted(said(GOOD["repository"] | {"id": "other"}), refused(500, ECHO)) as server:
         client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
-        error = told(client.branches)
+        error = reported(client.branches)
     plan.write_first(local_store, PLAN)
     held = Lock.acquire(
         local_store, run_id=PLAN.run_id, owner=PLAN.owner, now=FixedClock().now(), expiry=timedelta(hours=1)
@@ -207,10 +207,10 @@ def test_what_the_domain_stores(local_store: ObjectStore) -> None:
     rows = "".join(f"<Error><Key>repo/{key}</Key><Code>AccessDenied</Code></Error>" for key in ("data/x", "data/y"))
     service.answer = f"<DeleteResult>{rows}</DeleteResult>".encode()
     outcomes = service.store.delete(["data/x", "data/y"])
-    told_of = receipts.table(
+    reported_of = receipts.table(
         candidates("data/x", "data/y"), [Outcome.FAILED] * 2, [each.error for each in outcomes], NOW
     )
-    receipts.write(local_store, PLAN.run_id, "batch", told_of)
+    receipts.write(local_store, PLAN.run_id, "batch", reported_of)
     held.release()
 
     stored = [key for batch in local_store.list("") for key in batch.column("key").to_pylist()]

@@ -58,9 +58,9 @@ def refused(folder: Path, text: str) -> str:
     ],
 )
 def test_a_name_that_is_misspelt_is_answered_with_what_may_have_been_meant(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, text: str, reported: str
 ) -> None:
-    assert told in refused(tmp_path, text)
+    assert reported in refused(tmp_path, text)
     assert "extra inputs" not in refused(tmp_path, text)
 
 

@@ -51,13 +51,13 @@ def test_each_statement_goes_and_neighbours_change_places(module: str) -> None:
 
 
 def test_whoever_has_imported_a_function_has_the_change(module: str) -> None:
-    told: dict[str, list[object]] = {}
+    reported: dict[str, list[object]] = {}
     ask = function_of(module, "Asking.ask")
     for each in changes(module):
         if each.function == "Asking.ask":
-            ask.__code__, told[each.what] = each.code, []
-            ask(None, told[each.what], told[each.what].append)
-    assert told["without told.append('one')"] == [0, "two"]
-    assert told["told.append('one') | after | log(len(told))"] == [0, "one", "two"]
-    assert told["log(len(told)) | after | if told:"] == ["one", "two", 2]
-    assert told["without if told:"] == ["one", 1]
+            ask.__code__, reported[each.what] = each.code, []
+            ask(None, reported[each.what], reported[each.what].append)
+    assert reported["without told.append('one')"] == [0, "two"]
+    assert reported["told.append('one') | after | log(len(told))"] == [0, "one", "two"]
+    assert reported["log(len(told)) | after | if told:"] == ["one", "two", 2]
+    assert reported["without if told:"] == ["one", 1]

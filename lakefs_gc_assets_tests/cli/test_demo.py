@@ -57,38 +57,38 @@ def _collector(
 
 def _shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: RuleSet, **wrong: Any) -> tuple[bool, str]:
     monkeypatch.setattr(demo, "demonstrate", _collector(**wrong))
-    told = StringIO()
-    return demo.show(tmp_path, rules, 60, Console(file=told, width=200)), told.getvalue()
+    reported = StringIO()
+    return demo.show(tmp_path, rules, 60, Console(file=reported, width=200)), reported.getvalue()
 
 
 @pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_all_live_objects_answer_and_all_garbage_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: RuleSet
 ) -> None:
-    well, told = _shown(tmp_path, monkeypatch, rules)
+    well, reported = _shown(tmp_path, monkeypatch, rules)
 
-    assert well, told
-    assert f"rule set {rules}" in told
-    assert "no production server" in told
-    assert "2 objects copied, 2 renamed, 2 uploaded ones linked" in told
-    verdict = next(line for line in told.splitlines() if "live objects answered" in line).split()
+    assert well, reported
+    assert f"rule set {rules}" in reported
+    assert "no production server" in reported
+    assert "2 objects copied, 2 renamed, 2 uploaded ones linked" in reported
+    verdict = next(line for line in reported.splitlines() if "live objects answered" in line).split()
     assert verdict[0] == verdict[2] and int(verdict[0]) > 25
 
 
 def test_a_lost_object_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    well, told = _shown(tmp_path, monkeypatch, "oss", takes="outside-sample/lake/1")
+    well, reported = _shown(tmp_path, monkeypatch, "oss", takes="outside-sample/lake/1")
 
     assert not well
-    assert "LOST: imported from outside, imported/1 of imports at local://outside-sample/lake/1" in told
-    verdict = next(line for line in told.splitlines() if "live objects answered" in line).split()
+    assert "LOST: imported from outside, imported/1 of imports at local://outside-sample/lake/1" in reported
+    verdict = next(line for line in reported.splitlines() if "live objects answered" in line).split()
     assert int(verdict[0]) == int(verdict[2]) - 1
 
 
 def test_garbage_that_is_still_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    well, told = _shown(tmp_path, monkeypatch, "oss", leaves=1)
+    well, reported = _shown(tmp_path, monkeypatch, "oss", leaves=1)
 
     assert not well
-    assert "still there: " in told
+    assert "still there: " in reported
 
 
 @pytest.mark.parametrize("wrong", [{"failed": 1}, {"waits": False}, {"then": Flow.CLEAN}])

@@ -165,8 +165,8 @@ def test_many_folders_and_holders_are_cut_for_people() -> None:
     holdings = tuple(Holding(Holder(Kind.BRANCH, f"b{n}", 1, now), Amount(5, 5), Amount(1, 1)) for n in range(7))
     portions = tuple(Portion(Amount(1, n + 1), Amount()) for n in range(7))
     largest = tuple(FolderHolding(f"f{n}/", Amount(1, 100), portions) for n in range(25))
-    told = ByFolder(1, largest, FolderHolding(None, Amount(9, 900), portions), 4321)
-    found = Forecast("repo", "id", now, now, 4, 5, Amount(9, 9), (in_force,), holdings, by_folder=told)
+    reported = ByFolder(1, largest, FolderHolding(None, Amount(9, 900), portions), 4321)
+    found = Forecast("repo", "id", now, now, 4, 5, Amount(9, 9), (in_force,), holdings, by_folder=reported)
     lines = [*describe(found)]
     assert sum(line.startswith("f") and "/" in line for line in lines) == 20
     assert lines.count("  2 more branches and tags have something there") == 20
@@ -196,7 +196,7 @@ def test_what_cannot_be_asked(forecast: Invoke, arguments: tuple[str, ...], stat
         assert result.stdout == ""
 
 
-def test_what_is_kept_longer_without_a_branch_is_told_as_less() -> None:
+def test_what_is_kept_longer_without_a_branch_is_reported_as_less() -> None:
     now = datetime(2026, 11, 1, tzinfo=UTC)
     in_force = Freed(Scenario(Kind.IN_FORCE, "rules in force", 3), Amount(2, 2048))
     deleted = Freed(Scenario(Kind.BRANCH, "dev", 1), Amount(1, 1024))

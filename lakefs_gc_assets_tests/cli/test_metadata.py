@@ -111,7 +111,7 @@ def test_nothing_is_changed_without_a_yes(act: Act, name: str) -> None:
     assert result.stdout == DONE[name]
 
 
-def test_what_failed_is_told_by_the_exit_status(act: Act) -> None:
+def test_what_failed_is_reported_by_the_exit_status(act: Act) -> None:
     result, called = act((MOVED, FAILED), "move", "--yes", "--json")
     assert result.exit_code == Status.INCOMPLETE and called.call_args.args[2] is LISTING
     lines = [json.loads(line) for line in result.stdout.splitlines()]

@@ -119,7 +119,7 @@ def test_a_dry_run_shows_what_would_come_back(deleted: Deleted) -> None:
     assert find_base_run(deleted.repository).run_id == deleted.run_id
 
 
-def test_nothing_comes_back_unless_told(deleted: Deleted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_comes_back_unless_reported(deleted: Deleted, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = restore(deleted.run_id)
     monkeypatch.setattr(sys.modules["lakefs_gc_assets.cli.restore"], "is_on_terminal", lambda: True)
     shown = restore(deleted.run_id)
@@ -153,7 +153,7 @@ def test_in_json(deleted: Deleted) -> None:
     assert last == {"counts": {"restored": 1, "there already": 1}}
 
 
-def test_what_does_not_come_back_is_told_by_the_exit_status(deleted: Deleted) -> None:
+def test_what_does_not_come_back_is_reported_by_the_exit_status(deleted: Deleted) -> None:
     deleted.repository.store.delete([deleted.addresses[0]])
 
     result = restore(deleted.run_id, "--yes")

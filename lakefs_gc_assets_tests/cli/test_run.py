@@ -280,9 +280,9 @@ def test_a_process_of_its_own_says_no_more_than_that(tmp_path: Path) -> None:
 
     assert ended.returncode == 0, ended.stderr
     assert "nothing to delete" in ended.stdout.splitlines()[0]
-    told = ended.stderr.splitlines()
-    assert told[0].startswith("run ")
-    assert [line for line in told[1:] if not re.match(r"  (\w+_df|candidates|deleted_report): (?!\1)", line)] == []
+    reported = ended.stderr.splitlines()
+    assert reported[0].startswith("run ")
+    assert [line for line in reported[1:] if not re.match(r"  (\w+_df|candidates|deleted_report): (?!\1)", line)] == []
     assert SECRET not in ended.stdout + ended.stderr
     assert server.secret_access_key not in ended.stdout + ended.stderr
 

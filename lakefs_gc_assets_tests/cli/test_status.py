@@ -65,7 +65,7 @@ def test_in_json(automated: Automated, status: Status) -> None:
     assert stored is not None and second["report"] == json.loads(stored.to_json())
 
 
-def test_one_damaged_report_is_told_and_the_others_are_shown(automated: Automated, status: Status) -> None:
+def test_one_damaged_report_is_reported_and_the_others_are_shown(automated: Automated, status: Status) -> None:
     store = automated.repository.store
     swept = ended(automated.repository, began(automated.repository, DAY))
     damaged = ended(automated.repository, began(automated.repository, HOUR))
@@ -80,7 +80,7 @@ def test_one_damaged_report_is_told_and_the_others_are_shown(automated: Automate
     assert second["report"]["run_id"] == swept.run_id
 
 
-def test_copies_of_a_run_that_cannot_be_judged_are_told(automated: Automated, status: Status) -> None:
+def test_copies_of_a_run_that_cannot_be_judged_are_reported(automated: Automated, status: Status) -> None:
     store = automated.repository.store
     plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
     for plan in plans:
@@ -94,8 +94,8 @@ def test_copies_of_a_run_that_cannot_be_judged_are_told(automated: Automated, st
     for plan, why, line in zip(plans, ("plan.json", "is of repository another"), lines[1:], strict=False):
         assert f"what run {plan.run_id} moved stays: " in line and why in line
 
-    told = json.loads(status("--json").stdout)["quarantine"]
-    assert [(each["run_id"], "error" in each) for each in told] == [
+    reported = json.loads(status("--json").stdout)["quarantine"]
+    assert [(each["run_id"], "error" in each) for each in reported] == [
         (plans[2].run_id, False),
         *((plan.run_id, True) for plan in plans[:2]),
     ]

@@ -79,10 +79,10 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, 
         ("", "no"),
     ],
 )
-def test_a_file_that_is_wrong_is_said_at_once(invoke: Invoke, text: str, told: str) -> None:
+def test_a_file_that_is_wrong_is_said_at_once(invoke: Invoke, text: str, reported: str) -> None:
     file = write(text)
 
-    assert_one_line(invoke("ui", "--config", str(file)), told, status=Status.CONFIGURATION)
+    assert_one_line(invoke("ui", "--config", str(file)), reported, status=Status.CONFIGURATION)
     assert not Path(".dagster").exists()
 
 

@@ -384,7 +384,7 @@ def test_a_read_only_repository_is_not_to_be_collected(tmp_path: Path) -> None:
     assert "read-only" in missing(found)["read the repository"]
 
 
-def test_a_store_that_cannot_be_opened_is_told_once(in_folder: Examined) -> None:
+def test_a_store_that_cannot_be_opened_is_reported_once(in_folder: Examined) -> None:
     def fail(_: Namespace) -> ObjectStore:
         raise StorageError("no credentials were found")
 

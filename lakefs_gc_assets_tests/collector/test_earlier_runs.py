@@ -38,18 +38,18 @@ NEXT = IDS.descending(NOW + HOUR)
 """The id of a run that is opened after all others."""
 
 
-def told(store: ObjectStore) -> tuple[object, ...]:
+def reported(store: ObjectStore) -> tuple[object, ...]:
     """What the next run is told of earlier ones."""
     plan = newest_sweep(store)
     branches = branch_baseline(store, NEXT, ScriptedApi().repository().id, pytest.fail)
     return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branches
 
 
-def told_by_files(store: ObjectStore) -> tuple[object, ...]:
+def reported_by_files(store: ObjectStore) -> tuple[object, ...]:
     """The same by the files of the runs alone."""
     index = store.get(KEY) if is_stored(store) else None
     store.delete([KEY])
-    found = told(store)
+    found = reported(store)
     if index is not None:
         store.put(KEY, index)
     return found
@@ -149,7 +149,7 @@ def test_it_tells_what_the_files_of_the_runs_tell(opened: OpenRepository, seed: 
     history = History(opened, seed)
     for _ in range(25):
         history.play()
-        assert told(opened.store) == told_by_files(opened.store)
+        assert reported(opened.store) == reported_by_files(opened.store)
 
 
 @pytest.fixture
@@ -176,20 +176,20 @@ def noted(opened: OpenRepository) -> OpenRepository:
 def test_an_index_that_is_damaged_or_of_another_version_tells_nothing(
     noted: OpenRepository, damage: Callable[[bytes], bytes]
 ) -> None:
-    before, data = told(noted.store), noted.store.get(KEY)
+    before, data = reported(noted.store), noted.store.get(KEY)
     assert damage(data) != data
     noted.store.put(KEY, damage(data))
     runs = EarlierRuns(noted.store)
     assert [runs.settled(run_id) for run_id in runs.newest_first()] == [None] * 3
-    assert told(noted.store) == before
+    assert reported(noted.store) == before
 
 
-def test_a_folder_that_is_gone_is_told_of_no_more(noted: OpenRepository) -> None:
+def test_a_folder_that_is_gone_is_reported_of_no_more(noted: OpenRepository) -> None:
     newest = next(EarlierRuns(noted.store).newest_first())
     for batch in noted.store.list(run_folder.folder(newest)):
         noted.store.delete(batch["key"].to_pylist())
     assert newest not in EarlierRuns(noted.store).newest_first()
-    assert told(noted.store) == told_by_files(noted.store)
+    assert reported(noted.store) == reported_by_files(noted.store)
 
 
 def test_a_sweep_whose_plan_somebody_removed_is_no_base_run(noted: OpenRepository) -> None:
@@ -209,7 +209,7 @@ def test_two_that_change_it_at_once_leave_it_empty(noted: OpenRepository, monkey
     monkeypatch.setattr(LocalStore, "put_if_match", changed)
     earlier_runs.forget(noted.store, newest)
     assert EarlierRuns(noted.store).settled(newest) is None
-    assert told(noted.store) == told_by_files(noted.store)
+    assert reported(noted.store) == reported_by_files(noted.store)
 
 
 def test_a_run_does_not_fail_for_its_index(noted: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ class TestWhatIsSettled:
         assert found is not None and found.sightings == (manifest is not None)
 
     @pytest.mark.parametrize("rows", [0, 1])
-    def test_sightings_are_told_of_where_there_is_one(self, opened: OpenRepository, rows: int) -> None:
+    def test_sightings_are_reported_of_where_there_is_one(self, opened: OpenRepository, rows: int) -> None:
         plan = began(opened, 5 * HOUR)
         span = Span(SIGHTINGS_DF.name, plan.run_id, plan.attempt, NOW, NOW)
         file = files.FrameFile(f"{run_folder.frame(plan.run_id, SIGHTINGS_DF.name)}1.parquet", "legacy", rows, 1, "0")

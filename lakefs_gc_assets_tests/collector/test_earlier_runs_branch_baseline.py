@@ -154,7 +154,9 @@ def damage_report(opened: OpenRepository, plan: Plan, damage: str) -> None:
 @pytest.mark.parametrize("damage", ["gone", "damaged", "of another version"])
 class TestAReportThatCannotBeRead:
     @pytest.mark.parametrize("sweep", [True, False])
-    def test_the_manifests_of_the_run_tell_what_it_told(self, opened: OpenRepository, damage: str, sweep: bool) -> None:
+    def test_the_manifests_of_the_run_tell_what_it_reported(
+        self, opened: OpenRepository, damage: str, sweep: bool
+    ) -> None:
         swept(opened, 4 * HOUR, 96)
         plan = began(opened, 3 * HOUR, sweep=sweep)
         ended(opened, plan, dry_run=not sweep, counts={"branches": 120})

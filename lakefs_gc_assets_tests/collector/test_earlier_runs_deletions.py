@@ -178,7 +178,7 @@ class TestDeletedSince:
     """What a sweep is told of runs that swept after it had listed."""
 
     @staticmethod
-    def told(opened: OpenRepository, ago: timedelta) -> list[str]:
+    def reported(opened: OpenRepository, ago: timedelta) -> list[str]:
         step = made_step(LocalEngine(2), opened, began(opened, timedelta()))
         found = deleted_since(step, NOW - ago)
         return sorted(step.engine.collect(found).column("address").to_pylist())
@@ -187,13 +187,13 @@ class TestDeletedSince:
     def test_it_is_of_any_run_that_swept_since(self, opened: OpenRepository, note: bool) -> None:
         swept(opened, 5 * HOUR, rows(Outcome.ACCEPTED, "data/a", ago=3 * HOUR), rows(Outcome.FAILED, "data/b"))
         swept(opened, 4 * HOUR, rows(Outcome.QUARANTINED, "data/c"), note=note)
-        assert self.told(opened, 2 * HOUR) == ["data/c"]
+        assert self.reported(opened, 2 * HOUR) == ["data/c"]
 
     def test_a_sweep_that_failed_counts(self, opened: OpenRepository) -> None:
         plan = began(opened, 5 * HOUR)
         receipts.write(opened.store, plan.run_id, "batch", rows(Outcome.ACCEPTED, "data/a"))
         ended(opened, plan, success=False, ending=Ending.FAILED, error="500", checkpoint=None)
-        assert self.told(opened, 2 * HOUR) == ["data/a"]
+        assert self.reported(opened, 2 * HOUR) == ["data/a"]
 
     @pytest.mark.parametrize("damaged", [False, True])
     def test_runs_that_a_sweep_before_the_moment_overtook_are_not_read(
@@ -205,4 +205,4 @@ class TestDeletedSince:
         ended(opened, plan, ended_at=NOW - 3 * HOUR, counts={"deleted": 1})
         if damaged:
             opened.store.put(run_folder.report(plan.run_id), b"{")
-        assert self.told(opened, 2 * HOUR) == (["data/a"] if damaged else [])
+        assert self.reported(opened, 2 * HOUR) == (["data/a"] if damaged else [])

@@ -24,7 +24,7 @@ def note(opened: OpenRepository, run_id: str, name: str, outcome: Outcome, *addr
     receipts.write(opened.store, run_id, name, rows)
 
 
-def told_nothing(found: pa.Array) -> bool:
+def reported_nothing(found: pa.Array) -> bool:
     """Whether these are addresses all the same, so that they can be compared with others."""
     return bool(found.type == pa.string()) and len(found) == 0
 
@@ -41,21 +41,21 @@ def swept(opened: OpenRepository) -> str:
     return run_id
 
 
-def test_only_what_came_back_is_told(opened: OpenRepository, swept: str) -> None:
+def test_only_what_came_back_is_reported(opened: OpenRepository, swept: str) -> None:
     assert sorted(restored_before(opened.store, "another").to_pylist()) == ["data/a", "data/c"]
-    assert told_nothing(restored_before(opened.store, swept))
+    assert reported_nothing(restored_before(opened.store, swept))
 
 
 def test_where_nothing_ever_came_back_one_call_tells_so(
     opened: OpenRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_folder, "newest_runs", pytest.fail)
-    assert told_nothing(restored_before(opened.store, "run"))
+    assert reported_nothing(restored_before(opened.store, "run"))
 
 
-def test_too_many_are_not_told(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_are_not_reported(opened: OpenRepository, swept: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(earlier_runs, "MOST_RESTORED", 1)
-    assert told_nothing(restored_before(opened.store, "another"))
+    assert reported_nothing(restored_before(opened.store, "another"))
     monkeypatch.setattr(earlier_runs, "MOST_RESTORED", 2)
     assert sorted(restored_before(opened.store, "another").to_pylist()) == ["data/a", "data/c"]
 

@@ -97,20 +97,20 @@ class Repository:
         self.opened: OpenRepository = opened_by(
             StoreOpener(StoreSettings(local_root=str(folder)), "local://repository")
         )
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def step(self, ago: timedelta, flow: Flow = Flow.CLEAN) -> Step[ArrowRows]:
         """A step of a run that began so long ago, at which time its clock stands."""
         plan: Plan = began(self.opened, ago, flow=flow)
         assert isinstance(self.opened.clock, HandClock)
         self.opened.clock.moment = NOW - ago
-        return made_step(self.engine, self.opened, plan, self.told.append)
+        return made_step(self.engine, self.opened, plan, self.reported.append)
 
     def settled(self, ago: timedelta, flow: Flow, **first_listed: datetime) -> None:
         """A run that left these sightings, ended well and is in the index of runs."""
         run_id = self.sighted(ago, flow, **first_listed)
         plan = plans.read(self.opened.store, run_id)
-        earlier_runs.note(self.opened.store, plan, ended(self.opened, plan), self.told.append)
+        earlier_runs.note(self.opened.store, plan, ended(self.opened, plan), self.reported.append)
 
     def sighted(self, ago: timedelta, flow: Flow = Flow.CLEAN, /, **first_listed: datetime) -> str:
         """A run whose listing ended so long ago and that left these sightings; returns its id."""
@@ -183,18 +183,18 @@ class TestEarlierSightings:
         # What no index knows, since it did not end, is read as well; what listed too late counts for no flow.
         assert repository.read(NOW).keys() == {"data/c", "data/d", "data/f"}
         assert repository.read(NOW - 4 * HOUR - SECOND).keys() == {"data/e", "data/g"}
-        assert repository.told == []
+        assert repository.reported == []
 
-    def test_of_a_run_whose_manifest_is_damaged_are_left_out_and_told(self, repository: Repository) -> None:
+    def test_of_a_run_whose_manifest_is_damaged_are_left_out_and_reported(self, repository: Repository) -> None:
         repository.sighted(5 * HOUR, a=NOW - 5 * HOUR)
         damaged = run_folder.manifest(repository.sighted(4 * HOUR, b=NOW - 4 * HOUR), "sightings")
         repository.opened.store.put(damaged, b"nothing")
         repository.sighted(3 * HOUR, c=NOW - 3 * HOUR)
         assert repository.read(NOW).keys() == {"data/a", "data/c"}
-        (line,) = [line for line in repository.told if "an earlier run saw are kept for longer" in line]
+        (line,) = [line for line in repository.reported if "an earlier run saw are kept for longer" in line]
         assert damaged in line
 
-    def test_of_a_file_that_is_damaged_are_left_out_and_told(
+    def test_of_a_file_that_is_damaged_are_left_out_and_reported(
         self, repository: Repository, caplog: pytest.LogCaptureFixture
     ) -> None:
         repository.sighted(5 * HOUR, a=NOW - 5 * HOUR)

@@ -137,12 +137,12 @@ def test_folders_without_our_plan_are_not_looked_at(opened: OpenRepository) -> N
     assert (decided.expired, set(decided.kept)) == ((), {newest})
 
 
-def test_past_runs_are_told_newest_first_with_what_they_have(opened: OpenRepository) -> None:
+def test_past_runs_are_reported_newest_first_with_what_they_have(opened: OpenRepository) -> None:
     runs = [swept(opened, days) for days in (1, 2)]
     without = began(opened, 3 * DAY).run_id
     forecast_folder(opened, 1)
-    told = [*expiring.past_runs(expiring.folders(opened.store))]
-    assert [(each.run_id, each.frames) for each in told] == [
+    reported = [*expiring.past_runs(expiring.folders(opened.store))]
+    assert [(each.run_id, each.frames) for each in reported] == [
         *((run_id, expiring.FOLDERS) for run_id in runs),
         (without, ()),
     ]

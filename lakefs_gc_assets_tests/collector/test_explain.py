@@ -87,7 +87,7 @@ def stored(scene: Scene) -> list[str]:
 def test_of_every_object_it_says_what_a_run_does(kind: str, asked: Asked) -> None:
     with world_of(kind) as scene:
         dry(scene, FULL, asked)
-        candidates, report = set(marked(scene)), scene.told
+        candidates, report = set(marked(scene)), scene.reported
         found = explained(scene, *stored(scene))
     goes = {key for key, each in found.items() if verdict(each).startswith("goes") and each.kept is None}
     assert candidates and goes == candidates
@@ -131,7 +131,7 @@ def test_what_no_commit_held_is_looked_for_in_what_the_newest_run_did_not_read()
 def test_what_a_run_took_is_gone_whatever_references_it(options: CollectionSettings) -> None:
     with world_of("clean") as scene:
         assert scene.start(options, Faults()) is Ended.WELL
-        run_id, repository = scene.told.run_id, scene.world.repository
+        run_id, repository = scene.reported.run_id, scene.world.repository
         taken = sorted(marked(scene))
         took = f"run {run_id} deleted it" if options is SWEEP else f"run {run_id} moved it to quarantine"
         found = explained(scene, *taken)
@@ -159,8 +159,8 @@ def without_own_words(explanation: Explanation) -> Explanation:
         replace(holder, why=tuple(re.sub(r"made [^:]*:", "", why) for why in holder.why))
         for holder in explanation.holders
     )
-    told: tuple[Decision, ...] = tuple(each for each in explanation.decisions if each.outcome != "kept_live")
-    return replace(explanation, holders=holders, listed_by=None, decisions=told)
+    reported: tuple[Decision, ...] = tuple(each for each in explanation.decisions if each.outcome != "kept_live")
+    return replace(explanation, holders=holders, listed_by=None, decisions=reported)
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("clean", ASKED), ("unified", UNIFIED)])
@@ -174,8 +174,8 @@ def test_by_facts_it_says_the_same_as_by_reading_everything(kind: str, asked: As
             found = explained(scene, *objects)
         with noting(LiveFiles, "paths", lambda: None) as read_then:
             expected = read_in_full(scene, *objects)
-        told = {key: without_own_words(each) for key, each in found.items()}
-        assert told == {key: without_own_words(each) for key, each in expected.items()}
+        reported = {key: without_own_words(each) for key, each in found.items()}
+        assert reported == {key: without_own_words(each) for key, each in expected.items()}
         assert any(each.holders for each in found.values()) and any(each.decisions for each in found.values())
         assert len(read) < len(read_then)
 
@@ -207,7 +207,7 @@ def test_too_young_is_decided_by_the_clocks_of_a_run(behind: float) -> None:
     with world_of("clean") as scene:
         scene.world.bucket.clock.skew = -behind
         dry(scene, FULL)
-        cutoff = plans.read(scene.store, scene.told.run_id).cutoff
+        cutoff = plans.read(scene.store, scene.reported.run_id).cutoff
         steps = list[Step[ArrowRows]]()
         judge = explain_module._judge
 

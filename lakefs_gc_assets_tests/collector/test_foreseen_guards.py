@@ -172,17 +172,17 @@ def test_a_dry_run_warns_of_what_refuses_its_sweep(situation: Situation, tmp_pat
         situation.before(scene)
         with situation.around():
             dry(scene, options, situation.asked)
-            warnings = scene.told.warnings
+            warnings = scene.reported.warnings
             said = f"a sweep would be refused: guard {situation.guard}: "
             assert [line for line in warnings if line.startswith(said)], warnings
-            told = Faults()
-            refused(scene, approved(scene, options, told, situation.asked), f"guard {situation.guard}: ", told)
+            reported = Faults()
+            refused(scene, approved(scene, options, reported, situation.asked), f"guard {situation.guard}: ", reported)
 
 
 def test_a_dry_run_that_nothing_would_refuse_warns_of_nothing() -> None:
     with world_of("clean") as scene:
         dry(scene)
-        assert not [line for line in scene.told.warnings if "refused" in line]
+        assert not [line for line in scene.reported.warnings if "refused" in line]
 
 
 def test_where_the_spelling_of_addresses_cannot_be_seen_a_dry_run_says_so() -> None:
@@ -192,5 +192,5 @@ def test_where_the_spelling_of_addresses_cannot_be_seen_a_dry_run_says_so() -> N
         mock.patch("lakefs_gc_assets.collector.live.other_repositories._own_entries", refusal),
     ):
         dry(scene)
-        (line,) = [line for line in scene.told.warnings if "address form" in line]
+        (line,) = [line for line in scene.reported.warnings if "address form" in line]
         assert "cannot be seen: GET /objects/stat: 403" in line

@@ -92,7 +92,7 @@ class TestAmounts:
     def test_a_number_is_exceeded_by_one_more(self, candidates: int, expected: list[str]) -> None:
         assert names(replace(MARK, candidates=candidates), max_candidates=95) == expected
 
-    def test_both_are_told_with_figures_and_the_setting_that_lifts_them(self) -> None:
+    def test_both_are_reported_with_figures_and_the_setting_that_lifts_them(self) -> None:
         found = guards.tripped(
             replace(MARK, candidates=600), CollectionSettings(max_candidates=10, max_candidate_share=0.25)
         )

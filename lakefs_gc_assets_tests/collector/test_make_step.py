@@ -382,7 +382,7 @@ class TestOneStep:
         assert step.repository is process.repository and isinstance(step.engine, LocalEngine)
         assert report_of(process) is None
 
-    def test_asks_for_the_flow_that_it_is_told(self, process: OneProcess) -> None:
+    def test_asks_for_the_flow_that_it_is_reported(self, process: OneProcess) -> None:
         with make_step.step(replace(FIRST, begins=Flow.UNIFIED), process) as step:
             assert step.plan.flow is Flow.UNIFIED
 

@@ -55,10 +55,10 @@ class TestStorageClasses:
 
 
 class TestArchivedObjects:
-    def test_that_quarantine_kept_are_told_with_the_way_out(self) -> None:
+    def test_that_quarantine_kept_are_reported_with_the_way_out(self) -> None:
         assert describe_archived(Amount()) == ()
-        (told,) = describe_archived(Amount(3, 2**30))
-        assert told.startswith("3 objects of garbage, 1.0 GiB, kept") and "sweep_mode: delete" in told
+        (reported,) = describe_archived(Amount(3, 2**30))
+        assert reported.startswith("3 objects of garbage, 1.0 GiB, kept") and "sweep_mode: delete" in reported
 
     @staticmethod
     def foreseen(settings: CollectionSettings, **classes: tuple[int, int]) -> tuple[str, ...]:
@@ -66,14 +66,14 @@ class TestArchivedObjects:
         (file,) = frame.manifest.files
         return foresee_archived(replace(frame.manifest, files=(replace(file, classes=classes),)).classes, settings)
 
-    def test_that_quarantine_would_keep_are_told_before_a_sweep(self) -> None:
+    def test_that_quarantine_would_keep_are_reported_before_a_sweep(self) -> None:
         into_quarantine = CollectionSettings(sweep_mode="quarantine")
         classes = {"STANDARD": (1, 2**40), "DEEP_ARCHIVE": (2, 2**30), "Archive": (1, 0), "GLACIER_IR": (4, 2**40)}
-        (told,) = self.foreseen(into_quarantine, **classes)
-        assert told.startswith(
+        (reported,) = self.foreseen(into_quarantine, **classes)
+        assert reported.startswith(
             "a sweep would keep 3 objects of garbage, 1.0 GiB, of storage class Archive, DEEP_ARCHIVE"
         )
-        assert "sweep_mode: delete" in told
+        assert "sweep_mode: delete" in reported
         assert self.foreseen(into_quarantine, STANDARD=(1, 1), ARCHIVE=(2, 2)) == ()
         assert self.foreseen(CollectionSettings(), **classes) == ()
 
@@ -99,11 +99,13 @@ class TestServersThatCompact:
 class TestWhatCouldNotBeAskedFor:
     def test_names_the_setting_and_how_much_is_left(self) -> None:
         figures = replace(CANDIDATE_FIGURES, kept={Kept.UNCERTAIN.value: 100_500}, paths_unasked=20_000)
-        told = describe_unasked(made_frame(CANDIDATES_DF, 1, figures), CollectionSettings(hidden_suspect_limit=1000))
-        assert told is not None
-        assert "100,500 objects" in told
-        assert "collection.hidden_suspect_limit (1,000)" in told
-        assert "20,000 more" in told
+        reported = describe_unasked(
+            made_frame(CANDIDATES_DF, 1, figures), CollectionSettings(hidden_suspect_limit=1000)
+        )
+        assert reported is not None
+        assert "100,500 objects" in reported
+        assert "collection.hidden_suspect_limit (1,000)" in reported
+        assert "20,000 more" in reported
 
     def test_is_nothing_where_all_was_asked(self) -> None:
         kept = {Kept.HIDDEN_STAGED.value: 3, Kept.UNASKABLE.value: 4}

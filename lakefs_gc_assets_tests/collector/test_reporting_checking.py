@@ -35,7 +35,7 @@ def opener(tmp_path: Path) -> StoreOpener:
     return StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repository")
 
 
-def test_candidates_that_are_live_are_told(opener: StoreOpener) -> None:
+def test_candidates_that_are_live_are_reported(opener: StoreOpener) -> None:
     rows = [listed(f"data/{number}") for number in range(60)]
     candidates = frame_of_rows(opener, CANDIDATES_DF, rows, CANDIDATE_FIGURES)
     held = [live(f"data/{number}") for number in range(25, 90)]
@@ -65,7 +65,9 @@ def test_candidates_that_are_live_are_told(opener: StoreOpener) -> None:
         ({"issued_at": None, "last_modified": CUTOFF}, True),
     ],
 )
-def test_candidates_as_young_as_the_cutoff_are_told(opener: StoreOpener, change: dict[str, Any], young: bool) -> None:
+def test_candidates_as_young_as_the_cutoff_are_reported(
+    opener: StoreOpener, change: dict[str, Any], young: bool
+) -> None:
     rows = [listed("data/a", **change), listed("data/b")]
 
     found = find_young_candidates(ENGINE, frame_of_rows(opener, CANDIDATES_DF, rows, CANDIDATE_FIGURES), CUTOFF)
@@ -74,15 +76,15 @@ def test_candidates_as_young_as_the_cutoff_are_told(opener: StoreOpener, change:
 
 
 @pytest.mark.parametrize(("committed", "candidates", "told"), [(0, 1, True), (1, 1, False), (0, 0, False)])
-def test_an_empty_live_set_is_told_where_anything_would_go(committed: int, candidates: int, told: bool) -> None:
+def test_an_empty_live_set_is_reported_where_anything_would_go(committed: int, candidates: int, reported: bool) -> None:
     frames = made_frames.listed(100), made_frames.uncommitted(0), made_frames.committed(committed)
 
     found = find_empty_live_set(*frames, made_frames.candidates(candidates))
 
-    assert [violation.rule for violation in found] == (["empty live set"] if told else [])
+    assert [violation.rule for violation in found] == (["empty live set"] if reported else [])
 
 
-def test_what_earlier_runs_deleted_and_is_held_is_told() -> None:
+def test_what_earlier_runs_deleted_and_is_held_is_reported() -> None:
     lost = replace(CANDIDATE_FIGURES, lost=2, lost_examples=("data/a", "data/b"))
 
     (violation,) = find_losses(made_frame(CANDIDATES_DF, 1, lost))

@@ -122,8 +122,8 @@ def test_what_an_earlier_run_deleted_and_somebody_brought_back_is_told_apart(ope
         receipts.write(opened.store, run_id, f"{receipts.OF_RESTORE}1", rows)
     step = made_step(LocalEngine(), opened)
     step.plan = replace(step.plan, run_id=this)
-    told = say_why(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
-    assert told.column("why").to_pylist() == [Why.RESTORED, Why.NO_COMMIT]
+    reported = say_why(step)(pa.RecordBatch.from_pydict({"address": ["data/a", "data/b"]}))
+    assert reported.column("why").to_pylist() == [Why.RESTORED, Why.NO_COMMIT]
 
 
 def test_an_approved_mark_is_swept_after_a_recheck_and_can_be_built_on(runs: PlainRuns) -> None:
@@ -244,7 +244,7 @@ def test_a_recheck_is_valid_from_its_beginning(runs: PlainRuns) -> None:
     assert runs.server.deleted == set()
 
 
-class Told(list[str]):
+class Reported(list[str]):
     """What a run logs; `warned` is what it warns of."""
 
     def __init__(self) -> None:
@@ -258,15 +258,15 @@ class Told(list[str]):
 
 
 @contextmanager
-def told_by(kind: str) -> Iterator[tuple[Scene, Told]]:
-    """The small world in which a run of a kind is about to begin, and what it will tell."""
-    told = Told()
+def reported_by(kind: str) -> Iterator[tuple[Scene, Reported]]:
+    """The small world in which a run of a kind is about to begin, and what it reports."""
+    reported = Reported()
     with (
         world_of(kind) as scene,
-        mock.patch.object(Run, "log", lambda run, line: told.append(line)),
-        mock.patch.object(Run, "warn", lambda run, line: told.warned.append(line)),
+        mock.patch.object(Run, "log", lambda run, line: reported.append(line)),
+        mock.patch.object(Run, "warn", lambda run, line: reported.warned.append(line)),
     ):
-        yield scene, told
+        yield scene, reported
 
 
 class TestDescribeCommitted:
@@ -325,9 +325,9 @@ class TestWhatRunsTell:
     """Whole runs in a small world, on plain tables: the figures of each frame, what it was made of, and the log."""
 
     def test_a_dry_run(self) -> None:
-        with told_by("clean") as (scene, told):
+        with reported_by("clean") as (scene, reported):
             assert scene.start(DRY, Faults()) is Ended.WELL
-            step, report = step_of(scene), scene.told
+            step, report = step_of(scene), scene.reported
             listed, uncommitted = step.stored(STORE_DF), step.stored(UNCOMMITTED_DF)
             committed, candidates = step.stored(COMMITTED_DF), step.stored(CANDIDATES_DF)
             outcomes, strange = step.stored(DELETED_REPORT), step.stored(UNRECOGNISED_DF)
@@ -384,22 +384,22 @@ class TestWhatRunsTell:
         assert outcomes.manifest.inputs == {"candidates": digests.pop("candidates")}
         assert candidates.manifest.inputs == digests
         assert (committed.manifest.span.waited_seconds, report.waited_seconds) == (0, {})
-        assert report.success and report.dry_run and told.warned == []
-        assert told.steps == [
+        assert report.success and report.dry_run and reported.warned == []
+        assert reported.steps == [
             f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices",
             "prepare_uncommited: page 1",
             "prepare_uncommited: page 2",
             "prepare_uncommited: page 3",
             "5 commits, 4 ranges to read, by the refs dump",
-            *told.steps[5:7],
+            *reported.steps[5:7],
             "marked, nothing deleted: 0 deleted, 0 failed",
         ]
 
     def test_a_sweep(self) -> None:
-        with told_by("clean") as (scene, told):
+        with reported_by("clean") as (scene, reported):
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             assert step_of(scene).stored(DELETED_REPORT).figures == DeletedFigures(swept=True)
-        assert told.steps[-2:] == [
+        assert reported.steps[-2:] == [
             "recheck: 3 files of uncommitted data, 5 commits",
             "deleted: 7 deleted, 0 failed",
         ]
@@ -413,21 +413,21 @@ class TestWhatRunsTell:
             left.append(count)
             return sweep_once(step, candidates, step.engine.table(step.engine.collect(remaining, 3)), count)
 
-        with told_by("clean") as (scene, told), mock.patch.object(passes, "sweep_once", three_at_a_time):
+        with reported_by("clean") as (scene, reported), mock.patch.object(passes, "sweep_once", three_at_a_time):
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             outcomes = step_of(scene).stored(DELETED_REPORT).table()
         assert left == [7, 4, 1] and len(set(outcomes.column("address").to_pylist())) == 7
-        assert [line for line in told if " left after " in line] == [
+        assert [line for line in reported if " left after " in line] == [
             "4 candidates are left after 15 minutes",
             "1 candidate is left after 15 minutes",
         ]
 
     def test_candidates_are_compared_by_what_was_listed(self) -> None:
         clear, cached = clear_hidden, LocalEngine.cached
-        told, kept = list[tuple[Any, ...]](), list[int]()
+        reported, kept = list[tuple[Any, ...]](), list[int]()
 
         def noted(step: Step[ArrowRows], *more: Any, **named: Any) -> Any:
-            told.append((step.engine.collect(more[3]()), *more[1:3]))
+            reported.append((step.engine.collect(more[3]()), *more[1:3]))
             return clear(step, *more, **named)
 
         def keeping(engine: LocalEngine, rows: ArrowRows, at_most: int) -> Any:
@@ -442,8 +442,8 @@ class TestWhatRunsTell:
             assert scene.start(DRY, Faults()) is Ended.WELL
             listed, not_committed = step_of(scene).stored(STORE_DF), step_of(scene).stored(NOT_COMMITTED_DF)
             heads = step_of(scene).stored(COMMITTED_DF).figures.heads
-        ((etags, told_heads, columns),) = told
-        assert (told_heads, columns, kept[0]) == (heads, STORE_DF.schema, not_committed.count)
+        ((etags, reported_heads, columns),) = reported
+        assert (reported_heads, columns, kept[0]) == (heads, STORE_DF.schema, not_committed.count)
         assert etags.column_names == ["address", "size", "etag"]
         assert etags.sort_by("address").equals(listed.table().select(etags.column_names).sort_by("address"))
 
@@ -466,12 +466,12 @@ class TestWhatRunsTell:
                 yield replace(found, kept={Kept.UNCERTAIN.value: 4}, asked=5, unasked=6)
 
         with (
-            told_by("clean") as (scene, told),
+            reported_by("clean") as (scene, reported),
             mock.patch.object(gap_check, "find_gap", lambda *arguments: gap),
             mock.patch.object(run, "clear_hidden", cleared),
         ):
             assert scene.start(allowing(DRY, hidden_suspect_limit=7), Faults()) is Ended.WELL
-            assert (scene.told.success, scene.told.is_complete) == (False, True)
+            assert (scene.reported.success, scene.reported.is_complete) == (False, True)
             found = step_of(scene).stored(CANDIDATES_DF)
         assert found.figures == CandidateFigures(
             kept={"a name that lakeFS never makes": 1, Kept.UNCERTAIN.value: 4},
@@ -485,7 +485,7 @@ class TestWhatRunsTell:
             named_again=2,
             named_again_examples=("data/again",),
         )
-        lost, again, unasked = told.warned
+        lost, again, unasked = reported.warned
         assert again.startswith("2 objects are referenced again by a branch head or by staging, such as data/again.")
         assert lost.startswith("3 objects that earlier runs deleted are held by a branch head or by staging, such as ")
         assert unasked.startswith("4 objects stay although they may be garbage") and "limit (7). 6 more" in unasked
@@ -494,10 +494,10 @@ class TestWhatRunsTell:
         def loosened(*arguments: Any) -> OpenRepository:
             return replace(open_repository(*arguments), loosened={"max_candidates": 9})
 
-        with told_by("clean") as (scene, told), mock.patch.object(collecting, "open_repository", loosened):
+        with reported_by("clean") as (scene, reported), mock.patch.object(collecting, "open_repository", loosened):
             assert scene.start(SWEEP, Faults()) is Ended.WELL
-            assert scene.told.loosened == {"max_candidates": 9}
-        assert told.warned == ["loosened by its launch: max_candidates=9"] * 2
+            assert scene.reported.loosened == {"max_candidates": 9}
+        assert reported.warned == ["loosened by its launch: max_candidates=9"] * 2
 
     def test_the_report_is_stored_before_the_index_of_runs_names_the_run(self) -> None:
         """Whoever finds the run in the index finds its report."""
@@ -512,16 +512,19 @@ class TestWhatRunsTell:
 
             return mock.patch.object(owner, name, called)
 
-        with told_by("clean") as (scene, _), noted(reports, "write"), noted(earlier_runs, "note"):
+        with reported_by("clean") as (scene, _), noted(reports, "write"), noted(earlier_runs, "note"):
             assert scene.start(SWEEP, Faults()) is Ended.WELL
         assert order == ["write", "note"]
 
     def test_what_failed_deletions_mean(self) -> None:
         denied = Undeletable("data/x", "AccessDenied", moment(0))
         verdict = Verdict((denied,), (denied,), new=1, success=False)
-        with told_by("clean") as (scene, _), mock.patch.object(passes, "judge_failures", lambda *arguments: verdict):
+        with (
+            reported_by("clean") as (scene, _),
+            mock.patch.object(passes, "judge_failures", lambda *arguments: verdict),
+        ):
             scene.start(SWEEP, Faults())
-            assert (scene.told.success, scene.told.counts["undeletable"]) == (False, 1)
+            assert (scene.reported.success, scene.reported.counts["undeletable"]) == (False, 1)
 
     def test_archived_garbage_that_quarantine_cannot_copy(self) -> None:
         """Nothing fails, in the first run or in a later one, and nothing goes."""
@@ -529,10 +532,10 @@ class TestWhatRunsTell:
         def refuse(view: BucketView, source: str, target: str) -> None:
             raise ObjectArchived(f"cannot copy {source!r}: it is in an archive tier")
 
-        with told_by("clean") as (scene, _), mock.patch.object(BucketView, "copy", refuse):
+        with reported_by("clean") as (scene, _), mock.patch.object(BucketView, "copy", refuse):
             before = keys_below(scene.store, "data/")
             assert scene.start(MOVE, Faults()) is Ended.WELL
-            found = scene.told
+            found = scene.reported
             assert keys_below(scene.store, "data/") == before
         assert (found.ending, found.success) == (Ending.KEPT_ARCHIVED, True)
         assert found.counts["kept_archived"] == found.counts["candidates"] > 0 == found.counts["failed"]
@@ -548,15 +551,15 @@ class TestWhatRunsTell:
             return replace(facts_of(view, key), storage_class="GLACIER")
 
         dry = DRY.model_copy(update={"sweep_mode": "quarantine"})
-        with told_by("clean") as (scene, told), mock.patch.object(BucketView, "_facts", archived):
+        with reported_by("clean") as (scene, reported), mock.patch.object(BucketView, "_facts", archived):
             assert scene.start(dry, Faults()) is Ended.WELL
-            found = scene.told
+            found = scene.reported
         (warning,) = [line for line in found.warnings if "GLACIER" in line]
         assert warning.startswith(f"a sweep would keep {found.counts['candidates']:,} objects of garbage")
-        assert warning in told
+        assert warning in reported
 
     def test_an_optimized_run(self) -> None:
-        with told_by("optimized") as (scene, told):
+        with reported_by("optimized") as (scene, reported):
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
             step = step_of(scene)
             listed, committed = step.stored(STORE_DF), step.stored(COMMITTED_DF)
@@ -569,12 +572,12 @@ class TestWhatRunsTell:
         assert (listed.figures.flow, listed.figures.slices_listed, listed.figures.slices_skipped) == ("optimized", 2, 2)
         ids = checkpoint.read_ids(scene.store, built_on.run_id, built_on.checkpoint)
         assert ids < tables.read_run_ids(scene.store, step.plan.run_id, step.plan.attempt)
-        assert told[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
+        assert reported[0] == f"cutoff {step.plan.cutoff:%F %T}Z; listing 2 slices"
         # Sizes of ranges that the run before read are known.
-        assert any(line.endswith("0 of them since no run recorded their sizes") for line in told)
+        assert any(line.endswith("0 of them since no run recorded their sizes") for line in reported)
 
     def test_a_run_by_retention(self) -> None:
-        with told_by("unified") as (scene, told):
+        with reported_by("unified") as (scene, reported):
             assert scene.start(DRY, Faults(), UNIFIED) is Ended.WELL
             committed = step_of(scene).stored(COMMITTED_DF).figures
         assert committed.retention["commits_expired"] == 4 and len(committed.retention_rules or "") == 64
@@ -583,48 +586,51 @@ class TestWhatRunsTell:
             (),
             "",
         )
-        assert "retention: of 8 commits 4 stay, 4 are expired" in told
+        assert "retention: of 8 commits 4 stay, 4 are expired" in reported
 
     def test_a_run_of_what_expired_lists_nothing(self) -> None:
-        with told_by("committed") as (scene, told):
+        with reported_by("committed") as (scene, reported):
             assert scene.start(DRY, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
             listed = step_of(scene).stored(STORE_DF)
         assert (listed.count, listed.figures.slices_listed, listed.figures.last_read_slice) == (11, 0, "")
-        assert listed.figures.flow == "committed" and not any(line.startswith("cutoff") for line in told)
+        assert listed.figures.flow == "committed" and not any(line.startswith("cutoff") for line in reported)
 
     def test_why_a_run_is_a_clean_one(self) -> None:
-        with told_by("clean") as (scene, told):
+        with reported_by("clean") as (scene, reported):
             assert scene.start(DRY, Faults(), OPTIMIZED) is Ended.WELL
             listed = step_of(scene).stored(STORE_DF).figures
         why = "no earlier run listed and deleted: all were dry runs, or of the flow committed"
         assert (listed.why_clean, listed.flow) == (why, "clean")
-        assert told.warned == [f"a clean run instead of an optimized one: {why}"]
+        assert reported.warned == [f"a clean run instead of an optimized one: {why}"]
 
     def test_repositories_that_are_not_checked(self) -> None:
         others = tuple(Repository(name, f"s3://bucket/{name}/", "main", False) for name in ("far", "away"))
-        with told_by("clean") as (scene, told), mock.patch.object(CollectorsApi, "repositories", lambda api: others):
+        with (
+            reported_by("clean") as (scene, reported),
+            mock.patch.object(CollectorsApi, "repositories", lambda api: others),
+        ):
             assert scene.start(DRY, Faults()) is Ended.WELL
             listed = step_of(scene).stored(STORE_DF).figures
         assert listed.repositories_not_checked == ("away", "far")
-        assert told[0] == (
+        assert reported[0] == (
             "not checked for references into this repository: away, far, on the same bucket; "
             "name them in collection.also_live where they import from it"
         )
 
     def test_repositories_that_the_server_does_not_list(self) -> None:
         refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
-        with told_by("clean") as (scene, told), mock.patch.object(CollectorsApi, "repositories", refusal):
+        with reported_by("clean") as (scene, reported), mock.patch.object(CollectorsApi, "repositories", refusal):
             assert scene.start(DRY, Faults()) is Ended.WELL
             listed = step_of(scene).stored(STORE_DF).figures
         assert listed.repositories_unknown == "GET /repositories: 403"
-        assert told[0] == (
+        assert reported[0] == (
             "other repositories are not known, and their references are not checked: GET /repositories: 403"
         )
 
     def test_why_a_sweep_would_be_refused(self) -> None:
-        with told_by("clean") as (scene, told):
+        with reported_by("clean") as (scene, reported):
             assert scene.start(allowing(DRY, max_candidates=3), Faults(), ASKED) is Ended.WELL
-        assert [line for line in told if line.startswith("a sweep would be refused")] == [
+        assert [line for line in reported if line.startswith("a sweep would be refused")] == [
             "a sweep would be refused: guard number of candidates: 7 objects would go, more than 3. Look at the "
             "candidates; if they are right, raise collection.max_candidates"
         ]
@@ -768,7 +774,7 @@ class TestListing:
 
 
 class TestLookingAround:
-    def test_is_told_where_references_are_not_checked(self, folder: Folder) -> None:
+    def test_is_reported_where_references_are_not_checked(self, folder: Folder) -> None:
         others = [Repository(name, f"local://repository-{name}", "main", False) for name in ("b", "a", "named")]
         inside = Repository("inner", "s3://bucket/repo/inner", "main", False)
         beside = [replace(each, storage_namespace=f"s3://bucket/{each.id}") for each in others]
@@ -785,7 +791,7 @@ class TestLookingAround:
             "name them in collection.also_live where they import from it"
         ]
 
-    def test_is_told_where_the_server_refuses(self, folder: Folder) -> None:
+    def test_is_reported_where_the_server_refuses(self, folder: Folder) -> None:
         folder.api.repository_lists = Script(AccessDenied("GET /repositories: 403"))
         assert run.find_other_repositories(folder.step()) == OtherRepositories(refusal="GET /repositories: 403")
         assert folder.logged == [
@@ -804,7 +810,7 @@ class TestLoosening:
         run.warn_of_loosening(folder.step(replace(folder.opened, loosened={"max_candidates": 9})))
         assert folder.warned == ["loosened by its launch: max_candidates=9"]
 
-    def test_is_not_told_of_where_there_is_none(self, folder: Folder) -> None:
+    def test_is_not_reported_of_where_there_is_none(self, folder: Folder) -> None:
         run.warn_of_loosening(folder.step())
         assert folder.warned == []
 
@@ -896,7 +902,7 @@ class TestReadingCommits:
             return run.read_committed(step, uncommitted)
 
     @pytest.mark.parametrize("hours", [-1, 0, 1])
-    def test_what_was_asked_for_too_early_can_be_told_by_the_frame(self, folder: Folder, hours: int) -> None:
+    def test_what_was_asked_for_too_early_can_be_reported_by_the_frame(self, folder: Folder, hours: int) -> None:
         found = self.read(folder, started_at=NOW + hours * HOUR)
         assert found.manifest.span.started_at == min(NOW, NOW + hours * HOUR)
 

@@ -101,16 +101,16 @@ def world_of(kind: str) -> Iterator[Scene]:
         yield scene_before(kind)
 
 
-def refused(scene: Scene, ended: Ended, why: str, told: Faults | None = None, never: str = DELETES) -> None:
+def refused(scene: Scene, ended: Ended, why: str, reported: Faults | None = None, never: str = DELETES) -> None:
     """A run ended with an error that says why.
 
     Args:
-        told: the calls that its last process made.
+        reported: the calls that its last process made.
         never: what it must not have called by then.
     """
     assert ended is Ended.FAILED, f"the run ended {ended}"
     assert why in scene.world.log[-1]
-    calls = told.told if told else ()
+    calls = reported.reported if reported else ()
     assert not [call for call in calls if re.match(never, call)]
 
 
@@ -254,8 +254,8 @@ class TestAttempts:
         assert scene.opened is not None
         begun_again(scene, SWEEP)
         scene.completed[scene.opened.run_id] = [*STEPS[:done]]
-        told = Faults()
-        refused(scene, scene.go_on(SWEEP, told), "is of attempt", told, never)
+        reported = Faults()
+        refused(scene, scene.go_on(SWEEP, reported), "is of attempt", reported, never)
 
     def test_uncommitted_data_is_not_asked_for(self) -> None:
         with world_of("clean") as scene:
@@ -291,15 +291,27 @@ class TestOrder:
         with world_of("clean") as scene:
             died(scene, SWEEP, "put .*/candidates/manifest.json")
             assert only(scene, SWEEP, STAGED) is Ended.WELL
-            told = Faults()
-            refused(scene, only(scene, SWEEP, MARKED, faults=told), "before uncommitted_df", told, "put .*/candidates/")
+            reported = Faults()
+            refused(
+                scene,
+                only(scene, SWEEP, MARKED, faults=reported),
+                "before uncommitted_df",
+                reported,
+                "put .*/candidates/",
+            )
 
     def test_nothing_is_swept_whose_commits_were_read_again(self) -> None:
         with world_of("clean") as scene:
             died(scene, SWEEP, DELETES)
             assert only(scene, SWEEP, COMMITTED) is Ended.WELL
-            told = Faults()
-            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "was made again after", told, "prepare_uncommitted")
+            reported = Faults()
+            refused(
+                scene,
+                only(scene, SWEEP, SWEPT, faults=reported),
+                "was made again after",
+                reported,
+                "prepare_uncommitted",
+            )
 
     def test_nothing_is_swept_whose_commits_were_read_again_while_it_waited(self) -> None:
         """By another process of the run, which lost the lock and does not know it: the recheck skips what that read."""
@@ -312,9 +324,9 @@ class TestOrder:
 
         with world_of("clean") as scene:
             died(scene, SWEEP, DELETES)
-            garbage, told = marked(scene)[0], Faults()
+            garbage, reported = marked(scene)[0], Faults()
             with mock.patch.object(passes, "wait_for_recheck", read_again):
-                refused(scene, only(scene, SWEEP, SWEPT, faults=told), "was made again after", told)
+                refused(scene, only(scene, SWEEP, SWEPT, faults=reported), "was made again after", reported)
             assert garbage in scene.world.bucket.objects
 
     def test_an_approval_is_of_these_very_candidates(self) -> None:
@@ -322,18 +334,18 @@ class TestOrder:
             dry(scene)
             assert approved(scene, faults=before(DELETES)) is Ended.DIED
             assert only(scene, DRY, MARKED) is Ended.WELL
-            told = Faults()
-            assert only(scene, DRY, SWEPT, faults=told) is Ended.WELL
-            assert scene.told.dry_run
-            assert not [call for call in told.told if re.match(DELETES, call)]
+            reported = Faults()
+            assert only(scene, DRY, SWEPT, faults=reported) is Ended.WELL
+            assert scene.reported.dry_run
+            assert not [call for call in reported.reported if re.match(DELETES, call)]
 
     def test_a_later_step_is_of_the_windows_of_the_plan(self) -> None:
         with world_of("clean") as scene:
             died(scene, SWEEP, DELETES)
             assert scene.opened is not None
             scene.opened = replace(scene.opened, windows=scene.opened.windows[:1])
-            told = Faults()
-            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "select the same windows", told)
+            reported = Faults()
+            refused(scene, only(scene, SWEEP, SWEPT, faults=reported), "select the same windows", reported)
 
     def test_a_run_that_ended_well_is_not_begun_again(self) -> None:
         with world_of("clean") as scene:
@@ -360,7 +372,7 @@ def test_a_sweep_that_is_resumed_reports_what_was_deleted_before() -> None:
         candidates = marked(scene)
         assert candidates and not scene.world.bucket.objects.keys() & {*candidates}
         assert only(scene, SWEEP, SWEPT) is Ended.WELL
-        assert scene.told.counts["deleted"] == len(candidates)
+        assert scene.reported.counts["deleted"] == len(candidates)
 
 
 def test_what_was_uploaded_in_parts_was_seen_long_before_the_listing() -> None:
@@ -385,17 +397,17 @@ class TestGuards:
 
     def test_the_guards_of_amount(self) -> None:
         with world_of("clean") as scene:
-            told = Faults()
-            refused(scene, scene.start(allowing(max_candidate_share=0), told), "share of candidates", told)
+            reported = Faults()
+            refused(scene, scene.start(allowing(max_candidate_share=0), reported), "share of candidates", reported)
 
     def test_a_gap_in_the_listing(self) -> None:
         with world_of("clean") as scene:
             repository, bucket = scene.world.repository, scene.world.bucket
             held = {entry.address for entry in repository.head(repository.branches["main"]).values()}
             bucket.remove(min(key for key in held & bucket.objects.keys() if layout.is_xid(key[5:25])))
-            told = Faults()
+            reported = Faults()
             options = allowing(max_missing_share=0, max_missing=0)
-            refused(scene, scene.start(options, told), "gap in the listing", told)
+            refused(scene, scene.start(options, reported), "gap in the listing", reported)
 
     def test_a_run_that_is_limited_to_an_object_deletes_no_other(self) -> None:
         with world_of("unified") as scene:
@@ -415,36 +427,36 @@ class TestGuards:
                     break
             scene.world.oracle.look()
             dry(scene, allowing(DRY, full_listing_days=0), UNIFIED)
-            assert (scene.told.counts["lost"], scene.told.counts["named_again"]) == (0, len(again))
-            assert again and scene.told.success
+            assert (scene.reported.counts["lost"], scene.reported.counts["named_again"]) == (0, len(again))
+            assert again and scene.reported.success
 
     def test_a_namespace_inside_of_this_one(self) -> None:
         inner = RepositoryFacts("inner", "s3://bucket/repo/inner/", "main", False)
         with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (inner,)):
-            told = Faults()
-            refused(scene, scene.start(SWEEP, told), "inner", told)
+            reported = Faults()
+            refused(scene, scene.start(SWEEP, reported), "inner", reported)
 
     def test_other_repositories_that_the_server_does_not_list(self) -> None:
         refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
         with world_of("clean") as scene, mock.patch.object(CollectorsApi, "repositories", refusal):
-            told = Faults()
+            reported = Faults()
             asked = allowing(allow_unknown_repositories=False)
-            refused(scene, scene.start(asked, told), "guard other repositories", told)
+            refused(scene, scene.start(asked, reported), "guard other repositories", reported)
             lifted = scene.start(allowing(allow_unknown_repositories=True), Faults())
             assert lifted is Ended.WELL
 
     def test_branches_that_are_gone_since_an_earlier_run(self) -> None:
         with world_of("clean") as scene:
             lose_branch(scene)
-            told = Faults()
-            refused(scene, scene.start(allowing(max_branch_loss_share=0), told), " left of the ", told)
+            reported = Faults()
+            refused(scene, scene.start(allowing(max_branch_loss_share=0), reported), " left of the ", reported)
 
     def test_a_mark_that_is_too_old(self) -> None:
         with world_of("clean") as scene:
             dry(scene)
             scene.world.pass_time(31 * HOUR)
-            told = Faults()
-            refused(scene, approved(scene, faults=told), "age of the mark", told)
+            reported = Faults()
+            refused(scene, approved(scene, faults=reported), "age of the mark", reported)
 
     def test_nothing_live_at_the_mark_which_does_not_wait_for_a_check_to_say_so(self) -> None:
         check = mock.Mock(return_value=[])
@@ -453,23 +465,23 @@ class TestGuards:
             nothing_committed(),
             mock.patch.object(reporting, "find_empty_live_set", check),
         ):
-            told = Faults()
-            refused(scene, scene.start(SWEEP, told), "no committed address was found", told)
+            reported = Faults()
+            refused(scene, scene.start(SWEEP, reported), "no committed address was found", reported)
             check.assert_not_called()
 
     def test_nothing_live_at_a_mark_that_somebody_sweeps_all_the_same(self) -> None:
         with world_of("clean") as scene:
             with nothing_committed():
                 refused(scene, scene.start(SWEEP, Faults()), "no committed address was found")
-            told = Faults()
-            refused(scene, only(scene, SWEEP, SWEPT, faults=told), "no committed address was found", told)
+            reported = Faults()
+            refused(scene, only(scene, SWEEP, SWEPT, faults=reported), "no committed address was found", reported)
 
     def test_addresses_that_the_server_spells_otherwise(self) -> None:
         with world_of("clean") as scene:
             dry(scene)
-            told = Faults()
+            reported = Faults()
             with foreign_addresses():
-                refused(scene, approved(scene, faults=told), "the server gives", told)
+                refused(scene, approved(scene, faults=reported), "the server gives", reported)
 
     def test_objects_that_were_brought_back_since(self) -> None:
         with world_of("clean") as scene:
@@ -477,32 +489,32 @@ class TestGuards:
             opened = scene.opened
             assert scene.start(MOVE, Faults()) is Ended.WELL
             assert restore(scene, Faults(), MOVE) is Ended.WELL
-            scene.opened, told = opened, Faults()
-            refused(scene, approved(scene, faults=told), "were brought back", told)
+            scene.opened, reported = opened, Faults()
+            refused(scene, approved(scene, faults=reported), "were brought back", reported)
 
     def test_a_newer_run_that_swept(self) -> None:
         with world_of("clean") as scene:
             dry(scene)
             opened = scene.opened
             assert scene.start(SWEEP, Faults()) is Ended.WELL
-            scene.opened, told = opened, Faults()
-            refused(scene, approved(scene, faults=told), "is newer than run", told)
+            scene.opened, reported = opened, Faults()
+            refused(scene, approved(scene, faults=reported), "is newer than run", reported)
 
     def test_what_an_older_run_deleted_since_the_listing_is_left_out(self) -> None:
         with world_of("clean") as scene:
             dry(scene)
-            older, told = scene.opened, Faults()
+            older, reported = scene.opened, Faults()
             dry(scene)
             newer = scene.opened
             scene.opened = older
             assert approved(scene) is Ended.WELL
-            deleted = scene.told.counts["deleted"]
+            deleted = scene.reported.counts["deleted"]
             scene.opened = newer
-            assert approved(scene, faults=told) is Ended.WELL
-            assert not [call for call in told.told if re.match(DELETES, call)]
-            assert scene.told.counts["deleted_by_another_run"] == deleted > 0
-            assert (scene.told.counts["deleted"], scene.told.success) == (0, True)
-            assert scene.told.ending is Ending.NOTHING_TO_DELETE
+            assert approved(scene, faults=reported) is Ended.WELL
+            assert not [call for call in reported.reported if re.match(DELETES, call)]
+            assert scene.reported.counts["deleted_by_another_run"] == deleted > 0
+            assert (scene.reported.counts["deleted"], scene.reported.success) == (0, True)
+            assert scene.reported.ending is Ending.NOTHING_TO_DELETE
 
 
 class TestRecheck:
@@ -512,17 +524,17 @@ class TestRecheck:
         with world_of("clean") as scene:
             dry(scene)
             scene.world.servers.misbehaviour.refuse_dumps = True
-            told = Faults()
-            refused(scene, approved(scene, faults=told), "at the mark from the refs dump", told)
+            reported = Faults()
+            refused(scene, approved(scene, faults=reported), "at the mark from the refs dump", reported)
 
     def test_the_rules_hold(self) -> None:
         with world_of("unified") as scene:
             dry(scene, STRICT, UNIFIED)
             scene.world.repository.rules = UNKNOWN
-            told = Faults()
-            refused(scene, approved(scene, STRICT, told, UNIFIED), "rules of unknown branches", told)
+            reported = Faults()
+            refused(scene, approved(scene, STRICT, reported, UNIFIED), "rules of unknown branches", reported)
 
-    def test_what_the_mark_told_of_single_commits_is_not_told_again(self) -> None:
+    def test_what_the_mark_reported_of_single_commits_is_not_reported_again(self) -> None:
         describe, said = run.describe_committed, list[str]()
 
         def telling(*arguments: Any) -> CommittedFigures:
@@ -547,8 +559,8 @@ class TestRecheck:
         with world_of("clean") as scene:
             begin_commit(scene)
             dry(scene)
-            told = Faults()
-            refused(scene, approved(scene, faults=told), "commits under way", told)
+            reported = Faults()
+            refused(scene, approved(scene, faults=reported), "commits under way", reported)
 
     def test_a_commit_that_the_dump_of_a_dry_run_did_not_show_yet(self) -> None:
         dumped = commits._dumped
@@ -562,33 +574,33 @@ class TestRecheck:
                 with mock.patch.object(commits, "_dumped", late):
                     dry(scene, asked=asked)
                 assert step_of(scene).stored(COMMITTED_DF).figures.dump_at_once
-                told = Faults()
-                refused(scene, approved(scene, faults=told, asked=asked), "commits under way", told)
+                reported = Faults()
+                refused(scene, approved(scene, faults=reported, asked=asked), "commits under way", reported)
 
     def test_a_repository_that_was_made_on_this_namespace_since_the_mark(self) -> None:
         twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
         with world_of("clean") as scene:
             dry(scene)
             with mock.patch.object(CollectorsApi, "repositories", lambda api: (twin,)):
-                told = Faults()
-                refused(scene, approved(scene, faults=told), "twin", told)
+                reported = Faults()
+                refused(scene, approved(scene, faults=reported), "twin", reported)
 
     def test_other_repositories_that_the_server_no_longer_lists(self) -> None:
         refusal = mock.Mock(side_effect=AccessDenied("GET /repositories: 403"))
         with world_of("clean") as scene:
             dry(scene)
             with mock.patch.object(CollectorsApi, "repositories", refusal):
-                told = Faults()
+                reported = Faults()
                 asked = allowing(DRY, allow_unknown_repositories=False)
-                refused(scene, approved(scene, asked, told), "guard other repositories", told)
+                refused(scene, approved(scene, asked, reported), "guard other repositories", reported)
                 assert approved(scene, allowing(DRY, allow_unknown_repositories=True)) is Ended.WELL
 
     def test_branches_that_are_gone_since_the_mark(self) -> None:
         with world_of("clean") as scene:
             dry(scene)
             lose_branch(scene)
-            told = Faults()
-            refused(scene, approved(scene, allowing(DRY, max_branch_loss_share=0), told), " left of the ", told)
+            reported = Faults()
+            refused(scene, approved(scene, allowing(DRY, max_branch_loss_share=0), reported), " left of the ", reported)
 
     def test_what_another_repository_has_committed_here_since_the_mark_stays(self) -> None:
         with world_of("clean") as scene:
@@ -605,8 +617,8 @@ class TestRecheck:
             for branch in scene.world.repository.branches.values():
                 branch.tokens[0].clear()
             scene.world.repository.copies.clear()
-            told, options = Faults(), allowing(DRY, max_uncommitted_loss_share=0)
-            refused(scene, approved(scene, options, told), "loss of uncommitted data", told)
+            reported, options = Faults(), allowing(DRY, max_uncommitted_loss_share=0)
+            refused(scene, approved(scene, options, reported), "loss of uncommitted data", reported)
 
     def test_it_waits_until_uncommitted_data_is_some_minutes_old(self) -> None:
         with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
@@ -619,7 +631,7 @@ class TestRecheck:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span
             assert asked[0] - prepared.ended_at.timestamp() >= SWEEP.wait_before_dump_seconds - MINUTE / 60
-            waited = scene.told.waited_seconds
+            waited = scene.reported.waited_seconds
             assert 0 <= SWEEP.wait_before_dump_seconds - waited[COMMITTED] < MINUTE / 60
             assert SWEEP.wait_before_recheck_seconds < waited[SWEPT] + waited[COMMITTED] + 2 * MINUTE
 
@@ -640,8 +652,8 @@ class TestRecheck:
                 scene.world.pass_time(20 * MINUTE)
 
             with noting(passes, "find_live_again", pass_time):
-                told = Faults(Fault.DIES, _MANY_CALLS)
-                refused(scene, scene.start(SWEEP, told), "nothing could be deleted", told)
+                reported = Faults(Fault.DIES, _MANY_CALLS)
+                refused(scene, scene.start(SWEEP, reported), "nothing could be deleted", reported)
 
     def test_samples_of_many_branches_may_take_longer_than_it_is_believed(self) -> None:
         with world_of("clean") as scene:
@@ -652,7 +664,7 @@ class TestRecheck:
             with noting(uncommitted, "staged_samples", pass_time) as sampled:
                 assert scene.start(SWEEP, Faults()) is Ended.WELL
             assert len(sampled) == 2
-            assert scene.told.counts["deleted"] > 0
+            assert scene.reported.counts["deleted"] > 0
 
     def test_nothing_is_deleted_when_somebody_else_has_taken_the_lock(self) -> None:
         with world_of("clean") as scene:
@@ -662,8 +674,8 @@ class TestRecheck:
                 scene.world.bucket.put(lock.KEY, json.dumps({**held, "nonce": "0", "owner": "another"}).encode())
 
             with noting(passes, "find_live_again", take):
-                told = Faults()
-                refused(scene, scene.start(SWEEP, told), "now belongs to another", told)
+                reported = Faults()
+                refused(scene, scene.start(SWEEP, reported), "now belongs to another", reported)
 
 
 class TestRetention:
@@ -731,7 +743,7 @@ class TestRetention:
         with world_of("unified") as scene:
             scene.world.repository.rules = UNKNOWN
             dry(scene, STRICT, UNIFIED)
-            assert any("a sweep would be refused: guard rules of unknown" in line for line in scene.told.warnings)
+            assert any("a sweep would be refused: guard rules of unknown" in line for line in scene.reported.warnings)
 
 
 class TestOptimized:
@@ -740,8 +752,8 @@ class TestOptimized:
     def test_commits_come_from_the_same_source(self) -> None:
         with world_of("optimized") as scene:
             scene.world.servers.misbehaviour.refuse_dumps = True
-            told = Faults()
-            refused(scene, scene.start(SWEEP, told, OPTIMIZED), "they came from the refs dump", told)
+            reported = Faults()
+            refused(scene, scene.start(SWEEP, reported, OPTIMIZED), "they came from the refs dump", reported)
 
     def test_the_run_before_was_not_made_again(self) -> None:
         with world_of("optimized") as scene:
@@ -762,16 +774,16 @@ class TestOptimized:
     def test_it_had_the_same_minimum_age(self) -> None:
         with world_of("optimized") as scene:
             assert scene.start(allowing(min_age_hours=48), Faults(), OPTIMIZED) is Ended.WELL
-            assert "another minimum age" in str(scene.told.why_clean)
+            assert "another minimum age" in str(scene.reported.why_clean)
 
     def test_nothing_came_back_since(self) -> None:
         with world_of("optimized") as scene:
             assert scene.start(MOVE, Faults()) is Ended.WELL
             assert restore(scene, Faults(), MOVE) is Ended.WELL
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert "were brought back" in str(scene.told.why_clean)
+            assert "were brought back" in str(scene.reported.why_clean)
 
-    def test_what_earlier_runs_deleted_and_somebody_staged_again_is_told(self) -> None:
+    def test_what_earlier_runs_deleted_and_somebody_staged_again_is_reported(self) -> None:
         with world_of("optimized") as scene:
             assert scene.start(SWEEP, Faults()) is Ended.WELL
             address = min(key for each in scene.world.oracle.runs.values() for key in each.receipted)
@@ -781,7 +793,7 @@ class TestOptimized:
             scene.world.oracle.look()
             for _ in range(2):
                 assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-                assert (scene.told.flow, scene.told.counts["lost"]) == (Flow.OPTIMIZED, 1)
+                assert (scene.reported.flow, scene.reported.counts["lost"]) == (Flow.OPTIMIZED, 1)
 
     def test_a_run_limited_to_some_windows_looks_whether_what_it_did_not_list_is_lost(self) -> None:
         with world_of("optimized") as scene:
@@ -797,9 +809,9 @@ class TestOptimized:
                     scene.world.bucket.put(address, b"x")
                 with mock.patch.object(planning, "windows_to_collect", lambda *_: (("legacy",), None)):
                     assert scene.start(SWEEP, Faults()) is Ended.WELL
-                assert scene.told.limited_to == "the window legacy"
-                assert address not in addresses(scene.store, scene.told.run_id, LISTED)
-                assert scene.told.counts["lost"] == int(not is_there)
+                assert scene.reported.limited_to == "the window legacy"
+                assert address not in addresses(scene.store, scene.reported.run_id, LISTED)
+                assert scene.reported.counts["lost"] == int(not is_there)
 
     def test_an_approved_sweep_that_died_is_not_passed_over(self) -> None:
         """While it was a dry run, the index of runs called it settled."""
@@ -807,17 +819,17 @@ class TestOptimized:
             dry(scene, asked=OPTIMIZED)
             faults = before(f"put .*/{SWEPT}/manifest.json")
             assert approved(scene, faults=faults, asked=OPTIMIZED) is Ended.DIED
-            run_id = scene.told.run_id
+            run_id = scene.reported.run_id
             scene.world.pass_time(LOCK_EXPIRY + MINUTE)
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert f"run {run_id} left nothing to build on" in str(scene.told.why_clean)
+            assert f"run {run_id} left nothing to build on" in str(scene.reported.why_clean)
 
     def test_its_cutoff_was_not_later(self) -> None:
         with world_of("optimized") as scene:
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
             set_clocks_back(scene)
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert "had a later cutoff" in str(scene.told.why_clean)
+            assert "had a later cutoff" in str(scene.reported.why_clean)
 
 
 class TestFollowingExpiry:
@@ -826,25 +838,25 @@ class TestFollowingExpiry:
     @staticmethod
     def lists_everything(scene: Scene, why: str, **settings: float) -> None:
         assert scene.start(allowing(FOLLOWING, **settings), Faults(), UNIFIED) is Ended.WELL
-        assert (scene.told.base_run, why in str(scene.told.why_clean)) == (None, True), scene.told.why_clean
+        assert (scene.reported.base_run, why in str(scene.reported.why_clean)) == (None, True), scene.reported.why_clean
 
     def test_it_looks_at_what_expired(self) -> None:
         with world_of("following") as scene:
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            assert scene.told.base_run is not None and scene.told.why_clean is None
+            assert scene.reported.base_run is not None and scene.reported.why_clean is None
             assert scene.exactness.went > 0
-            assert scene.told.counts["expired_objects"] > 0
+            assert scene.reported.counts["expired_objects"] > 0
             # Rules have no say in what it is told of: the next one finds nothing.
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            assert (scene.told.counts["expired_objects"], scene.told.counts["candidates"]) == (0, 0)
+            assert (scene.reported.counts["expired_objects"], scene.reported.counts["candidates"]) == (0, 0)
 
     def test_facts_are_known_to_every_later_run(self) -> None:
         with world_of("following") as scene:
             known = []
             for _ in range(3):
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-                assert scene.told.base_run is not None
-                known.append(scene.told.counts["ranges_noted"])
+                assert scene.reported.base_run is not None
+                known.append(scene.reported.counts["ranges_noted"])
             # Where nothing new is committed, what one run reads the next one knows.
             assert 0 < known[0] <= known[1] <= known[2]
 
@@ -853,10 +865,10 @@ class TestFollowingExpiry:
             read = []
             ids = {record.facts.metarange_id for record in scene.world.repository.commits.values()} - {""}
             for _ in range(2):
-                told = Faults()
-                assert scene.start(FOLLOWING, told, UNIFIED) is Ended.WELL
-                assert scene.told.base_run is not None
-                read.append([call for call in told.told if call.rpartition("/")[2] in ids])
+                reported = Faults()
+                assert scene.start(FOLLOWING, reported, UNIFIED) is Ended.WELL
+                assert scene.reported.base_run is not None
+                read.append([call for call in reported.reported if call.rpartition("/")[2] in ids])
             assert read[0] and not read[1]
 
     def test_facts_of_another_version_are_not_believed(self) -> None:
@@ -871,10 +883,10 @@ class TestFollowingExpiry:
                     scene.world.bucket.put(f"{folder}/{other}", data)
             with mock.patch.object(Run, "warn", lambda self, line: warnings.append(line)):
                 assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            assert scene.told.base_run == run_id
-            assert scene.told.counts["ranges_noted"] == 0
-            told = {line for line in warnings if "of another version, cannot be used" in line}
-            assert {line[: line.index(")")].rpartition("(")[2] for line in told} == {HASHES.what, METARANGES.what}
+            assert scene.reported.base_run == run_id
+            assert scene.reported.counts["ranges_noted"] == 0
+            reported = {line for line in warnings if "of another version, cannot be used" in line}
+            assert {line[: line.index(")")].rpartition("(")[2] for line in reported} == {HASHES.what, METARANGES.what}
 
     def test_what_is_recorded_of_ranges_is_compared_with_some(self) -> None:
         with world_of("following") as scene:
@@ -906,22 +918,22 @@ class TestFollowingExpiry:
             path, entry = min(repository.commits[repository.branches["main"].commit_id].entries.items())
             repository.branches["main"].tokens[0][path] = replace(entry, metadata=entry.metadata + 1)
             dry(scene, options, UNIFIED)
-            assert (scene.told.counts["ranges_read"], scene.told.counts["ranges_noted"]) == (0, 5)
-            assert addresses(scene.store, scene.told.run_id, STAGED) == {entry.address}
-            assert addresses(scene.store, scene.told.run_id, COMMITTED) == {entry.address}
+            assert (scene.reported.counts["ranges_read"], scene.reported.counts["ranges_noted"]) == (0, 5)
+            assert addresses(scene.store, scene.reported.run_id, STAGED) == {entry.address}
+            assert addresses(scene.store, scene.reported.run_id, COMMITTED) == {entry.address}
 
     def test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now(self) -> None:
         with world_of("following") as scene:
             garbage = dry_run_of_old_garbage(scene)
             commit_elsewhere(scene, garbage)
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            base_run = scene.told.run_id
+            base_run = scene.reported.run_id
             assert garbage in scene.world.bucket.objects
             commit_on_new_branch(scene, garbage)
             del scene.world.repository.branches["zeta"]
             scene.world.pass_time(10 * DAY)
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            assert scene.told.base_run == base_run
+            assert scene.reported.base_run == base_run
             assert garbage not in scene.world.bucket.objects
 
     def test_a_run_that_kept_all_commits_is_no_base(self) -> None:
@@ -932,15 +944,15 @@ class TestFollowingExpiry:
     def test_a_run_that_keeps_all_commits_builds_on_none_by_rules(self) -> None:
         with world_of("following") as scene:
             assert scene.start(SWEEP, Faults(), OPTIMIZED) is Ended.WELL
-            assert "another definition of what is live: active commits, now all" in str(scene.told.why_clean)
+            assert "another definition of what is live: active commits, now all" in str(scene.reported.why_clean)
 
     def test_no_run_of_another_flow_builds_on_one_without_a_listing(self) -> None:
         with world_of("following") as scene:
             assert scene.start(FOLLOWING, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
-            without_listing = scene.told
+            without_listing = scene.reported
             assert without_listing.checkpoint is not None
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            assert scene.told.base_run not in (None, without_listing.run_id)
+            assert scene.reported.base_run not in (None, without_listing.run_id)
 
     def test_its_cutoff_was_not_later(self) -> None:
         with world_of("following") as scene:
@@ -951,19 +963,19 @@ class TestFollowingExpiry:
     def test_everything_was_listed_not_long_ago(self) -> None:
         with world_of("following") as scene:
             assert scene.start(FOLLOWING, Faults(), UNIFIED) is Ended.WELL
-            assert scene.told.base_run is not None and scene.told.checkpoint is not None
+            assert scene.reported.base_run is not None and scene.reported.checkpoint is not None
             # It is counted from the run that listed everything, and not from the one before.
-            assert scene.told.checkpoint.full_run == scene.told.base_run
+            assert scene.reported.checkpoint.full_run == scene.reported.base_run
             scene.world.pass_time(HOUR)
             self.lists_everything(scene, "looked at everything last", full_listing_days=7)
-            assert scene.told.checkpoint.full_run == scene.told.run_id
+            assert scene.reported.checkpoint.full_run == scene.reported.run_id
 
     def test_it_is_not_limited_to_some_windows(self) -> None:
         with world_of("following") as scene:
             assert scene.start(FOLLOWING, Faults(), WITHOUT_LEGACY) is Ended.WELL
-            assert (scene.told.base_run, scene.told.checkpoint) == (None, None)
-            assert "it was limited to the window" in str(scene.told.why_clean)
-            assert scene.told.limited_to and "stored" not in scene.told.counts
+            assert (scene.reported.base_run, scene.reported.checkpoint) == (None, None)
+            assert "it was limited to the window" in str(scene.reported.why_clean)
+            assert scene.reported.limited_to and "stored" not in scene.reported.counts
             self.lists_everything(scene, "it was limited to the window")
 
     def test_no_run_that_built_on_the_same_failed(self) -> None:
@@ -978,7 +990,7 @@ class TestFollowingExpiry:
             assert "missing from the object store" in scene.world.log[-1]
             scene.world.pass_time(HOUR)
             assert scene.start(options, Faults(), UNIFIED) is Ended.WELL
-            assert scene.told.base_run is None and "missing from the object store" in str(scene.told.why_clean)
+            assert scene.reported.base_run is None and "missing from the object store" in str(scene.reported.why_clean)
 
     @staticmethod
     def expired(scene: Scene) -> list[str]:
@@ -1016,7 +1028,7 @@ class TestFollowingExpiry:
         with world_of("following") as scene:
             base_run = next(run_folder.newest_runs(scene.store))
             assert scene.start(FOLLOWING, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
-            gone = {*addresses(scene.store, scene.told.run_id, MARKED)} - scene.world.bucket.objects.keys()
+            gone = {*addresses(scene.store, scene.reported.run_id, MARKED)} - scene.world.bucket.objects.keys()
             assert gone
             died(scene, FOLLOWING, "prepare_uncommitted", UNIFIED)
             step = step_of(scene)
@@ -1036,8 +1048,8 @@ class TestPurge:
 
     @staticmethod
     def refused(scene: Scene, why: str, options: CollectionSettings = MOVE) -> None:
-        told = Faults()
-        refused(scene, purge(scene, told, options), why, told, "delete .*/quarantine/.*/data/")
+        reported = Faults()
+        refused(scene, purge(scene, reported, options), why, reported, "delete .*/quarantine/.*/data/")
 
     def test_commits_come_from_the_same_source(self) -> None:
         with world_of("purge") as scene:
@@ -1069,8 +1081,8 @@ class TestPurge:
     def test_the_rules_hold(self) -> None:
         with world_of("purge") as scene:
             scene.world.repository.rules = UNKNOWN
-            told, options = Faults(), allowing(MOVE, allow_rules_of_unknown_branches=False)
-            assert purge(scene, told, options) is Ended.FAILED
+            reported, options = Faults(), allowing(MOVE, allow_rules_of_unknown_branches=False)
+            assert purge(scene, reported, options) is Ended.FAILED
             assert "rules of unknown branches" in scene.world.log[-1]
 
     def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:

@@ -499,7 +499,7 @@ class TestUndo:
         assert standing(made, "old-1").undo == "as long as it has the tag v1"
 
 
-def test_what_a_branch_holds_alone_is_told_by_the_newest_forecast(made: RetainedRepository) -> None:
+def test_what_a_branch_holds_alone_is_reported_by_the_newest_forecast(made: RetainedRepository) -> None:
     assert listed(made).forecast_made_at is None
     made.rules(7)
     repository = opened(made).dumping_at_once()

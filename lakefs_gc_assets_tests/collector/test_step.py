@@ -88,7 +88,7 @@ class TestFrames:
         found = step.engine.collect(step.stored(STORE_DF).rows(step.engine, "address"))
         assert found.column("address").to_pylist() == ["data/a", "data/b"]
 
-    def test_are_not_told_of_where_they_are_no_step(self, process: OneProcess) -> None:
+    def test_are_not_reported_of_where_they_are_no_step(self, process: OneProcess) -> None:
         step = made_step(LocalEngine(), process.repository, note=process.lines.append)
         step.complete(SIGHTINGS_DF, NoFigures(), ())
         assert process.lines == []

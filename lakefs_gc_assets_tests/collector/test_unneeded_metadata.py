@@ -185,7 +185,7 @@ def test_what_is_shown_first_is_what_is_moved(world: World) -> None:
     assert move(world, first=shown).keys() == quarantined(world) == {first.files[0].id}
 
 
-def test_a_file_that_is_gone_by_then_is_told_and_nothing_else_fails(world: World) -> None:
+def test_a_file_that_is_gone_by_then_is_reported_and_nothing_else_fails(world: World) -> None:
     gone, other = sorted(FAILED)
     original = Quarantine.move
 

@@ -286,12 +286,14 @@ def test_a_second_launch_of_a_name_does_not_take_its_run(runs: GraphRuns) -> Non
         ("g4uk6erfnfus73frbnqg", ("uncommitted_df",), "materialize it first"),
     ],
 )
-def test_a_key_that_cannot_be_used_does_not_stay(runs: GraphRuns, key: str, assets: tuple[str, ...], told: str) -> None:
+def test_a_key_that_cannot_be_used_does_not_stay(
+    runs: GraphRuns, key: str, assets: tuple[str, ...], reported: str
+) -> None:
     before = runs.open()
 
     result = runs.make(named(runs, key, before.windows), assets=assets)
 
-    assert told in " ".join(failures(result).values())
+    assert reported in " ".join(failures(result).values())
     assert keys(runs) == [before.run_id]
     assert runs.lock_holder() is None
 

@@ -185,11 +185,11 @@ def test_mutations_delete_nothing_live_and_block_nothing(tmp_path: Path) -> None
             swept = collected_next(dev, before | {dry.run_id})
             assert swept.tags["lakefs/approved_by"] == "ada@example.com, as the proxy says"
             assert ended(dev, dev.launch("forecast")).status == "SUCCESS"
-            told = dev.everything()
+            reported = dev.everything()
         assert still_stored(server, sample) == []
         assert unreadable(server, sample) == []
         spelt = planted.spellings(*secrets.values(), planted.basic(server.access_key_id, server.secret_access_key))
-        planted.require_absent(spelt, told, "GraphQL")
+        planted.require_absent(spelt, reported, "GraphQL")
         left = dict(planted.contents(home))
         stored = dict(planted.contents(server.objects_folder / sample.repository / "_lakefs"))
         for name in ("report.html", "runs.json", "forecast"):

@@ -65,7 +65,7 @@ def test_good_rows_pass(spark: SparkSession, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_column_that_nobody_described_is_told(spark: SparkSession, name: str) -> None:
+def test_a_column_that_nobody_described_is_reported(spark: SparkSession, name: str) -> None:
     rows = frame(spark, name, GOOD[name])
 
     assert rules(rows.withColumn("new", rows.address), name) == {"SCHEMA: COLUMN_NOT_IN_SCHEMA"}
@@ -73,7 +73,7 @@ def test_a_column_that_nobody_described_is_told(spark: SparkSession, name: str) 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_nulls_are_told_where_none_may_be(spark: SparkSession, name: str) -> None:
+def test_nulls_are_reported_where_none_may_be(spark: SparkSession, name: str) -> None:
     """Each column has one in a row of its own; those that may have one are not told of."""
     schema = FRAMES[name].schema
     rows = frame(spark, name, GOOD[name], *({**GOOD[name], column: None} for column in schema.names))
@@ -97,7 +97,7 @@ def test_nulls_are_told_where_none_may_be(spark: SparkSession, name: str) -> Non
         ("deleted_report", {"outcome": "gone"}),
     ],
 )
-def test_values_that_cannot_be_are_told(spark: SparkSession, name: str, change: dict[str, Any]) -> None:
+def test_values_that_cannot_be_are_reported(spark: SparkSession, name: str, change: dict[str, Any]) -> None:
     rows = frame(spark, name, GOOD[name], {**GOOD[name], **change})
 
     (violation,) = shape_violations(engine_of(rows), rows, MODELS[name])
@@ -137,7 +137,7 @@ def test_a_rule_that_only_pandera_knows_is_checked_by_pandera(spark: SparkSessio
     assert (violation.rule, "str_startswith" in violation.detail) == ("DATA: DATAFRAME_CHECK", True)
 
 
-def test_another_type_is_told(spark: SparkSession) -> None:
+def test_another_type_is_reported(spark: SparkSession) -> None:
     rows = frame(spark, "store_df", GOOD["store_df"])
 
     assert "SCHEMA: WRONG_DATATYPE" in rules(rows.withColumn("size", rows["size"].cast("string")), "store_df")
@@ -303,7 +303,7 @@ def test_all_checks_of_a_good_run_pass(runs: GraphRuns) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_deleted_and_is_held_all_the_same_is_told_and_ends_no_run(runs: GraphRuns) -> None:
+def test_what_was_deleted_and_is_held_all_the_same_is_reported_and_ends_no_run(runs: GraphRuns) -> None:
     first = runs.open()
     assert runs.make(first).success
     # Which of two runs is newer is told by the second in which they were opened.

@@ -65,8 +65,8 @@ def test_a_store_is_reached_as_the_deployments_resource_reaches_it(
 
     ((region, endpoint, content, shown),) = found
     assert (region, endpoint, content) == ("us-east-1", s3_server.url, "some bytes")
-    told = shown + str(result.dagster_run.tags) + str(result.dagster_run.run_config)
-    assert SECRET_KEY not in told + "".join(str(event) for event in result.all_events)
+    reported = shown + str(result.dagster_run.tags) + str(result.dagster_run.run_config)
+    assert SECRET_KEY not in reported + "".join(str(event) for event in result.all_events)
 
 
 def test_the_session_has_the_properties_of_the_deployments_resource() -> None:

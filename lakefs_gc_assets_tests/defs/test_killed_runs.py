@@ -201,8 +201,8 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             assert dev.wait_for("end of the run", lambda: shown(dev, first.run_id, "FAILURE", "SUCCESS"), 100)
             left = demo.still_stored(server, sample)
             assert 0 < len(left) < len(sample.garbage)
-            told = report.read(store, run_id)
-            assert told is not None and not told.success
+            reported = report.read(store, run_id)
+            assert reported is not None and not reported.success
 
             halting.allow(3)
             second = dev.again(first.run_id)
@@ -210,8 +210,8 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             os.kill(process_tree.parent(jvm(dev)), signal.SIGKILL)
             assert dev.wait_for("end of the run", lambda: shown(dev, second, "FAILURE", "SUCCESS"), 200)
             assert 0 < len(demo.still_stored(server, sample)) < len(left)
-            told = report.read(store, run_id)
-            assert told is not None and not told.success
+            reported = report.read(store, run_id)
+            assert reported is not None and not reported.success
 
             halting.allow(1000)
             third = dev.again(second)
@@ -221,8 +221,8 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             assert dev.materialized_by("candidates") == {first.run_id}
             assert dev.materialized_by("deleted_report") == {third}
 
-        told = report.read(store, run_id)
-        assert told is not None and (told.success, told.counts["deleted"]) == (True, len(sample.garbage))
+        reported = report.read(store, run_id)
+        assert reported is not None and (reported.success, reported.counts["deleted"]) == (True, len(sample.garbage))
         assert demo.still_stored(server, sample) == []
         assert unreadable(server, sample) == []
         spelt = planted.spellings(*secrets.values(), planted.basic(server.access_key_id, server.secret_access_key))

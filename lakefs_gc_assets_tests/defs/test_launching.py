@@ -54,12 +54,14 @@ class TestTheFile:
         ({"loggers": {"console": {"config": {"name": {"env": "SECRET"}}}}}, "loggers.console.config.name"),
     ],
 )
-def test_what_a_launch_would_have_read_from_the_environment_is_refused(config: dict[str, object], told: str) -> None:
+def test_what_a_launch_would_have_read_from_the_environment_is_refused(
+    config: dict[str, object], reported: str
+) -> None:
     """Dagster takes `{env: NAME}` for any text, and what a run says of an id that is none would tell a secret."""
     with pytest.raises(ConfigurationError, match="a launch cannot read the environment") as refused:
         launching.require_own_values(config)
 
-    assert f"SECRET for {told}: write the value itself" in str(refused.value)
+    assert f"SECRET for {reported}: write the value itself" in str(refused.value)
 
 
 class TestWhatARunMayDo:
@@ -331,10 +333,10 @@ def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
         ({"relax": {"min_age": 0}}, "a launch cannot set collection.min_age: "),
     ],
 )
-def test_a_launch_that_asks_for_more_opens_nothing(runs: GraphRuns, config: dict[str, Any], told: str) -> None:
+def test_a_launch_that_asks_for_more_opens_nothing(runs: GraphRuns, config: dict[str, Any], reported: str) -> None:
     refused = launched(runs, "open_run", **config)
 
-    assert told in said(refused)
+    assert reported in said(refused)
     assert runs.instance.get_dynamic_partitions(RunPartitions(runs.server.repository).run_ids.name or "") == []
 
 
@@ -377,10 +379,10 @@ def test_no_job_tells_what_the_environment_has(runs: GraphRuns, monkeypatch: pyt
                 instance=runs.instance, run_config={"ops": {op: {"config": config}}}, raise_on_error=False
             )
         )
-        told = "".join(map(str, runs.instance.all_logs(ended.run_id)))
+        reported = "".join(map(str, runs.instance.all_logs(ended.run_id)))
         assert not ended.success
-        assert "a launch cannot read the environment" in told
-        assert "planted-secret" not in told
+        assert "a launch cannot read the environment" in reported
+        assert "planted-secret" not in reported
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def shown(result: dg.ExecuteInProcessResult) -> dict[str, object]:
     return {name: value.value for name, value in output.metadata.items()}
 
 
-def told(result: dg.ExecuteInProcessResult) -> dict[str, str]:
+def reported(result: dg.ExecuteInProcessResult) -> dict[str, str]:
     """What the table says of each run."""
     table = shown(result)["runs"]
     assert isinstance(table, dg.TableMetadataValue)
@@ -60,12 +60,12 @@ def with_frames(automated: Automated) -> list[str]:
     return [run.run_id for run in expiring.past_runs(expiring.folders(automated.repository.store)) if run.frames]
 
 
-def test_it_shows_and_removes_nothing_unless_it_is_told_to(automated: Automated, run_ids: list[str]) -> None:
+def test_it_shows_and_removes_nothing_unless_it_is_reported_to(automated: Automated, run_ids: list[str]) -> None:
     result = launch(automated)
 
     assert result.success
     assert shown(result)["dry"] is True
-    assert told(result) == {
+    assert reported(result) == {
         **dict.fromkeys(run_ids[:2], "kept: it is among the newest 2"),
         **dict.fromkeys(run_ids[2:], "expired: store_df, committed_df, candidates, pending, checkpoint_committed"),
     }

@@ -92,7 +92,7 @@ def test_it_brings_back_what_is_asked_for_when_it_is_confirmed(moved: Moved) -> 
     assert lock.holder(moved.automated.repository.store) is None
 
 
-def test_what_does_not_come_back_fails_the_run_and_is_told(moved: Moved) -> None:
+def test_what_does_not_come_back_fails_the_run_and_is_reported(moved: Moved) -> None:
     moved.automated.repository.store.delete([passes.key(moved.run_id, KEYS[1])])
 
     result = moved.launch(confirm=True)
@@ -102,5 +102,5 @@ def test_what_does_not_come_back_fails_the_run_and_is_told(moved: Moved) -> None
     assert moved.there() == {KEYS[0], KEYS[2]}
 
 
-def test_a_run_that_there_is_not_is_told_in_a_line(moved: Moved) -> None:
+def test_a_run_that_there_is_not_is_reported_in_a_line(moved: Moved) -> None:
     assert "there is no run" in failure(moved.launch(run_id="c" * 20))

@@ -281,7 +281,7 @@ def test_no_message_is_lost_to_a_webhook_or_server_that_fails(
     assert len(receiver.posted) == 2, "nobody is told of what ended a week ago"
 
 
-def test_a_message_is_text_and_a_url_is_not_told(receiver: Receiver, clock: HandClock) -> None:
+def test_a_message_is_text_and_a_url_is_not_reported(receiver: Receiver, clock: HandClock) -> None:
     notifying.post(receiver.url, "<!channel> & <https://evil|more>", clock.sleep)
     notifying.post(receiver.url, "x" * 100_000, clock.sleep)
 
@@ -297,7 +297,7 @@ def test_a_message_is_text_and_a_url_is_not_told(receiver: Receiver, clock: Hand
     assert "secret" not in str(raised.value)
 
 
-def test_runs_of_another_repository_are_not_told(instance: dg.DagsterInstance) -> None:
+def test_runs_of_another_repository_are_not_reported(instance: dg.DagsterInstance) -> None:
     run = made(instance, "collect", True)
     other = replace(NAMES, repository="other", apart=True)
 

@@ -60,7 +60,7 @@ def test_the_page_of_a_failed_run_asks_no_server(
 
 
 @pytest.mark.parametrize("error", [StorageError("the store is gone"), KeyError("a mistake of ours")])
-def test_a_page_that_cannot_be_kept_is_told_and_nothing_more(
+def test_a_page_that_cannot_be_kept_is_reported_and_nothing_more(
     collecting: Collector, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*args: Any) -> None:

@@ -342,7 +342,7 @@ def committed(folder: Path, path: str, hour: int) -> None:
         subprocess.run(["git", "-C", str(folder), *command], env=environment, check=True)
 
 
-def test_pictures_that_are_older_than_the_code_are_told(tmp_path: Path) -> None:
+def test_pictures_that_are_older_than_the_code_are_reported(tmp_path: Path) -> None:
     assert "no checkout" in (screens.outdated(tmp_path / "nowhere") or "")
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     committed(tmp_path, "README.md", 1)

@@ -49,9 +49,9 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert collected(server, repository, Flow.COMMITTED).counts["candidates"] == 0
 
         collector = Collector.from_loaded(loaded, SystemClock())
-        (told,) = restore.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
+        (reported,) = restore.restore(collector.open(), moved.run_id, (), "somebody", lambda line: None)
 
-        assert told.fate is Fate.RESTORED
+        assert reported.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200
         again = collected(server, repository, Flow.COMMITTED, sweep_mode="quarantine")
         assert again.counts["quarantined"] == 1

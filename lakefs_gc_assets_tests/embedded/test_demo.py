@@ -22,11 +22,11 @@ def test_the_demo_collects_in_a_bucket(
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     # Workers of the session's Spark were given their environment when it started.
     monkeypatch.setattr(demo, "store_from_environment", lambda url: s3_server.settings())
-    told = StringIO()
+    reported = StringIO()
 
-    shown = demo.show(tmp_path, "oss", 60, Console(file=told, width=200), f"s3://{bucket}/demo")
+    shown = demo.show(tmp_path, "oss", 60, Console(file=reported, width=200), f"s3://{bucket}/demo")
 
-    assert shown, told.getvalue()
+    assert shown, reported.getvalue()
     paginator = s3_server.client().get_paginator("list_objects_v2")
     keys = [found["Key"] for page in paginator.paginate(Bucket=bucket) for found in page["Contents"]]
     files = {key.partition("/_lakefs/retention/gc/")[2] for key in keys}

@@ -311,10 +311,10 @@ def _by_folder(found: Forecast) -> dict[str | None, tuple[Amount, dict[str, Port
 def _require_folders(changed: History, engine: Engine[R]) -> None:
     without = changed.made(engine)
     found = changed.made(engine, depth=1)
-    told = _by_folder(found)
+    reported = _by_folder(found)
     three, one, of_dev = Amount(3, len("old one" + "two" + "one")), Amount(1, len("one")), Amount(1, len("in a folder"))
-    top = told.pop("")
-    assert told == {
+    top = reported.pop("")
+    assert reported == {
         "a/": (three, {"main": Portion(three, three)}),
         "c/": (one, {"main": Portion(one, one)}),
         "d/": (of_dev, {"dev": Portion(of_dev, of_dev)}),

@@ -104,7 +104,7 @@ def test_the_files_of_a_table_survive_every_flow(server: EmbeddedServer, flow: F
         require_whole(server)
 
 
-def test_they_are_told_as_names_that_lakefs_never_makes(server: EmbeddedServer) -> None:
+def test_they_are_reported_as_names_that_lakefs_never_makes(server: EmbeddedServer) -> None:
     report = runs(server).collect(Flow.CLEAN)
     # What lies in folders of their own is not listed at all.
     assert report.kept == {Kept.UNRECOGNISED.value: sum(name.startswith("data/") or "/" not in name for name in FILES)}

@@ -89,9 +89,9 @@ def test_every_run_tells_until_the_object_is_back(server: EmbeddedServer, flow: 
     clients.commit(server, "two")
     assert status(server, "again") == 410
     for _ in range(2):
-        told = repository.run()
-        assert told.counts["lost"] == 1, "committed"
-        assert any(repository.address in warning for warning in told.warnings)
+        reported = repository.run()
+        assert reported.counts["lost"] == 1, "committed"
+        assert any(repository.address in warning for warning in reported.warnings)
     # Somebody puts it back by hand.
     repository.object.parent.mkdir(parents=True, exist_ok=True)
     repository.object.write_bytes(b"one")

@@ -113,7 +113,7 @@ def test_candidates_read_the_ranges_that_have_their_size_and_no_others(repositor
     assert len(repository.read) == 2
 
 
-def test_without_facts_every_range_is_read_and_it_is_told(repository: Repository) -> None:
+def test_without_facts_every_range_is_read_and_it_is_reported(repository: Repository) -> None:
     for file in facts.files_of(SIZES, facts.list_files(repository.store, facts.ROOT)):
         repository.store.put(file.key, b"damaged")
     repository.leave_garbage("second", 200, 3)
@@ -137,7 +137,7 @@ def test_heads_that_nobody_moved_are_not_read_again(repository: Repository) -> N
     assert repository.heads == 1
 
 
-def test_without_facts_every_head_is_read_and_it_is_told(repository: Repository) -> None:
+def test_without_facts_every_head_is_read_and_it_is_reported(repository: Repository) -> None:
     for file in facts.files_of(METARANGES, facts.list_files(repository.store, facts.ROOT)):
         repository.store.put(file.key, b"damaged")
     repository.leave_garbage("second", 4, 3)

@@ -70,8 +70,8 @@ def test_garbage_is_old_and_the_clock_is_back(made: tuple[EmbeddedServer, Sample
     folder = server.objects_folder / "sample"
     limit = time.time() - timedelta(days=2).total_seconds()
     assert all((folder / garbage.address).stat().st_mtime < limit for garbage in sample.garbage)
-    before, told, after = datetime.now(UTC), server.clock.now(), datetime.now(UTC)
-    assert before - timedelta(seconds=1) < told < after + timedelta(seconds=1)
+    before, reported, after = datetime.now(UTC), server.clock.now(), datetime.now(UTC)
+    assert before - timedelta(seconds=1) < reported < after + timedelta(seconds=1)
     young = [live for live in sample.live if live.kind == "just uploaded"]
     assert all((folder / live.address).stat().st_mtime > limit for live in young)
 

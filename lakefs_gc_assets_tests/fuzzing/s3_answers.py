@@ -194,12 +194,12 @@ def _level_case(rng: random.Random) -> Case:
 def _delete_case(rng: random.Random) -> Case:
     """No other key than those asked for is ever deleted, and none is accepted that the answer does not say so of."""
     service, keys = _service(), [key.removeprefix(_ROOT) for key in _keys(rng)] or ["data/x"]
-    told = [_ROOT + rng.choice((*keys, *keys, "data/another")) for _ in range(rng.randrange(6))]
+    reported = [_ROOT + rng.choice((*keys, *keys, "data/another")) for _ in range(rng.randrange(6))]
     rows = [
         _tag("Deleted", _tag("Key", escape(key)))
         if rng.random() < 0.5
         else _tag("Error", _tag("Key", escape(key)) + _tag("Code", rng.choice(("SlowDown", "AccessDenied"))))
-        for key in told
+        for key in reported
     ]
     body = _damaged(rng, _tag("DeleteResult", "".join(rows)).encode())
 

@@ -160,18 +160,18 @@ def alone(world: Kind, program: Callable[[], Steps]) -> Kind:
 
 def _followers(scenario: Scenario[Kind], state: _State[Kind]) -> Iterator[tuple[Moment, _State[Kind]]]:
     for index, actor in enumerate(scenario.actors):
-        told = state.answers[index]
-        current = _next_step(actor.program, told)
+        reported = state.answers[index]
+        current = _next_step(actor.program, reported)
         if current is None:
             continue
         world = state.world.duplicate()
         world.under_way.add(actor.name)
         answer = current.act(world, *current.arguments)
-        if _next_step(actor.program, (*told, answer)) is None:
+        if _next_step(actor.program, (*reported, answer)) is None:
             world.under_way.discard(actor.name)
         refused = ": refused" if answer is False else ""
         yield Moment(actor.name, current.label + refused), _State(world, _with(state.answers, index, answer))
-        if actor.mortal and told:
+        if actor.mortal and reported:
             world = state.world.duplicate()
             world.under_way.discard(actor.name)
             yield Moment(actor.name, _DEAD), _State(world, _with(state.answers, index, _DEAD))
@@ -182,14 +182,14 @@ def _with(answers: tuple[tuple[Any, ...], ...], index: int, answer: Any) -> tupl
 
 
 @lru_cache(maxsize=1 << 16)
-def _next_step(program: Callable[[], Steps], told: tuple[Any, ...]) -> Step | None:
+def _next_step(program: Callable[[], Steps], reported: tuple[Any, ...]) -> Step | None:
     """What an actor does next that was told this so far; None where it has ended."""
-    if told and told[-1] == _DEAD:
+    if reported and reported[-1] == _DEAD:
         return None
     steps = program()
     try:
         current = next(steps)
-        for answer in told:
+        for answer in reported:
             current = steps.send(answer)
     except StopIteration:
         return None

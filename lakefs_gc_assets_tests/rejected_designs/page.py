@@ -41,10 +41,10 @@ def _sections() -> Iterator[str]:
         yield f"## {number}. {module.TITLE}" if module is not offline else f"## {module.TITLE}"
         yield (module.__doc__ or "").strip()
         for case in module.CASES:
-            yield _told(case, case.found)
+            yield _reported(case, case.found)
 
 
-def _told(case: Case, found: Exploration) -> str:
+def _reported(case: Case, found: Exploration) -> str:
     if found.problem is None:
         return fill(f"**{_sentence(case.title)}** {case.says} *Holds in all {found.states:,} states.*", _WIDTH)
     width = max(len(moment.actor) for moment in found.history)

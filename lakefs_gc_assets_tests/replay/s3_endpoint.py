@@ -122,8 +122,8 @@ class S3Endpoint:
                 key, content, headers.get("if-none-match") == "*", wanted.strip('"') if wanted is not None else None
             )
             if copied:
-                told = f"{_tag('LastModified', _iso(facts.last_modified))}<ETag>&quot;{facts.etag}&quot;</ETag>"
-                return _xml("CopyObjectResult", told)
+                reported = f"{_tag('LastModified', _iso(facts.last_modified))}<ETag>&quot;{facts.etag}&quot;</ETag>"
+                return _xml("CopyObjectResult", reported)
             return S3Answer(200, headers={"ETag": f'"{facts.etag}"'})
         if method == "DELETE":
             wanted = headers.get("if-match")

@@ -115,7 +115,7 @@ def test_at_the_recording_everything_is_young() -> None:
     assert replayed("merge-dangling", Flow.COMMITTED, moment, None)["candidates"] == []
 
 
-def test_tags_keep_their_commits_unless_told_otherwise() -> None:
+def test_tags_keep_their_commits_unless_reported_otherwise() -> None:
     now = ReplayServer(folder_of("merge-dangling")).recorded_at + AGED
     kept = commits_kept("merge-dangling", None, now) | {tag["commit_id"] for tag in truth_of("merge-dangling")["tags"]}
     expected = {each["address"] for each in expired_objects("merge-dangling", kept)}

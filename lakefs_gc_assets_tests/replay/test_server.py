@@ -27,7 +27,7 @@ class TestClock:
             date = parsedate_to_datetime(pool.request("GET", server.url).headers["Date"])
             assert abs(date - datetime.now(UTC)) < timedelta(seconds=5)
 
-    def test_of_the_recording_is_told(self, small: ReplayServer) -> None:
+    def test_of_the_recording_is_reported(self, small: ReplayServer) -> None:
         assert small.recorded_at == datetime.fromtimestamp(rows("small")[-1]["at"], UTC)
 
 

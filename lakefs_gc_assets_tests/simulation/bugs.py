@@ -30,8 +30,8 @@ class Seeded:
 
     def to_json(self) -> str:
         """One line."""
-        told = {"bug": self.name, "changes": ", ".join(self.bug.changes), "found_by": self.found_by}
-        return json.dumps(told | ({"test": self.test} if self.test else {}))
+        reported = {"bug": self.name, "changes": ", ".join(self.bug.changes), "found_by": self.found_by}
+        return json.dumps(reported | ({"test": self.test} if self.test else {}))
 
 
 def seeded() -> Iterator[Seeded]:

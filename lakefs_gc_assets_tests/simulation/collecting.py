@@ -29,7 +29,7 @@ from lakefs_gc_assets_tests.simulation.clocks import CollectorClock
 from lakefs_gc_assets_tests.simulation.exactness import Exactness
 from lakefs_gc_assets_tests.simulation.refusals import Refusals
 from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
-from lakefs_gc_assets_tests.simulation.told import Told
+from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 TASKS = 2
 
@@ -61,7 +61,7 @@ class Watch:
         began_listing, marked, rechecking, rechecked: tell the oracle.
         exactness: compares optimized runs with clean ones.
         retention: compares runs by retention rules with what must stay, where there are such runs.
-        told: what servers told the collector last.
+        reported: what servers told the collector last.
         refusals: knows what keeps a run from deleting.
         dump_refused: whether the last dump that was asked for was refused.
     """
@@ -72,7 +72,7 @@ class Watch:
     rechecked: Callable[[], None]
     exactness: Exactness
     retention: RetentionExactness | None = None
-    told: Callable[[], Told] = Told
+    reported: Callable[[], ServerAnswers] = ServerAnswers
     refusals: Refusals | None = None
     dump_refused: Callable[[], bool] = lambda: False
 

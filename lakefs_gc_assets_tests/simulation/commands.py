@@ -40,8 +40,8 @@ def restore(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
             raise Violation(f"{key} is removed, and a deletion may yet be done")
 
     def work(repository: WatchedRepository) -> bool:
-        told = list(restore_run.restore(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
-        return all(each.fate.is_well for each in told)
+        reported = list(restore_run.restore(repository, run_id, (), f"restore-{world.time.now}", world.log.append))
+        return all(each.fate.is_well for each in reported)
 
     return _Command(scene, faults, removed).ended(options, work)
 
@@ -68,7 +68,7 @@ def purge(scene: Scene, faults: Faults, options: CollectionSettings) -> Ended:
 
         totals = Totals()
         each = purge_by(repository, None, f"purge-{world.time.now}", check, world.log.append)
-        world.log += [f"{told.address}: {told.fate} {told.why}" for told in totals.counted(each)]
+        world.log += [f"{reported.address}: {reported.fate} {reported.why}" for reported in totals.counted(each)]
         return totals.well
 
     command = _Command(scene, faults, removed)

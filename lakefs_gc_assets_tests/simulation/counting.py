@@ -77,7 +77,7 @@ def _counts(policy: str, branch: str) -> Iterator[tuple[str, int]]:
 
 
 def kept_by_true_times(
-    policy: str, branch: str, line: Sequence[str], made: Callable[[str], float], told: Callable[[str], Span]
+    policy: str, branch: str, line: Sequence[str], made: Callable[[str], float], reported: Callable[[str], Span]
 ) -> set[str]:
     """What a policy keeps of a line, its newest commit first.
 
@@ -87,7 +87,7 @@ def kept_by_true_times(
     for kind, count in _counts(policy, branch):
         newest: dict[tuple[int, ...], str] = {}
         for commit in line:
-            made_in, said = period(kind, made(commit)), {period(kind, moment) for moment in told(commit)}
+            made_in, said = period(kind, made(commit)), {period(kind, moment) for moment in reported(commit)}
             if (len(newest) == count and made_in not in newest) or (len(said) == 1 and made_in not in said):
                 break
             newest.setdefault(made_in, commit)

@@ -203,9 +203,9 @@ def play(played: Damaged) -> None:
 
 def _require_way_out(scene: Scene, kind: Kind, played: Damaged, ended: Ended) -> None:
     """Raises NotFinished where a run should not have failed, or where a new one fails in its place."""
-    told = scene.world.log[-1] if scene.world.log else ""
+    reported = scene.world.log[-1] if scene.world.log else ""
     if not played.may_be_refused:
-        raise NotFinished(f"{played}: the run ends {ended}: {told}")
+        raise NotFinished(f"{played}: the run ends {ended}: {reported}")
     if played.kind != "purge" and kind.repeat(scene, Faults()) is not Ended.WELL:
         raise NotFinished(f"{played}: a new run fails as well: {scene.world.log[-1]}")
 

@@ -58,14 +58,14 @@ class Faults:
     calls: int = 0
     struck: str | None = None
     dead: bool = False
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def next(self, call: str) -> Fault | None:
         """What becomes of the next call. Raises Killed where the process is dead."""
         if self.dead:
             raise Killed
         self.calls += 1
-        self.told.append(call)
+        self.reported.append(call)
         if self.calls != self.at:
             return None
         self.struck = call

@@ -129,11 +129,11 @@ def _all_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> froz
 _purge_batch = purge._delete
 
 
-def _told_first(
+def _reported_first(
     store: ObjectStore, plan: Plan, batch: pa.Table, clock: Clock, is_over: Callable[[], bool]
 ) -> Generator[Purged, None, pa.Table]:
-    told = purge._receipts(batch, Outcome.PURGED, clock.now())
-    receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", told)
+    reported = purge._receipts(batch, Outcome.PURGED, clock.now())
+    receipts.write(store, plan.run_id, f"{receipts.OF_PURGE}first", reported)
     return (yield from _purge_batch(store, plan, batch, clock, is_over))
 
 
@@ -200,7 +200,7 @@ FAULT_BUGS = {
         "purge", "delete .*/purging/", Fault.DIES, replaced((LiveCheck, "look_again", _not_again))
     ),
     "a purge writes receipts before it deletes": FaultBug(
-        "purge", "delete .*/data/", Fault.FAILS, replaced((purge, "_delete", _told_first))
+        "purge", "delete .*/data/", Fault.FAILS, replaced((purge, "_delete", _reported_first))
     ),
     "what a purge that was killed had deleted is not told": FaultBug(
         "purge", "put .*/receipts/purged-", Fault.DIES, replaced((purge, "_settle", ignored))

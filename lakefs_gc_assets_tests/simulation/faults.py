@@ -60,7 +60,7 @@ def whole(name: str) -> Whole:
         faults = Faults()
         require_well(KINDS[name].run(scene, faults))
         after = frozenset(garbage(scene))
-    return Whole(tuple(faults.told), before - after, after - before)
+    return Whole(tuple(faults.reported), before - after, after - before)
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,14 @@ def recover(scene: Scene, kind: Kind, recovery: Recovery, faults: Faults) -> Non
     scene.world.log.clear()
     if again(scene, Faults()) is Ended.WELL:
         return
-    told = scene.world.log[-1]
-    if again is kind.resume and "open a new run" in told:
+    reported = scene.world.log[-1]
+    if again is kind.resume and "open a new run" in reported:
         require_well(kind.repeat(scene, Faults()))
         return
-    if "wait until it ends" not in told:
-        raise NotFinished(f"nobody can go on: {told}")
+    if "wait until it ends" not in reported:
+        raise NotFinished(f"nobody can go on: {reported}")
     if not faults.dead and not re.match(f"put_if.* {lock.KEY}", faults.struck or ""):
-        raise NotFinished(f"the lock is held although its process could release it: {told}")
+        raise NotFinished(f"the lock is held although its process could release it: {reported}")
     scene.world.pass_time(LOCK_EXPIRY + 5 * MINUTE)
     if again(scene, Faults()) is not Ended.WELL:
         raise NotFinished(f"nobody can go on even after the lock expired: {scene.world.log[-1]}")

@@ -383,7 +383,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "losses looked for in runs that list everything alone": TestedBug(
         replaced((gap_check, "deleted_before", _nothing_deleted)),
-        _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
+        _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_reported,
     ),
     "run limited to some windows takes the rest for gone": TestedBug(
         replaced((gap_check, "lists_everything", lambda plan, figures: True)),
@@ -391,7 +391,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
     ),
     "every loss taken for what expired by rule": TestedBug(
         replaced((gap_check, "select_expired", lambda step, gone, count, find_read: gone)),
-        _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_told,
+        _OPTIMIZED.test_what_earlier_runs_deleted_and_somebody_staged_again_is_reported,
     ),
     "what expired by rule taken for a loss": TestedBug(
         replaced((gap_check, "find_expired_then", lambda step, rows: {})),
@@ -516,7 +516,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now,
     ),
     "by rules: notes of any number of entries believed": TestedBug(
-        replaced((known_live, "_select_fitting", lambda step, told, records: told)),
+        replaced((known_live, "_select_fitting", lambda step, reported, records: reported)),
         test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
     ),
     "by rules: what is staged not looked up in notes": TestedBug(

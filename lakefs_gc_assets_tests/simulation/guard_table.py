@@ -112,10 +112,10 @@ def rows() -> Iterator[str]:
         if call not in found:
             yield f"| {place} | | {NOT_SEEDED.get(call, 'nothing')} |"
         for each in found[call]:
-            yield f"| {place} | {each.name} | {told(each)} |"
+            yield f"| {place} | {each.name} | {reported(each)} |"
 
 
-def told(seeded_bug: Seeded) -> str:
+def reported(seeded_bug: Seeded) -> str:
     """What finds it: a history, or the test that fails."""
     seeds = {str(kind): bugs for kind, bugs in FOUND_BY.items()}.get(seeded_bug.found_by, {})
     by = [f"{seeded_bug.found_by} history {seeds[seeded_bug.name]}"] if seeds else []

@@ -101,7 +101,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "hits in notes of some ranges taken for those of all": TestedBug(
         without_call(facts_of_ranges, "require_all_looked_up", facts_of_ranges.split_sums_and_hits),
-        _with_store(test_facts_of_ranges.TestDamage().test_what_is_told_in_part),
+        _with_store(test_facts_of_ranges.TestDamage().test_what_is_reported_in_part),
     ),
     "live set: committed addresses not looked at": TestedBug(
         without_call(guards, "require_committed", guards.require_live_set),
@@ -125,7 +125,7 @@ INNER_BUGS: dict[str, TestedBug] = {
     ),
     "check of candidates: empty live set accepted": TestedBug(
         without_call(guards, "require_live_set", reporting.find_empty_live_set),
-        _with(test_reporting_checking.test_an_empty_live_set_is_told_where_anything_would_go, 0, 1, True),
+        _with(test_reporting_checking.test_an_empty_live_set_is_reported_where_anything_would_go, 0, 1, True),
     ),
     "records changed after they were written": TestedBug(
         without_call(records_json, "require_digest", records_json.decode),

@@ -93,7 +93,7 @@ def _has_listed(list_stored: Callable[..., Any]) -> Callable[..., Any]:
         made, own = list_stored(step), _run_of(step)
         if step.plan.flow is Flow.COMMITTED and own.watch.retention is not None:
             listed = addresses(own.watch.exactness.store, step.plan.run_id, STEPS[0])
-            own.watch.retention.universe(step.plan, own.watch.told(), listed)
+            own.watch.retention.universe(step.plan, own.watch.reported(), listed)
         return made
 
     return watched
@@ -149,7 +149,7 @@ def _defines(define_live: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, prepared_until: Any, *more: Any, **named: Any) -> Any:
         found, own = define_live(step, prepared_until, *more, **named), _run_of(step)
         if own is not None and own.this is not None and own.at in (STEPS[0], STEPS[2]) and own.watch.retention:
-            own.watch.retention.defined(step.plan, own.watch.told(), found)
+            own.watch.retention.defined(step.plan, own.watch.reported(), found)
         return found
 
     return watched
@@ -211,7 +211,7 @@ def _marks(mark: Callable[..., Any]) -> Callable[..., Any]:
         watch, store = own.watch, own.watch.exactness.store
         watch.marked(own.run_id, sorted(addresses(store, own.run_id, STEPS[3])))
         if watch.refusals is not None:
-            watch.refusals.marked(step.plan, step.repository.settings, watch.told(), store)
+            watch.refusals.marked(step.plan, step.repository.settings, watch.reported(), store)
         return made
 
     return watched
@@ -228,7 +228,7 @@ def _rechecks(find_live_again: Callable[..., Any]) -> Callable[..., Any]:
         if refusals is not None:
             refused = watch.dump_refused()
             settings, store = step.repository.settings, watch.exactness.store
-            refusals.rechecked(step.plan, settings, watch.told(), store, dump_refused=refused)
+            refusals.rechecked(step.plan, settings, watch.reported(), store, dump_refused=refused)
         return found
 
     return watched

@@ -210,7 +210,7 @@ class Process:
                 self.recheck.ends,
                 self.exactness,
                 self.retention,
-                lambda: replace(api.told, written=view.metadata_written),
+                lambda: replace(api.reported, written=view.metadata_written),
                 self.refusals,
                 lambda: api.dump_refused,
             ),
@@ -387,7 +387,7 @@ class Process:
         figures, before = self.figures, report["base_run"]
         if "branches" in report["counts"]:
             swept = report["ended_well"] and not report["dry_run"]
-            self.world.branches_told[report["run_id"]] = report["counts"]["branches"], swept
+            self.world.branches_reported[report["run_id"]] = report["counts"]["branches"], swept
         if report["ending"] != Ending.FAILED:
             figures.optimized += report["flow"] == Flow.OPTIMIZED
             figures.instead += report["why_clean"] is not None

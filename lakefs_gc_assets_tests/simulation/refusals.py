@@ -16,8 +16,8 @@ from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.oracle import Violation
+from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 from lakefs_gc_assets_tests.simulation.stored import addresses
-from lakefs_gc_assets_tests.simulation.told import Told
 from lakefs_gc_assets_tests.simulation.world import World
 
 _ASKED_OF_A_HEAD = 10
@@ -68,13 +68,13 @@ class Refusals:
             return False
         return bool(self.world.bucket.keys_below(folder))
 
-    def marked(self, plan: Plan, settings: CollectionSettings, told: Told, store: ObjectStore) -> None:
+    def marked(self, plan: Plan, settings: CollectionSettings, reported: ServerAnswers, store: ObjectStore) -> None:
         """A run has stored its candidates."""
         run_id, world = plan.run_id, self.world
         self.marked_at[run_id] = world.time.now
         self.by_recheck.pop(run_id, None)
-        why = self._why_told(plan, settings, told, world.branches_before(run_id))
-        if settings.max_missing_share < 1 and (lacking := self._lacking(run_id, told, store)):
+        why = self._why_reported(plan, settings, reported, world.branches_before(run_id))
+        if settings.max_missing_share < 1 and (lacking := self._lacking(run_id, reported, store)):
             why = f"its listing lacked {min(lacking)}, which a branch holds"
         self.aliased.discard(run_id)
         if world.oracle.aliased_since is not None and self._shows_an_address():
@@ -102,13 +102,19 @@ class Refusals:
         self.loose[plan.run_id] = frozenset(key for key in self.staged.get(plan.run_id, ()) if self._is_gone(key))
 
     def rechecked(
-        self, plan: Plan, settings: CollectionSettings, told: Told, store: ObjectStore, *, dump_refused: bool
+        self,
+        plan: Plan,
+        settings: CollectionSettings,
+        reported: ServerAnswers,
+        store: ObjectStore,
+        *,
+        dump_refused: bool,
     ) -> None:
         """A run has asked again, and goes on to delete."""
         run_id = plan.run_id
         self.by_recheck.pop(run_id, None)
         marked = read_manifest(store, run_id, COMMITTED_DF).figures
-        why = None if dump_refused else self._why_told(plan, settings, told, len(marked.heads))
+        why = None if dump_refused else self._why_reported(plan, settings, reported, len(marked.heads))
         if dump_refused and marked.commit_source == CommitSource.REFS_DUMP:
             why = "commits came from a refs dump at the mark, and no dump was given at the recheck"
         if gone := [key for key in self.loose.get(run_id, ()) if self._is_gone(key)]:
@@ -116,25 +122,27 @@ class Refusals:
         if why is not None:
             self.by_recheck[run_id] = why
 
-    def _why_told(self, plan: Plan, settings: CollectionSettings, told: Told, branches: int) -> str | None:
+    def _why_reported(
+        self, plan: Plan, settings: CollectionSettings, reported: ServerAnswers, branches: int
+    ) -> str | None:
         """What the servers told of branches and rules that a run must not go by."""
-        if settings.max_branch_loss_share == 0 and told.branches:
-            heads = [told.commits.get(commit_id) for commit_id in told.branches.values()]
+        if settings.max_branch_loss_share == 0 and reported.branches:
+            heads = [reported.commits.get(commit_id) for commit_id in reported.branches.values()]
             count = sum(head is None or head.metarange_id != "" for head in heads)
             if count < branches:
                 return f"{count} branches are left of {branches}"
         if plan.flow.by_retention and not settings.allow_rules_of_unknown_branches:
-            named = told.rules.branches.keys() if told.asked_rules and told.rules is not None else set()
-            if unknown := sorted(named - told.branches.keys()):
+            named = reported.rules.branches.keys() if reported.asked_rules and reported.rules is not None else set()
+            if unknown := sorted(named - reported.branches.keys()):
                 return f"rules name {unknown[0]}, and there is no such branch"
         return None
 
-    def _lacking(self, run_id: str, told: Told, store: ObjectStore) -> frozenset[str]:
+    def _lacking(self, run_id: str, reported: ServerAnswers, store: ObjectStore) -> frozenset[str]:
         """What the listing of a run lacked, although a branch holds it and no run has deleted it."""
         missing = self.missing.get(run_id)
         if not missing:
             return frozenset()
-        heads = (self.world.repository.commits[commit_id] for commit_id in told.branches.values())
+        heads = (self.world.repository.commits[commit_id] for commit_id in reported.branches.values())
         held = {entry.address for head in heads for entry in head.entries.values() if entry.address_type == 1}
         deleted = {key for watched in self.world.oracle.runs.values() for key in watched.accepted}
         return missing & (held | addresses(store, run_id, STEPS[1])) - deleted

@@ -10,7 +10,7 @@ from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.quiet import Kind
-from lakefs_gc_assets_tests.simulation.shortening import shortened, told
+from lakefs_gc_assets_tests.simulation.shortening import reported, shortened
 
 QUICK: Mapping[Kind, int] = {"clean": 12, "optimized": 6, "retention": 6, "unified": 4, "committed": 2}
 """How many histories `make test` plays of each kind, in half a minute of a processor; `make test-slow` others."""
@@ -27,7 +27,7 @@ def none_breaks_a_rule(kind: Kind, seeds: Iterable[int]) -> None:
             play(history)
         except Violation as violation:
             again = f"{violation}\nhistory {seed}; play it again with {SEED_VARIABLE}={draw_seed()}"
-            pytest.fail(f"{told(shortened(history))}\n{again}")
+            pytest.fail(f"{reported(shortened(history))}\n{again}")
 
 
 def a_seed_is_a_history(kind: Kind) -> None:

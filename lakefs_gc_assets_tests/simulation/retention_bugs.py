@@ -72,8 +72,8 @@ def _defining(define: Callable[..., LiveDefinition]) -> tuple[Replacement, ...]:
 
 def _with_rules(step: ArrowStep, rules: Callable[[Ask], RetentionRules | None], lists: bool = True) -> ArrowStep:
     """The step, which takes what it is told about rules in a way of its own."""
-    told, misled = step.repository, copy.copy(step)
-    misled.repository = replace(told, api=_Misled(told.api, lambda: rules(told.api.retention_rules), lists))
+    reported, misled = step.repository, copy.copy(step)
+    misled.repository = replace(reported, api=_Misled(reported.api, lambda: rules(reported.api.retention_rules), lists))
     return misled
 
 
@@ -86,15 +86,15 @@ def _by_rules(rules: Callable[[Ask], RetentionRules | None]) -> tuple[Replacemen
 
 def _of_the_mark() -> Sequence[Replacement]:
     """Rechecks by the rules and the server's list that there were at the mark."""
-    told: dict[str, RetentionRules | None] = {}
+    reported: dict[str, RetentionRules | None] = {}
 
     def define(step: ArrowStep, until: datetime, shown: Collection[str] = (), **named: Any) -> LiveDefinition:
         def note(ask: Ask) -> RetentionRules | None:
-            told[step.plan.run_id] = ask()
-            return told[step.plan.run_id]
+            reported[step.plan.run_id] = ask()
+            return reported[step.plan.run_id]
 
         def repeat(ask: Ask) -> RetentionRules | None:
-            return told[step.plan.run_id]
+            return reported[step.plan.run_id]
 
         # A recheck alone knows the heads that were shown before.
         return define_live(_with_rules(step, repeat if shown else note, lists=not shown), until, shown, **named)
@@ -216,8 +216,8 @@ def _taken_for_gone(*outcomes: str) -> Replacement:
         earlier = [run_id for run_id in run_folder.newest_runs(store) if run_id != step.plan.run_id]
         rows = (row for run_id in earlier for row in receipts.read(store, run_id).to_pylist())
         gone = {row["address"] for row in rows if row["outcome"] in outcomes}
-        told = step.engine.table(pa.table({"address": pa.array(sorted(gone), pa.string())}))
-        return step.engine.union(deleted_before(step, *more), told)
+        reported = step.engine.table(pa.table({"address": pa.array(sorted(gone), pa.string())}))
+        return step.engine.union(deleted_before(step, *more), reported)
 
     return listing, "deleted_before", deleted
 

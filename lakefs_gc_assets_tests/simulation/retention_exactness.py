@@ -19,7 +19,7 @@ from lakefs_gc_assets_tests.simulation.clocks import DAY
 from lakefs_gc_assets_tests.simulation.counting import Span, keeps_tag, kept_as_told
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of
-from lakefs_gc_assets_tests.simulation.told import Told
+from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 
 @dataclass
@@ -29,15 +29,15 @@ class RetentionExactness:
     oracle: RetentionOracle
     compared: int = 0
 
-    def defined(self, plan: Plan, told: Told, found: LiveDefinition) -> None:
+    def defined(self, plan: Plan, reported: ServerAnswers, found: LiveDefinition) -> None:
         """A run says which commits stay."""
         if found.live.source is not CommitSource.REFS_DUMP:
             return
-        defined, stays = self._defined(plan, told), self._stays(plan, told)
+        defined, stays = self._defined(plan, reported), self._stays(plan, reported)
         live = self._metaranges(stays)
-        expired = self._metaranges(told.commits.keys() - stays) - live
-        claimed = self._defined(plan, told, claimed=True)
-        listed = told.listed if told.rules is not None and told.listed is not None else claimed
+        expired = self._metaranges(reported.commits.keys() - stays) - live
+        claimed = self._defined(plan, reported, claimed=True)
+        listed = reported.listed if reported.rules is not None and reported.listed is not None else claimed
         alone = {
             kept_by: frozenset(each.commit_id for each in found.differences if each.kept_by == kept_by)
             for kept_by in ("definition", "server")
@@ -63,18 +63,18 @@ class RetentionExactness:
         began = plan.started_at.timestamp() - DAY
         return {commit for commit, until in self.oracle.head_until.items() if until >= began}
 
-    def universe(self, plan: Plan, told: Told, addresses: Collection[str]) -> None:
+    def universe(self, plan: Plan, reported: ServerAnswers, addresses: Collection[str]) -> None:
         """A run that lists nothing says what may go."""
-        stays = self._stays(plan, told)
-        kept, expired = self._own_objects(stays), self._own_objects(told.commits.keys() - stays)
+        stays = self._stays(plan, reported)
+        kept, expired = self._own_objects(stays), self._own_objects(reported.commits.keys() - stays)
         there = self.oracle.bucket.objects.keys()
         gone = {key for watched in self.oracle.runs.values() for key in watched.accepted.keys() - watched.restored}
         if plan.base_run is not None:
-            kept = kept | self._held_by_other_names(stays, told)
+            kept = kept | self._held_by_other_names(stays, reported)
         if missed := (expired - kept - gone) & there - set(addresses):
             raise Violation(f"run {plan.run_id} does not look at {min(missed)}, which only expired commits hold")
 
-    def _held_by_other_names(self, stays: Collection[str], told: Told) -> set[str]:
+    def _held_by_other_names(self, stays: Collection[str], reported: ServerAnswers) -> set[str]:
         """What a run may leave out that builds on another one, beside what stays under its own name.
 
         It does not look again at what stays under another name. What any commit names by an address that may mean
@@ -82,46 +82,46 @@ class RetentionExactness:
         """
         known, uri = self.oracle.repository.commits, self.oracle.repository.uri
         held = set[str]()
-        for commit_id in told.commits:
+        for commit_id in reported.commits:
             for entry in known[commit_id].entries.values():
                 key = self.oracle.key_of(entry)
                 if key is not None and (commit_id in stays or entry.address not in (key, uri + key)):
                     held.add(key)
         return held
 
-    def _stays(self, plan: Plan, told: Told) -> set[str]:
+    def _stays(self, plan: Plan, reported: ServerAnswers) -> set[str]:
         """The commits that stay."""
-        tagged = {commit for tag, commit in told.tags.items() if keeps_tag(self.oracle.policy, tag)}
-        return self._defined(plan, told) | tagged | (told.listed or frozenset())
+        tagged = {commit for tag, commit in reported.tags.items() if keeps_tag(self.oracle.policy, tag)}
+        return self._defined(plan, reported) | tagged | (reported.listed or frozenset())
 
-    def _defined(self, plan: Plan, told: Told, *, claimed: bool = False) -> set[str]:
+    def _defined(self, plan: Plan, reported: ServerAnswers, *, claimed: bool = False) -> set[str]:
         """Those that were heads within the windows.
 
         Args:
             claimed: by what commits say of their dates, as servers judge.
         """
         oracle = self.oracle
-        if not told.asked_rules:
+        if not reported.asked_rules:
             raise Violation(f"run {plan.run_id} goes on without having been told the rules")
         now = plan.earliest_clock.timestamp()
         if now > min(plan.started_at.timestamp(), oracle.time.now + oracle.bucket.clock.skew) + 1:
             raise Violation(f"run {plan.run_id} counts ages from a moment that is to come by some clock")
-        if told.rules is None:
-            return set(told.commits)
-        claims, dates = told.claims(), told.dates(now)
+        if reported.rules is None:
+            return set(reported.commits)
+        claims, dates = reported.claims(), reported.dates(now)
         if claimed:
-            heads, commits = told.branches, told.commits.keys()
-            until = oracle.log.stays_until(heads, commits, window_of(told.rules), claims.__getitem__)
+            heads, commits = reported.branches, reported.commits.keys()
+            until = oracle.log.stays_until(heads, commits, window_of(reported.rules), claims.__getitem__)
         else:
 
             def counted(branch: str, line: Sequence[str]) -> set[str]:
                 return kept_as_told(oracle.policy, branch, line, span)
 
             def span(commit: str) -> Span:
-                written = told.written.get(told.commits[commit].metarange_id, -math.inf)
+                written = reported.written.get(reported.commits[commit].metarange_id, -math.inf)
                 return min(claims[commit], written), dates[commit]
 
-            until = oracle.stays_until(told.rules, told.branches, told.commits, dates.__getitem__, counted)
+            until = oracle.stays_until(reported.rules, reported.branches, reported.commits, dates.__getitem__, counted)
         return {commit_id for commit_id, moment in until.items() if moment > now}
 
     def _metaranges(self, commits: Collection[str]) -> frozenset[str]:

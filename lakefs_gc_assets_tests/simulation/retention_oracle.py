@@ -26,7 +26,7 @@ from lakefs_gc_assets_tests.simulation.counting import Span, followed, keeps_tag
 from lakefs_gc_assets_tests.simulation.heads_log import HeadsLog, Window
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.oracle import Oracle, Recheck, Violation, Watched
-from lakefs_gc_assets_tests.simulation.told import effective_dates
+from lakefs_gc_assets_tests.simulation.server_answers import effective_dates
 
 CLOCKS_APART = 15 * MINUTE
 YOUNG = 24 * HOUR
@@ -208,10 +208,10 @@ class RetentionOracle(Oracle):
         }
         facts = {id_: record.facts for id_, record in commits.items()}
         dates = effective_dates(facts, said, written, self.time.now)
-        told = self._said()
+        reported = self._said()
 
         def counted(branch: str, line: Sequence[str]) -> set[str]:
-            return kept_as_told(self.policy, branch, line, lambda id_: (min(told[id_]), dates[id_]))
+            return kept_as_told(self.policy, branch, line, lambda id_: (min(reported[id_]), dates[id_]))
 
         return self._stays_until(dates.__getitem__, counted)
 

@@ -118,8 +118,8 @@ def _only_listed(
 
 def _first_part(step: ArrowStep, *more: Any) -> tuple[pa.Table, Hashes]:
     """Forgets large hashes, which are those of later parts."""
-    told, held = _look_up_part(step, *more)
-    return told, held[held < 2**63]
+    reported, held = _look_up_part(step, *more)
+    return reported, held[held < 2**63]
 
 
 def _record_less(writer: FactWriter, record: RangeRecord, rows: pa.Table, namespace: str) -> None:
@@ -175,7 +175,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "expired as it was when the run began": Bug(_first_look),
     "notes of what expired taken for held": replaced(
         (facts_of_ranges, "look_up_hashes", _look_up_every_range),
-        (known_live, "_select_fitting", lambda step, told, records: told),
+        (known_live, "_select_fitting", lambda step, reported, records: reported),
         (known_live, "_require_true", ignored),
     ),
     "what notes hold not subtracted": replaced((run, "find_known_live", _nothing_held)),

@@ -146,7 +146,7 @@ class Scene:
         return report.read(self.store, self.opened.run_id)
 
     @property
-    def told(self) -> report.Report:
+    def reported(self) -> report.Report:
         """The report of the last run, which must have one."""
         found = self.last_report()
         assert found is not None

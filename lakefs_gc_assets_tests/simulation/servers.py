@@ -34,7 +34,7 @@ from lakefs_gc_assets_tests.simulation.lakefs_files import Entry
 from lakefs_gc_assets_tests.simulation.listed_commits import ListedCommits
 from lakefs_gc_assets_tests.simulation.repository import Branch as BranchState
 from lakefs_gc_assets_tests.simulation.repository import Repository
-from lakefs_gc_assets_tests.simulation.told import Told
+from lakefs_gc_assets_tests.simulation.server_answers import ServerAnswers
 
 LINK_SECONDS = DAY
 """An issued address may be linked this long."""
@@ -141,10 +141,10 @@ class _Dump:
     tags: list[Branch] = field(default_factory=list)
     answer: RefsDump | None = None
 
-    def told(self) -> Told:
+    def reported(self) -> ServerAnswers:
         """What it says."""
         branches, tags = ({ref.id: ref.commit_id for ref in refs} for refs in (self.branches, self.tags))
-        return Told(branches, tags, {commit.id: commit for commit in self.commits})
+        return ServerAnswers(branches, tags, {commit.id: commit for commit in self.commits})
 
 
 @dataclass
@@ -327,7 +327,7 @@ class CollectorsApi:
 
     Attributes:
         answered: true time of each answer, and by how much the clock of its server is ahead.
-        told: what it was told last.
+        reported: what it was told last.
         dump_refused: whether the last dump that it asked for was refused.
     """
 
@@ -352,7 +352,7 @@ class CollectorsApi:
         self._calls = 0
         self.server_clocks = ServerClocks()
         self.answered: list[tuple[float, float]] = []
-        self.told = Told()
+        self.reported = ServerAnswers()
         self.dump_refused = False
 
     def _branches(self) -> Mapping[str, BranchState]:
@@ -447,7 +447,7 @@ class CollectorsApi:
         self._ask("refs_dump")
         found = self._servers.dump_state(task_id, self._now(), self._branches())
         if found.done and not found.error:
-            self.told = self._servers.dumps[int(task_id)].told()
+            self.reported = self._servers.dumps[int(task_id)].reported()
         return found
 
     def commit(self, commit_id: str) -> Commit:
@@ -455,15 +455,15 @@ class CollectorsApi:
         record = self._servers.repository.commits.get(commit_id)
         if record is None:
             raise NotFound(f"commit {commit_id}: 404")
-        if not self.told.asked_rules and commit_id not in self.told.commits:
-            self.told.commits[commit_id] = record.facts
-            self.told.fetched.add(commit_id)
+        if not self.reported.asked_rules and commit_id not in self.reported.commits:
+            self.reported.commits[commit_id] = record.facts
+            self.reported.fetched.add(commit_id)
         return record.facts
 
     def retention_rules(self) -> RetentionRules | None:
         self._ask("retention_rules")
-        self.told.asked_rules, self.told.rules = True, self._servers.repository.rules
-        return self.told.rules
+        self.reported.asked_rules, self.reported.rules = True, self._servers.repository.rules
+        return self.reported.rules
 
     def start_prepare_commits(self) -> str:
         self._ask("start_prepare_commits")
@@ -480,7 +480,7 @@ class CollectorsApi:
         if found.completed:
             wrong.failed_lists -= fails
         if found.result is not None:
-            self.told.listed = lists.made[found.result.run_id]
+            self.reported.listed = lists.made[found.result.run_id]
         return found
 
     def prepare_commits(self) -> PreparedCommits:
@@ -488,5 +488,5 @@ class CollectorsApi:
         lists = self._servers.lists
         now, old = server.clock.seconds(), self._servers.misbehaviour.old_lists
         found = lists.write(now, server.descending(), self._branches(), old=old)
-        self.told.listed = lists.made[found.run_id]
+        self.reported.listed = lists.made[found.run_id]
         return found

@@ -55,7 +55,7 @@ def _without(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Ste
     return steps
 
 
-def told(history: History, bug: Bug = NONE) -> str:
+def reported(history: History, bug: Bug = NONE) -> str:
     """A failing history for a person: its seed, its steps, and what happens in the end."""
     lines = [f"seed {history.setup.seed}, {len(history.steps)} steps", repr(history.setup)]
     lines += [f"  {step}" for step in history.steps]

@@ -23,7 +23,7 @@ from lakefs_gc_assets_tests.simulation.kinds import KINDS
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.playing import play
 from lakefs_gc_assets_tests.simulation.quiet import Kind
-from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
+from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shortened
 
 BOUND = 2000
 """So many histories at most are played to find a seeded bug."""
@@ -152,16 +152,16 @@ def main() -> int:
 
 def _soaked(kind: Kind, batches: Iterator[Batch]) -> bool:
     sums, began = Sums(), time.monotonic()
-    told_at = began
+    reported_at = began
     for batch in batches:
         sums.add(batch.sums)
         if batch.failed is not None:
             print(f"{kind} history {batch.failed} failed: {batch.how}; shortening it", flush=True)
-            print(told(shortened(KINDS[kind].generate(batch.failed))), flush=True)
+            print(reported(shortened(KINDS[kind].generate(batch.failed))), flush=True)
             return False
-        if time.monotonic() - told_at >= _TOLD_EVERY_SECONDS:
-            told_at = time.monotonic()
-            print(f"{kind}: so far {_line(sums, told_at - began)}", flush=True)
+        if time.monotonic() - reported_at >= _TOLD_EVERY_SECONDS:
+            reported_at = time.monotonic()
+            print(f"{kind}: so far {_line(sums, reported_at - began)}", flush=True)
     print(f"{kind}: {_line(sums, time.monotonic() - began)}", flush=True)
     return True
 

@@ -96,8 +96,8 @@ def test_the_garbage_of_the_world_is_worth_the_name(kind: str) -> None:
 
 def test_a_purge_brings_back_some_and_deletes_others() -> None:
     calls = whole("purge").calls
-    for told in ("copy_if_absent ", "put .*/receipts/restored-", "put .*/receipts/purged-", "put .*/restored.json"):
-        assert sum(re.match(told, call) is not None for call in calls) > 1, told
+    for reported in ("copy_if_absent ", "put .*/receipts/restored-", "put .*/receipts/purged-", "put .*/restored.json"):
+        assert sum(re.match(reported, call) is not None for call in calls) > 1, reported
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -89,7 +89,7 @@ def test_a_size_that_a_client_names_wrongly_hides_what_equals_the_committed_obje
 
         assert scene.start(DRY, Faults(), ASKED) is Ended.WELL
 
-        assert (linked[1] in addresses(scene.store, scene.told.run_id, "candidates")) is marked
+        assert (linked[1] in addresses(scene.store, scene.reported.run_id, "candidates")) is marked
 
 
 def _link_to_main(world: World, content: bytes, beyond: int) -> str:

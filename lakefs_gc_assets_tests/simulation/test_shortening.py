@@ -2,7 +2,7 @@ import pytest
 
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
 from lakefs_gc_assets_tests.simulation.histories import generate
-from lakefs_gc_assets_tests.simulation.shortening import failure, shortened, told
+from lakefs_gc_assets_tests.simulation.shortening import failure, reported, shortened
 
 NAME = "receipts written before the delete"
 
@@ -16,8 +16,8 @@ def test_few_steps_are_left_and_fail_alike() -> None:
     assert [step for step in history.steps if step in fewer.steps][: len(fewer.steps)] == list(fewer.steps)
 
 
-def test_what_is_told_names_seed_steps_and_end() -> None:
-    text = told(shortened(generate(0), CLEAN_BUGS[NAME]), CLEAN_BUGS[NAME])
+def test_what_is_reported_names_seed_steps_and_end() -> None:
+    text = reported(shortened(generate(0), CLEAN_BUGS[NAME]), CLEAN_BUGS[NAME])
     assert text.startswith("seed 0, ")
     assert "=> run " in text
 

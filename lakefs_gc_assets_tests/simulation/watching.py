@@ -67,10 +67,10 @@ class Watch:
         scene = self.scene
         if scene.opened is None or self._flow is None:
             return
-        told = scene.last_report()
-        if ended is Ended.WELL and (told is None or told.ending is Ending.FAILED):
+        reported = scene.last_report()
+        if ended is Ended.WELL and (reported is None or reported.ending is Ending.FAILED):
             raise Violation("the run ends well and has no report that says so")
-        if told is not None and told.success and not told.dry_run:
+        if reported is not None and reported.success and not reported.dry_run:
             self._require_gone()
 
     def meanwhile(self) -> None:
@@ -91,7 +91,7 @@ class Watch:
     @property
     def all_done(self) -> bool:
         """Whether a run that ended well has nothing left to do: what could not be deleted waits for the next run."""
-        return self._flow is None or self.scene.told.success
+        return self._flow is None or self.scene.reported.success
 
     def finish(self) -> None:
         """The work is done, and nobody is kept from the next. Raises Violation."""
@@ -100,19 +100,19 @@ class Watch:
         if holder := lock.holder(scene.store):
             raise NotFinished(f"the lock is still {holder}")
         if self._flow is not None:
-            told = scene.told
-            if not told.success:
-                raise NotFinished(f"the report tells of {told.ending}: {told.error}")
-            if told.flow != self._flow and told.why_clean is None:
-                raise NotFinished(f"the report tells of a {told.flow} run")
+            reported = scene.reported
+            if not reported.success:
+                raise NotFinished(f"the report tells of {reported.ending}: {reported.error}")
+            if reported.flow != self._flow and reported.why_clean is None:
+                raise NotFinished(f"the report tells of a {reported.flow} run")
         if self._deletes:
             self._require_gone()
 
     def end(self) -> None:
         """Nothing was lost, and nothing is left; runs build on each other again. Raises Violation."""
         self.require_live()
-        if self._flow is Flow.OPTIMIZED and self.scene.told.why_clean is not None:
-            raise NotFinished(f"the last run is a clean one: {self.scene.told.why_clean}")
+        if self._flow is Flow.OPTIMIZED and self.scene.reported.why_clean is not None:
+            raise NotFinished(f"the last run is a clean one: {self.scene.reported.why_clean}")
         if left := self.scene.world.garbage():
             raise NotFinished(f"{len(left)} objects stay although nothing reaches them: {left[0]}")
 
@@ -163,12 +163,14 @@ class PurgeWatch(Watch):
         for key in self._copies.keys() - denied:
             run_id, address = address_of(key) or ("", "")
             rows = receipts.read(store, run_id).to_pylist()
-            told = {row["outcome"] for row in rows if row["address"] == address and row["outcome"] in self._RECEIPTED}
+            reported = {
+                row["outcome"] for row in rows if row["address"] == address and row["outcome"] in self._RECEIPTED
+            }
             there = address in self.scene.world.bucket.objects
             back |= there
             # Where an object is back and the answer to the deletion of its copy is lost, nothing tells of it.
-            if (not there and told != {"purged"}) or (key in kept and "purged" in told):
-                raise Violation(f"receipts of run {run_id} tell of {address}: {told}")
+            if (not there and reported != {"purged"}) or (key in kept and "purged" in reported):
+                raise Violation(f"receipts of run {run_id} tell of {address}: {reported}")
         if back and across_runs.read_restoration(store) is None:
             raise Violation("something was brought back, and the next run does not know")
 

@@ -98,7 +98,7 @@ class World:
     log: list[str] = field(default_factory=list)
     imports: int = 0
     other: OtherRepository | None = None
-    branches_told: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    branches_reported: dict[str, tuple[int, bool]] = field(default_factory=dict)
     collector_skew: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -219,8 +219,8 @@ class World:
     def branches_before(self, run_id: str) -> int:
         """How many branches a run must know of: the most that was told since the newest sweep that succeeded."""
         most = 0
-        for earlier in sorted(earlier for earlier in self.branches_told if earlier > run_id):
-            count, swept = self.branches_told[earlier]
+        for earlier in sorted(earlier for earlier in self.branches_reported if earlier > run_id):
+            count, swept = self.branches_reported[earlier]
             most = max(most, count)
             if swept:
                 break

@@ -81,7 +81,7 @@ except Exception as error:
         ("SIGSEGV", "Spark's Java ended by SIGABRT in the middle of the work. A file hs_err_pid….log"),
     ],
 )
-def test_what_the_system_does_to_spark_is_told_with_a_remedy(fault: str, line: str, tmp_path: Path) -> None:
+def test_what_the_system_does_to_spark_is_reported_with_a_remedy(fault: str, line: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _SESSION, fault], capture_output=True, text=True, cwd=tmp_path, timeout=200
     )
@@ -136,7 +136,7 @@ Caused by: {cause}
         ("java.net.BindException: Address in use", "a job of Spark failed: java.net.BindException: Address in use"),
     ],
 )
-def test_the_deepest_cause_of_a_failed_job_is_told(cause: str, line: str) -> None:
+def test_the_deepest_cause_of_a_failed_job_is_reported(cause: str, line: str) -> None:
     try:
         raise RuntimeError from OfJava(_FAILED.format(cause=cause))
     except RuntimeError as error:

@@ -76,14 +76,14 @@ def test_a_run_whose_workers_are_killed_ends_with_an_error_and_goes_on_in_the_sa
         assert phase not in made(result)
         shown = runs.instance.get_run_by_id(result.run_id)
         assert shown is not None and shown.status is dg.DagsterRunStatus.FAILURE
-        told = runs.report(opened.run_id)
-        assert (told.success, told.ending) == (False, Ending.FAILED)
-        assert "worker" in str(told.error)
+        reported = runs.report(opened.run_id)
+        assert (reported.success, reported.ending) == (False, Ending.FAILED)
+        assert "worker" in str(reported.error)
         assert runs.lock_holder() is None
         result = runs.again(result)
 
     assert result.success, failures(result)
     assert runs.server.deleted == set(runs.addresses(opened.run_id, "candidates")) != set()
-    told = runs.report(opened.run_id)
-    assert (told.success, told.counts["deleted"]) == (True, len(runs.server.deleted))
+    reported = runs.report(opened.run_id)
+    assert (reported.success, reported.counts["deleted"]) == (True, len(runs.server.deleted))
     assert runs.lock_holder() is None

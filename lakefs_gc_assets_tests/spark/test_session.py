@@ -43,14 +43,14 @@ def test_masters_and_memory_that_spark_takes(master: str, memory: str) -> None:
 
 
 @pytest.mark.parametrize("master", ["nonsense", "local[x]", "local[]", "locals", "spark:host", "k8s://", "Yarn"])
-def test_a_master_that_is_none_is_told_before_java_starts(master: str) -> None:
+def test_a_master_that_is_none_is_reported_before_java_starts(master: str) -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.master must be local\[\*\]") as refusal:
         spark_session.properties(SparkSettings(master=master))
     assert repr(master) not in str(refusal.value), "it may come from the environment"
 
 
 @pytest.mark.parametrize("memory", ["", "lots", "2 g", "2gb", "1.5g", "-2g", "0"])
-def test_memory_that_is_none_is_told_before_java_starts(memory: str) -> None:
+def test_memory_that_is_none_is_reported_before_java_starts(memory: str) -> None:
     with pytest.raises(ConfigurationError, match=r"spark\.driver_memory must be a number"):
         spark_session.properties(SparkSettings(driver_memory=memory))
 
@@ -93,21 +93,21 @@ def test_no_socket_outlives_a_process() -> None:
 
 
 def test_the_session_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, told = threading.Event(), []
+    begun, reported = threading.Event(), []
 
     def built(settings: SparkSettings) -> str:
         begun.wait(60)
-        told.append("built")
+        reported.append("built")
         return "session"
 
     monkeypatch.setattr(spark_session, "session", built)
-    monkeypatch.setattr(spark_session, "_warm", lambda session: told.append(f"warmed {session}"))
+    monkeypatch.setattr(spark_session, "_warm", lambda session: reported.append(f"warmed {session}"))
 
     spark_session.start(SparkSettings())
     begun.set()
     spark_session.wait_for_start()
 
-    assert told == ["built", "warmed session"]
+    assert reported == ["built", "warmed session"]
 
 
 def test_a_start_that_fails_is_left_to_who_needs_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +216,8 @@ def test_a_container_has_as_many_cores_as_it_may_use(
 def test_of_copies_of_tasks_that_lost_nothing_is_kept(speculation: str | None) -> None:
     config = {} if speculation is None else {"spark.speculation": speculation}
     found = spark_session.properties(SparkSettings(master="spark://host:7077", config=config))
-    told = found.get("spark.rdd.cache.visibilityTracking.enabled")
-    assert told == ("true" if speculation in {"true", "True"} else None)
+    reported = found.get("spark.rdd.cache.visibilityTracking.enabled")
+    assert reported == ("true" if speculation in {"true", "True"} else None)
 
 
 def test_without_a_master_the_session_is_taken_as_spark_submit_made_it() -> None:
@@ -303,15 +303,15 @@ def test_properties_reach_spark_and_no_command_line(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert started.returncode == 0, started.stderr
-    told = json.loads(started.stdout)
+    reported = json.loads(started.stdout)
 
-    assert told["value"] == value.strip()
-    assert (told["memory"], told["authenticates"]) == ("700m", "true")
-    assert told["listening"] == ["127.0.0.1"]
-    java = [command for command in told["commands"] if "SparkSubmit" in command]
+    assert reported["value"] == value.strip()
+    assert (reported["memory"], reported["authenticates"]) == ("700m", "true")
+    assert reported["listening"] == ["127.0.0.1"]
+    java = [command for command in reported["commands"] if "SparkSubmit" in command]
     assert java and "-Xmx700m" in java[0]
-    assert "planted" not in "".join(told["commands"])
-    assert "PYSPARK_SUBMIT_ARGS" not in told["kept"] and "SPARK_LOCAL_IP" not in told["kept"]
+    assert "planted" not in "".join(reported["commands"])
+    assert "PYSPARK_SUBMIT_ARGS" not in reported["kept"] and "SPARK_LOCAL_IP" not in reported["kept"]
     assert not list(tmp_path.rglob("session.properties"))
 
 

@@ -67,11 +67,11 @@ def test_what_is_left_after_a_subtraction_is_spread(four_workers: SparkSession) 
 
     engine = SparkEngine(four_workers, TASKS)
     left = engine.without(universe, held, nothing, count=10**7)
-    told = engine.kept_because(left, BORN + timedelta(days=900), ["2026-11"], nothing)
+    reported = engine.kept_because(left, BORN + timedelta(days=900), ["2026-11"], nothing)
 
     assert largest_share(universe) == 0.5
     assert largest_share(left) <= 1 / 5
-    assert largest_share(told) <= 1 / 5
+    assert largest_share(reported) <= 1 / 5
     assert engine.count(left) == len(ADDRESSES) / 2
 
 

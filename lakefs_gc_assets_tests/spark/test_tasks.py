@@ -58,8 +58,8 @@ class Telling:
 
 
 def _unpacked(number: int, into: Path) -> Telling:
-    with into.open("a") as told:
-        told.write(f"{number}\n")
+    with into.open("a") as reported:
+        reported.write(f"{number}\n")
     return Telling(number, into)
 
 
@@ -74,8 +74,8 @@ def travelling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("travelling")
 def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_path: Path) -> None:
-    told = tmp_path / "unpacked"
-    groups = [[Telling(10 * group + place, told) for place in range(group % 4)] for group in range(9)]
+    reported = tmp_path / "unpacked"
+    groups = [[Telling(10 * group + place, reported) for place in range(group % 4)] for group in range(9)]
     numbers = [each.number for group in groups for each in group]
 
     def read(item: Telling) -> Iterator[pa.RecordBatch]:
@@ -86,7 +86,7 @@ def test_only_the_worker_that_reads_an_item_unpacks_it(spark: SparkSession, tmp_
     found = tasks.dataframe_of(Reading(spark, groups, read, NUMBERS)).collect()
 
     assert sorted(row.number for row in found) == numbers
-    assert sorted(map(int, told.read_text().split())) == numbers
+    assert sorted(map(int, reported.read_text().split())) == numbers
     assert len({row.share for row in found}) == sum(1 for group in groups if group)
     assert len({(row.number // 10, row.share) for row in found}) == len({row.share for row in found})
 

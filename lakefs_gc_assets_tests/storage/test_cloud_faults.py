@@ -118,7 +118,7 @@ def test_a_delete_whose_answer_was_lost_is_not_claimed_without_one(
     assert not claimed & set(keys(stored))
 
 
-def test_parts_of_a_batch_are_told_by_their_number(cloud: Cloud, stored: ObjectStore) -> None:
+def test_parts_of_a_batch_are_reported_by_their_number(cloud: Cloud, stored: ObjectStore) -> None:
     """The service deletes all but one and says so, in another order."""
 
     def reversed_parts(request: Request, response: Response) -> Response:

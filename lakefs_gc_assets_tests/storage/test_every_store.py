@@ -95,7 +95,7 @@ def test_what_is_put_can_be_read_looked_at_and_listed(store: ObjectStore) -> Non
     assert abs(facts.last_modified - listed_at) < timedelta(seconds=1)
 
 
-def test_the_md5_is_told_of_the_very_object_or_not_at_all(store: ObjectStore) -> None:
+def test_the_md5_is_reported_of_the_very_object_or_not_at_all(store: ObjectStore) -> None:
     store.put("object", b"content")
     assert store.head("object").md5 in (hashlib.md5(b"content").hexdigest(), None)
 

@@ -65,8 +65,10 @@ KEYS = [f"key{number}" for number in range(9)]
 
 @given(st.lists(st.sampled_from(KEYS)), st.lists(st.sampled_from(KEYS)), st.frozensets(st.sampled_from(KEYS)))
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_asked_for_the_store_would_give(told: list[str], asked: list[str], gone: frozenset[str]) -> None:
-    with read_ahead(Store(gone), ((key, 1) for key in told)) as ahead:
+def test_whatever_is_asked_for_the_store_would_give(
+    reported: list[str], asked: list[str], gone: frozenset[str]
+) -> None:
+    with read_ahead(Store(gone), ((key, 1) for key in reported)) as ahead:
         for key in asked:
             if key in gone:
                 with pytest.raises(ObjectNotFound, match=key):

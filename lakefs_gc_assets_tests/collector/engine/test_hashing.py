@@ -93,7 +93,7 @@ def test_every_hash_belongs_to_one_of_the_parts(values: list[int], count: int) -
 
 
 @given(ADDRESSES)
-def test_the_first_of_each_address_is_told(addresses: list[str]) -> None:
+def test_the_first_of_each_address_is_reported(addresses: list[str]) -> None:
     array = pa.array(addresses, pa.string())
 
     first = hashing.first_of_each(array, hashing.hashes(array))

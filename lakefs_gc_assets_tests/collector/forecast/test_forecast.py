@@ -58,9 +58,9 @@ def test_each_object_counts_once_in_each_of_its_folders(entries: list[Entry]) ->
         having[folder, address] = having.get((folder, address), 0) | bits
         everywhere[address] = everywhere.get(address, 0) | bits
     found = add_up(entries)
-    told = {each.folder: each for each in found.largest}
+    reported = {each.folder: each for each in found.largest}
     assert found.others is None and found.other_folders == 0
-    assert told.keys() == {folder for folder, address in having if address in certain}
+    assert reported.keys() == {folder for folder, address in having if address in certain}
     for each in found.largest:
         here = {
             address: bits for (place, address), bits in having.items() if place == each.folder and address in certain

@@ -20,8 +20,8 @@ ROWS = st.lists(
 
 
 def row(address: str, certain: bool, days: int, size: int, bits: int) -> dict[str, Any]:
-    told = {"last_modified": FIRST + timedelta(days=days), "size": size} if certain else {}
-    return {"address": address, "certain": certain, "held": bits.to_bytes(WIDTH, "little"), **told}
+    reported = {"last_modified": FIRST + timedelta(days=days), "size": size} if certain else {}
+    return {"address": address, "certain": certain, "held": bits.to_bytes(WIDTH, "little"), **reported}
 
 
 def table(rows: list[Any]) -> pa.Table:
@@ -94,11 +94,11 @@ RANGES_HELD = st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 2), BIT
 
 
 def held_ranges(rows: list[Any]) -> pa.Table:
-    told = [
+    reported = [
         {"id": id_, "min_key": b"a", "max_key": b"z", "count": count, "estimated_size": 0, "held": bits}
         for id_, count, bits in ((*each[:2], marking.as_bytes(each[2], WIDTH)) for each in rows)
     ]
-    return pa.Table.from_pylist(told, schema=HELD_RANGES)
+    return pa.Table.from_pylist(reported, schema=HELD_RANGES)
 
 
 def bits_by_range(ranges: pa.Table) -> dict[tuple[str, int], int]:

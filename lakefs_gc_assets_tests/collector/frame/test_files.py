@@ -178,9 +178,9 @@ def test_a_task_tells_of_each_file_it_wrote(store: ObjectStore) -> None:
         yield from batches(rows, LIVE)
         yield from batches([], LIVE)
 
-    told = pa.Table.from_batches(list(write(tasks())), schema=files.WRITTEN)
+    reported = pa.Table.from_batches(list(write(tasks())), schema=files.WRITTEN)
 
-    stored = list(files.frame_files(told))
+    stored = list(files.frame_files(reported))
     assert sorted_rows(read(store, stored, LIVE)) == sorted_rows(rows)
 
 

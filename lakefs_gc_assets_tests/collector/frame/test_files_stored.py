@@ -134,19 +134,21 @@ def test_it_is_noticed_what_was_changed(
     assert said in str(from_worker(caught.value) or caught.value)
 
 
-def test_files_that_are_damaged_are_left_out_where_somebody_is_told_of_them(s3_server: S3Server, bucket: str) -> None:
+def test_files_that_are_damaged_are_left_out_where_somebody_is_reported_of_them(
+    s3_server: S3Server, bucket: str
+) -> None:
     opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/frames/")
     rows = [listed(f"data/{window}", slice_window=window) for window in WINDOWS]
     frame = frame_of_rows(opener, STORE_DF, rows, LISTED_FIGURES)
     damaged, *_ = frame.manifest.files
     opener.open().put(damaged.key, b"damaged")
-    told: list[CorruptFile] = []
+    reported: list[CorruptFile] = []
 
-    left = LocalEngine().collect(frame.rows(LocalEngine(), "address", damaged_files=told.append))
+    left = LocalEngine().collect(frame.rows(LocalEngine(), "address", damaged_files=reported.append))
 
     others = [f"data/{window}" for window in WINDOWS if window != damaged.slice_window]
     assert sorted(left.column("address").to_pylist()) == sorted(others)
-    assert [damage.file for damage in told] == [damaged.key]
+    assert [damage.file for damage in reported] == [damaged.key]
 
 
 @pytest.mark.parametrize("local_rows", [-1, 1000])

@@ -113,7 +113,7 @@ class TestFrames:
         row = listed("data/another") if frame is PENDING_DF else live("data/another")
         self.put(stored, replace(step.plan, run_id=found.run_id), frame, row)
         read = found.pending_objects if frame is PENDING_DF else found.committed
-        with pytest.raises(CorruptFile) as told:
+        with pytest.raises(CorruptFile) as reported:
             read(step)
-        assert (told.value.file, told.value.check) == (step.stored_of(found.run_id, frame).uri, "digest")
-        assert told.value.detail == f"{frame.name} is not the frame that the report of run {found.run_id} names"
+        assert (reported.value.file, reported.value.check) == (step.stored_of(found.run_id, frame).uri, "digest")
+        assert reported.value.detail == f"{frame.name} is not the frame that the report of run {found.run_id} names"

@@ -193,8 +193,8 @@ class TestLeave:
         """The last step of a run, and what became of its candidates."""
         step = made_step(Noting(), repository, plan)
         rows = [listed(address, slice_window=window) for address in self.LISTED]
-        told = replace(LISTED_FIGURES, sealed_objects=5, other_folders=("old",), **figures)
-        put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), told)
+        reported = replace(LISTED_FIGURES, sealed_objects=5, other_folders=("old",), **figures)
+        put(step, STORE_DF, pa.Table.from_pylist(rows, LISTED), reported)
         not_committed = [row for row in rows if row["address"] not in self.HELD]
         put(step, NOT_COMMITTED_DF, pa.Table.from_pylist(not_committed, LISTED), NoFigures())
         read = tables.write_run_ids(repository.store, plan.run_id, plan.attempt, ["a" * 64, "b" * 64])
@@ -326,7 +326,7 @@ class TestLateArrivals:
     def test_are_in_sealed_slices_and_did_not_wait(self, repository: OpenRepository) -> None:
         assert count_late_arrivals(*self.later(repository)) == 2
 
-    def test_are_not_told_by_an_optimized_run(self, repository: OpenRepository) -> None:
+    def test_are_not_reported_by_an_optimized_run(self, repository: OpenRepository) -> None:
         assert count_late_arrivals(*self.later(repository, flow=Flow.OPTIMIZED)) == 0
 
     def test_there_are_none_without_candidates(self, repository: OpenRepository) -> None:

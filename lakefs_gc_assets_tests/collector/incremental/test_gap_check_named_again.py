@@ -76,8 +76,8 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
     repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
     found = repository.collect(Flow.CLEAN)
     assert gone(found) == (0, 1, True)
-    (told,) = [line for line in found.warnings if "referenced again" in line]
-    assert told.startswith("1 object is referenced again") and repository.addresses[1] in told
+    (reported,) = [line for line in found.warnings if "referenced again" in line]
+    assert reported.startswith("1 object is referenced again") and repository.addresses[1] in reported
     # No metarange of an expired commit is live then, and yet a head holds what one held.
     repository.call("DELETE", "/branches/back")
     repository.call("POST", "/branches/main/revert", {"ref": repository.commits[2]["id"], "parent_number": 0})

@@ -49,7 +49,7 @@ class EncryptingStore(LocalStore):
         super().__init__(folder)
         self._plain = LocalStore(folder)
         self.encrypted: set[str] = set()
-        self.told: dict[str, str] = {}
+        self.reported: dict[str, str] = {}
         self.looked_at: list[str] = []
         self.read: list[str] = []
         self.archived: set[str] = set()
@@ -60,7 +60,7 @@ class EncryptingStore(LocalStore):
         content = self._plain.get(key)
         if key in self.encrypted:
             return replace(facts, etag=foreign(content))
-        return replace(facts, etag=md5(content), md5=self.told.get(key) or md5(content))
+        return replace(facts, etag=md5(content), md5=self.reported.get(key) or md5(content))
 
     def get(self, key: str) -> bytes:
         if key.startswith("data/"):
@@ -371,9 +371,9 @@ def test_what_stays_since_it_cannot_be_read_is_counted_by_itself(tmp_path_factor
 @pytest.mark.usefixtures("all_looked_at")
 def test_a_store_whose_sample_is_archived_is_not_believed(world: World) -> None:
     world.commit("p", b"content")
-    told = world.candidate("told", b"content", staged_at="p")
-    world.store.told[told] = md5(b"another")
-    world.store.archived = {told}
+    reported = world.candidate("told", b"content", staged_at="p")
+    world.store.reported[reported] = md5(b"another")
+    world.store.archived = {reported}
 
     left, _ = world.clear()
 
@@ -598,7 +598,7 @@ class TestSampleOfWhatTheStoreTells:
 def test_a_store_that_tells_something_else_is_not_believed(world: World) -> None:
     committed = world.commit("p", b"content")
     staged = world.candidate("copy", b"content", staged_at="p")
-    world.store.told = {committed: foreign(b"committed"), staged: foreign(b"staged")}
+    world.store.reported = {committed: foreign(b"committed"), staged: foreign(b"staged")}
 
     left, found = world.clear()
 
@@ -650,14 +650,14 @@ class TestRequests:
         staged = world.candidate("copy", b"content", staged_at="p")
         garbage = world.candidate("garbage", b"garbage")
         world.listed[committed] = (len(b"content"), checksum)
-        world.store.told = {committed: checksum, staged: checksum, garbage: foreign(b"garbage")}
+        world.store.reported = {committed: checksum, staged: checksum, garbage: foreign(b"garbage")}
 
         left, found = world.clear(listing=True)
 
         assert (left, set(found.live)) == ({garbage}, {staged})
         assert committed in world.store.looked_at
 
-    def test_a_committed_object_that_cannot_be_told_from_a_candidate_is_not_looked_at(self, world: World) -> None:
+    def test_a_committed_object_that_cannot_be_reported_from_a_candidate_is_not_looked_at(self, world: World) -> None:
         world.commit("p", b"content")
         garbage = world.candidate("garbage", b"content")
 

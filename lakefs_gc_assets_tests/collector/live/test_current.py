@@ -145,10 +145,10 @@ class TestUncommittedData:
         slice_ = layout.XidGenerator().descending(NOW)
         staged = f"data/{slice_}/{layout.XidGenerator().ascending(NOW)}"
         its.stats["main", "p"] = Script(ObjectStats("p", repositories.own.namespace.uri + staged, 1))
-        told = list[int]()
-        found = prepare_uncommitted(step, told.append)
+        reported = list[int]()
+        found = prepare_uncommitted(step, reported.append)
 
-        given = [(each, step.plan.cutoff, (), told.append) for each in (step.repository, repositories.other)]
+        given = [(each, step.plan.cutoff, (), reported.append) for each in (step.repository, repositories.other)]
         assert asked == [(*each, {"commits_expire": False}) for each in given]
         assert addresses(step, found.addresses) == {"data/own", "data/others", staged}
         (row,) = step.engine.collect(found.addresses[2]).to_pylist()

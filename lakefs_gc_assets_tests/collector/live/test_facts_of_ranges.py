@@ -63,8 +63,8 @@ def looked_up(
     ]
     found = pa.Table.from_batches(batches)
     assert found.column("damage").null_count == found.num_rows
-    told, met = facts_of_ranges.split_sums_and_hits(found, asked)
-    return {row["range_id"]: row for row in told.to_pylist()}, met.tolist()
+    reported, met = facts_of_ranges.split_sums_and_hits(found, asked)
+    return {row["range_id"]: row for row in reported.to_pylist()}, met.tolist()
 
 
 @given(
@@ -75,14 +75,14 @@ def looked_up(
     st.integers(1, 3),
 )
 @settings(max_examples=100, deadline=None)
-def test_of_what_is_looked_for_is_told_what_wanted_ranges_hold(
+def test_of_what_is_looked_for_is_reported_what_wanted_ranges_hold(
     ranges: dict[str, list[str]], asked: list[str], wanted: set[str], values_of_a_file: int, groups: int
 ) -> None:
     with TemporaryDirectory() as folder, mock.patch.object(facts, "_VALUES_OF_A_FILE", values_of_a_file):
         store = LocalStore(Path(folder))
         record(store, ranges)
-        told, met = looked_up(store, wanted, asked, groups)
-        assert told == {
+        reported, met = looked_up(store, wanted, asked, groups)
+        assert reported == {
             range_id: {
                 "range_id": range_id,
                 "entries": len(own),
@@ -103,8 +103,8 @@ def test_what_is_noted_is_what_a_reading_sums_up(addresses: list[str]) -> None:
     rows = live_table(pa.array(addresses, pa.string()), "month")
     with TemporaryDirectory() as folder:
         record(LocalStore(Path(folder)), {"a": addresses})
-        told, _ = looked_up(LocalStore(Path(folder)), {"a"}, [])
-    assert [told["a"]] == facts_of_ranges.sum_up(range_record, rows).to_pylist()
+        reported, _ = looked_up(LocalStore(Path(folder)), {"a"}, [])
+    assert [reported["a"]] == facts_of_ranges.sum_up(range_record, rows).to_pylist()
 
 
 def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
@@ -128,8 +128,8 @@ def test_what_is_noted_again_is_the_same_file(tmp_path: Path) -> None:
 def test_only_ranges_in_sealed_slices_are_used(tmp_path: Path, addresses: list[str], used: bool) -> None:
     store = LocalStore(tmp_path)
     record(store, {"a": addresses, "b": [f"data/{SEALED}/{IDS.ascending(NOW)}"]})
-    told, met = looked_up(store, {"a", "b"}, addresses, sealed=pa.array([SEALED]))
-    assert told.keys() == ({"a", "b"} if used else {"b"})
+    reported, met = looked_up(store, {"a", "b"}, addresses, sealed=pa.array([SEALED]))
+    assert reported.keys() == ({"a", "b"} if used else {"b"})
     assert len(met) == (len(addresses) if used else 0)
 
 
@@ -160,7 +160,7 @@ class TestDamage:
         (file,) = record(store, {"a": ["data/x", "data/y"], "b": ["data/z"]})
         return file
 
-    def told(self, store: LocalStore, file: FactFile) -> str:
+    def reported(self, store: LocalStore, file: FactFile) -> str:
         asked = HashSet.from_hashes(hashes(["data/x"]))
         batch, _ = facts_of_ranges.look_up_hashes(store, NAMESPACE, {"a", "b"}, NOTHING_SEALED, asked, [file])
         (row,) = batch.to_pylist()
@@ -170,7 +170,7 @@ class TestDamage:
 
     def test_a_file_that_is_gone(self, store: LocalStore, file: FactFile) -> None:
         store.delete([file.key])
-        assert "missing" in self.told(store, file)
+        assert "missing" in self.reported(store, file)
 
     def test_a_flipped_bit_anywhere(self, store: LocalStore, file: FactFile) -> None:
         whole = store.get(file.key)
@@ -178,23 +178,23 @@ class TestDamage:
             store.put(file.key, flipped(whole, place))
             with pytest.raises(CorruptFile, match="changed after it was written"):
                 facts.read(HASHES, store, file)
-            assert "changed after it was written" in self.told(store, file)
+            assert "changed after it was written" in self.reported(store, file)
 
     def test_a_file_that_was_cut_short(self, store: LocalStore, file: FactFile) -> None:
         store.put(file.key, store.get(file.key)[:-9])
-        assert "changed after it was written" in self.told(store, file)
+        assert "changed after it was written" in self.reported(store, file)
 
     def test_fewer_hashes_than_the_name_says(self, store: LocalStore, file: FactFile) -> None:
         short = facts.put(HASHES, store, FOLDER, pa.table([["a"], [NAMESPACE], [2], [[]], [[1]]], schema=HASHES.schema))
         (other,) = (each for each in files_of(store) if each.key == short)
-        assert "its name says 3" in self.told(store, replace(other, values=file.values))
+        assert "its name says 3" in self.reported(store, replace(other, values=file.values))
 
-    def test_what_is_told_in_part(self, store: LocalStore) -> None:
+    def test_what_is_reported_in_part(self, store: LocalStore) -> None:
         """Ranges of which nobody says which hashes they have would count as known, and as if they had none."""
         asked = HashSet.from_hashes(hashes(["data/x"]))
         files = record(store, {"a": ["data/x"], "b": ["data/y"]})
         looked_up_in = facts_of_ranges.look_up_hashes(store, NAMESPACE, {"a", "b"}, NOTHING_SEALED, asked, files)
-        told = pa.Table.from_batches(looked_up_in)
-        for some in (told.slice(0, 2), told.slice(1), pa.concat_tables([told, told.slice(2)])):
+        reported = pa.Table.from_batches(looked_up_in)
+        for some in (reported.slice(0, 2), reported.slice(1), pa.concat_tables([reported, reported.slice(2)])):
             with pytest.raises(EngineFault, match="run again"):
                 facts_of_ranges.split_sums_and_hits(some, asked)

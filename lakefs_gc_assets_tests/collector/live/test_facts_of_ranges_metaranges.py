@@ -63,7 +63,7 @@ def looked_up(store: LocalStore, wanted: set[str]) -> tuple[set[str], set[RangeR
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_of_metaranges_that_are_looked_for_all_ranges_are_told_and_no_others(
+def test_of_metaranges_that_are_looked_for_all_ranges_are_reported_and_no_others(
     files: list[dict[str, list[RangeRecord]]], wanted: set[str], joined: bool
 ) -> None:
     with TemporaryDirectory() as folder:
@@ -102,8 +102,8 @@ def test_a_range_has_a_row_for_each_run_however_the_work_was_cut(lists: list[lis
         for last in [next((end for end in range(first, len(lists)) if record not in lists[end]), len(lists)) - 1]
     }
     found = joined.filter(pc.is_valid(joined.column("min_key"))).to_pylist()
-    told = [(RangeRecord(*[row[name] for name in RANGES.names]), row["first"], row["last"]) for row in found]
-    assert (set(told), len(told)) == (runs, len(runs))
+    reported = [(RangeRecord(*[row[name] for name in RANGES.names]), row["first"], row["last"]) for row in found]
+    assert (set(reported), len(reported)) == (runs, len(runs))
     metaranges = joined.filter(pc.is_null(joined.column("min_key"))).to_pylist()
     assert sorted((row["id"], row["first"], row["last"], row["count"]) for row in metaranges) == [
         (f"m{place}", place, place, len(records)) for place, records in enumerate(lists)
@@ -137,7 +137,7 @@ class TestDamage:
         (file,) = record(store, self.NAMED)
         return file
 
-    def told(self, store: LocalStore, file: FactFile) -> str:
+    def reported(self, store: LocalStore, file: FactFile) -> str:
         rows = [
             row for batch in facts_of_ranges.look_up_metaranges(store, {*"mnop"}, [file]) for row in batch.to_pylist()
         ]
@@ -149,13 +149,13 @@ class TestDamage:
 
     def test_a_file_that_is_gone(self, store: LocalStore, file: FactFile) -> None:
         store.delete([file.key])
-        assert "missing" in self.told(store, file)
+        assert "missing" in self.reported(store, file)
 
     def test_a_flipped_bit_anywhere(self, store: LocalStore, file: FactFile) -> None:
         whole = store.get(file.key)
         for place in range(0, len(whole), 17):
             store.put(file.key, flipped(whole, place))
-            assert "changed after it was written" in self.told(store, file)
+            assert "changed after it was written" in self.reported(store, file)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -181,8 +181,8 @@ class TestDamage:
             facts_of_ranges.put_metaranges(store, FOLDER, rows)
         key = facts.put(METARANGES, store, FOLDER, rows)
         (file,) = (each for each in files_of(store) if each.key == key)
-        assert "metaranges" in self.told(store, file)
+        assert "metaranges" in self.reported(store, file)
 
     def test_fewer_rows_than_the_name_says(self, store: LocalStore, file: FactFile) -> None:
         (other,) = record(store, {"m": []})
-        assert "its name says 6" in self.told(store, replace(other, values=file.values))
+        assert "its name says 6" in self.reported(store, replace(other, values=file.values))

@@ -133,8 +133,8 @@ def test_of_a_large_file_only_blocks_are_read_that_can_have_a_size(tmp_path: Pat
     with small_files(1_000_000, 1_000, 0):
         (file,) = record(store, ranges)
         read.clear()
-        told = looked_up(store, {*ranges}, [40_002, 90_003])
-        assert [told[name] for name in ranges] == [False, False, True, True]
+        reported = looked_up(store, {*ranges}, [40_002, 90_003])
+        assert [reported[name] for name in ranges] == [False, False, True, True]
         (end_of_file, *blocks) = read
         assert end_of_file == (file.key, file.length - file.end, file.length)
         assert len(blocks) == 2 and sum(end - start for _, start, end in blocks) * 20 < file.length
@@ -158,9 +158,9 @@ def test_files_of_other_versions_are_left_alone(tmp_path: Path) -> None:
     store.put(other, store.get(file.key))
     store.put(file.key.replace(".parquet", ".sizes"), store.get(file.key))
     store.put(f"{INTO}notes.txt", b"")
-    told: list[str] = []
-    assert facts.files_of(SIZES, facts.list_files(store, facts.ROOT), told.append) == [file]
-    assert told == [other]
+    reported: list[str] = []
+    assert facts.files_of(SIZES, facts.list_files(store, facts.ROOT), reported.append) == [file]
+    assert reported == [other]
 
 
 def test_nothing_recorded_is_no_file(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ class TestDamage:
     def store(self, tmp_path: Path) -> LocalStore:
         return LocalStore(tmp_path)
 
-    def told(self, store: LocalStore, file: FactFile) -> str:
+    def reported(self, store: LocalStore, file: FactFile) -> str:
         (batch,) = facts_of_ranges.look_up_sizes(store, {"a"}, numbers([1]), [file])
         (row,) = batch.to_pylist()
         assert (row["range_id"], row["holds"]) == (None, None)
@@ -183,7 +183,7 @@ class TestDamage:
     def test_of_a_file_that_is_gone_nothing_is_known(self, store: LocalStore) -> None:
         (file,) = record(store, {"a": [1]})
         store.delete([file.key])
-        assert "missing" in self.told(store, file)
+        assert "missing" in self.reported(store, file)
 
     @pytest.mark.parametrize("whole", [0, 256 * 1024])
     def test_a_flipped_bit_is_noticed_wherever_it_is_read(self, store: LocalStore, whole: int) -> None:
@@ -208,7 +208,7 @@ class TestDamage:
         other = facts.put(SIZES, store, INTO, joined_facts({"a": [3]}))
         for data in (store.get(file.key)[:-1], b"", store.get(other)):
             store.put(file.key, data)
-            assert "changed after it was written" in self.told(store, file)
+            assert "changed after it was written" in self.reported(store, file)
 
 
 @given(st.lists(st.integers(0, 9_000_000)))

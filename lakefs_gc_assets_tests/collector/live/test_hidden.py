@@ -122,7 +122,7 @@ class TestAsking:
         api = ScriptedApi(stats={("main", "p"): stats("p", "s3://bucket/repo2/data/x")})
         assert ask(api, [("r", b"p"), ("r", b"q")], {"r": ("main",)}).live == frozenset()
 
-    def test_a_path_that_is_no_text_is_left_unasked_and_told(self) -> None:
+    def test_a_path_that_is_no_text_is_left_unasked_and_reported(self) -> None:
         answers = ask(ScriptedApi(), [("r", b"\xff"), ("r", b"p")], {"r": ("main",)})
         assert answers.unaskable.to_pylist() == [{"range_id": "r", "path": b"\xff"}]
         assert answers.asked == 1

@@ -121,7 +121,7 @@ def test_a_run_that_looks_at_everything_reads_every_head(repository: Repository)
 
 
 @pytest.mark.parametrize("damage", [b"", b"damaged", None])
-def test_heads_of_damaged_facts_are_read_and_it_is_told(repository: Repository, damage: bytes | None) -> None:
+def test_heads_of_damaged_facts_are_read_and_it_is_reported(repository: Repository, damage: bytes | None) -> None:
     heads = {"x": repository.head("ab")}
     expected = repository.found(repository.earlier, heads)
     (file,) = repository.files()
@@ -157,7 +157,9 @@ def test_who_only_looks_records_nothing(repository: Repository) -> None:
     assert repository.files() == []
 
 
-def test_a_store_that_refuses_is_told_and_ends_nothing(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_refuses_is_reported_and_ends_nothing(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: LocalStore, key: str, *more: object) -> None:
         raise StorageError(f"{key} is refused")
 

@@ -182,7 +182,7 @@ def test_a_range_with_a_slice_that_appeared_late_is_read(repository: Repository)
     assert repository.held(records, f"data/{late}/x", *EVERY) == ({records[1].id}, {*EVERY[1:3]})
 
 
-def test_a_file_that_cannot_be_read_is_told(repository: Repository) -> None:
+def test_a_file_that_cannot_be_read_is_reported(repository: Repository) -> None:
     records = repository.commit(EVERY[:2], EVERY[2:4])
     for record in records:
         repository.record(record)

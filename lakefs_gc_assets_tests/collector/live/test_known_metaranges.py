@@ -99,7 +99,7 @@ def test_a_metarange_is_read_once_in_a_run(repository: Repository) -> None:
     assert repository.read == []
 
 
-def test_what_is_not_asked_for_is_not_told(repository: Repository) -> None:
+def test_what_is_not_asked_for_is_not_reported(repository: Repository) -> None:
     """A range that only expired commits name would count as live."""
     repository.found(repository.earlier, 0, 1, 2, 3)
     assert repository.found(repository.earlier, 3) == repository.named(3)
@@ -188,7 +188,7 @@ def test_of_other_repositories_nothing_is_noted_anywhere(tmp_path: Path, reposit
         assert facts.list_files(store, facts.ROOT) == {}
 
 
-def test_metaranges_of_damaged_facts_are_read_and_it_is_told(repository: Repository) -> None:
+def test_metaranges_of_damaged_facts_are_read_and_it_is_reported(repository: Repository) -> None:
     repository.found(repository.earlier, 0, 1)
     repository.damage()
     assert repository.found(repository.earlier, 0, 1) == repository.named(0, 1)

@@ -132,7 +132,7 @@ def test_a_range_without_facts_is_read() -> None:
         assert "1 of them since no run recorded their sizes" in repository.lines[-1]
 
 
-def test_ranges_of_damaged_facts_are_read_and_it_is_told(repository: Repository) -> None:
+def test_ranges_of_damaged_facts_are_read_and_it_is_reported(repository: Repository) -> None:
     records = repository.commit({"a": [1], "b": [1]})
     repository.read(records["a"])
     repository.read(records["b"])
@@ -255,7 +255,7 @@ class TestRuns:
         assert repository.files() == before
 
     @pytest.mark.parametrize("here", [8_000_000, -1])
-    def test_a_damaged_file_is_told_and_its_ranges_are_read(
+    def test_a_damaged_file_is_reported_and_its_ranges_are_read(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch, here: int
     ) -> None:
         monkeypatch.setattr(references, "VALUES_READ_HERE", here)
@@ -269,7 +269,7 @@ class TestRuns:
         assert len(repository.files()) == 1
         assert len(repository.chosen(records, 7)) == 1
 
-    def test_a_store_that_refuses_to_delete_is_told_and_ends_nothing(
+    def test_a_store_that_refuses_to_delete_is_reported_and_ends_nothing(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         records = repository.commit({"a": [1], "b": [2]})
@@ -281,7 +281,7 @@ class TestRuns:
         assert not any("lost" in line for line in repository.lines)
         assert repository.chosen(records, 2) == {"b"}
 
-    def test_old_facts_that_cannot_be_deleted_stay_and_are_told_to_stay(
+    def test_old_facts_that_cannot_be_deleted_stay_and_are_reported_to_stay(
         self, repository: Repository, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They are as true as before: a run that builds on a later one believes them."""

@@ -33,7 +33,7 @@ def a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @in_parts
 @given(RECORDS)
-def test_are_told_as_they_were_in_order(records: list[RangeRecord]) -> None:
+def test_are_reported_as_they_were_in_order(records: list[RangeRecord]) -> None:
     found = RangeRecords.from_records(records)
     places = [(record.min_key, record.id) for record in found]
     assert places == sorted((record.min_key, record.id) for record in records)

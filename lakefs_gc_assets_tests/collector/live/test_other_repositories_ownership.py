@@ -143,7 +143,7 @@ def test_so_many_branches_and_paths_are_asked_for(store: LocalStore) -> None:
     assert api.asked == [(branch, path) for branch in names[:10] for path in names[:10]]
 
 
-def test_what_cannot_be_told_is_said_with_what_to_do(store: LocalStore) -> None:
+def test_what_cannot_be_reported_is_said_with_what_to_do(store: LocalStore) -> None:
     head = put_commit_objects(store, {"p": Staged("data/x")})
     marked_only = "This repository can be marked, not swept: its staged objects cannot be distinguished from garbage"
     for api, namespace, heads, said in (

@@ -314,8 +314,8 @@ class TestFiles:
         put_uncommitted(store, "f", ["data/x", None])
         with pytest.raises(CorruptFile) as refused:
             uncommitted.read_addresses(store, "f")
-        told = "2 addresses, 1 of them null, its footer says 2"
-        assert refused.value.args == ("f", "uncommitted data", told)
+        reported = "2 addresses, 1 of them null, its footer says 2"
+        assert refused.value.args == ("f", "uncommitted data", reported)
 
     def test_a_missing_file_ends_the_run(self, store: LocalStore) -> None:
         with pytest.raises(CorruptFile, match="existence"):
@@ -355,7 +355,7 @@ class TestFiles:
             uncommitted.read_addresses(store, "f")
         assert (refused.value.file, refused.value.check) == ("f", "uncommitted data")
 
-    def test_of_an_address_that_is_no_text_the_type_is_told(self, store: LocalStore) -> None:
+    def test_of_an_address_that_is_no_text_the_type_is_reported(self, store: LocalStore) -> None:
         buffer = io.BytesIO()
         pq.write_table(pa.table({"physical_address": [7]}), buffer)
         store.put("f", buffer.getvalue())
@@ -621,13 +621,13 @@ class TestPreparingChecked:
             # A page without a file is asked for three times.
             pages[-3:] = [each for each in pages[-3:] for _ in range(3)]
         api.pages = Script(*pages)
-        told: list[int] = []
+        reported: list[int] = []
         clock = HandClock(tick=timedelta(seconds=1))
         samples = uncommitted.staged_samples(api, NAMESPACE, CUTOFF, commits_expire=False)
         prepared = uncommitted.prepare_checked(
-            opened(api, store, NAMESPACE, SETTINGS, clock), CUTOFF, samples, told.append, commits_expire=False
+            opened(api, store, NAMESPACE, SETTINGS, clock), CUTOFF, samples, reported.append, commits_expire=False
         )
-        assert told == [1, 2, 3, 4] * 2 and prepared.pages == 8
+        assert reported == [1, 2, 3, 4] * 2 and prepared.pages == 8
         assert prepared.started_at == NOW and prepared.ended_at == clock.moment - timedelta(seconds=1)
         api.pages = Script(*pages[:1], *[page(location, "t", "run0")] * 9)
         with pytest.raises(LakeFSError, match="repeated one continuation token 2 times"):

@@ -42,12 +42,12 @@ def made(name: str = "dev", holders: int = 2, folders: int = 2, in_force: int = 
     ]
     holdings.append(Holding(Holder(None, "dangling commits, pins and others", 0), Amount(), Amount()))
     portion, none = Portion(Amount(2, GIB), Amount(1, GIB)), Portion(Amount(), Amount())
-    told = tuple(
+    reported = tuple(
         FolderHolding(f"{name}/{number}/" if number else "", Amount(2, GIB), (*[portion] * holders, none))
         for number in range(folders)
     )
     others = FolderHolding(None, Amount(7, 5 * GIB), tuple([portion] * (holders + 1)))
-    by_folder = ByFolder(2, told, others, 5)
+    by_folder = ByFolder(2, reported, others, 5)
     return Forecast("repo", "id", NOW, NOW, 9, 9, Amount(99, 99 * GIB), tuple(rules), tuple(holdings), True, by_folder)
 
 
@@ -56,10 +56,10 @@ def test_what_rules_would_free_costs_what_the_listed_classes_do() -> None:
     priced = replace(made(), prices=ReportSettings(price_per_gb_month={"STANDARD": 2, "GLACIER": 1}))
     assert "of that, which cost 0.00 USD a month (3.0 GiB have no price for their storage class)." in text(priced)
     amounts = {"GLACIER": Amount(1, 30 * GIB), "STANDARD": Amount(9, 10 * GIB)}
-    told = text(replace(priced, listed=ListedClasses("run", NOW, amounts)))
-    assert "of that, which cost 3.75 USD a month. Nothing" in told
-    assert "30 days | 5 | 5 | 5.0 GiB | 2.0 GiB | 6.25 USD a month" in told
-    assert "GLACIER | 1 | 30.0 GiB | STANDARD | 9 | 10.0 GiB" in told and "as run run listed them" in told
+    reported = text(replace(priced, listed=ListedClasses("run", NOW, amounts)))
+    assert "of that, which cost 3.75 USD a month. Nothing" in reported
+    assert "30 days | 5 | 5 | 5.0 GiB | 2.0 GiB | 6.25 USD a month" in reported
+    assert "GLACIER | 1 | 30.0 GiB | STANDARD | 9 | 10.0 GiB" in reported and "as run run listed them" in reported
 
 
 def text(found: Forecast) -> str:
@@ -67,16 +67,16 @@ def text(found: Forecast) -> str:
 
 
 def test_it_says_what_the_forecast_says() -> None:
-    told = text(made())
+    reported = text(made())
 
-    assert "9 commits hold 99 objects, 99.0 GiB. By the rules in force a run would free 3.0 GiB of that." in told
-    assert "30 days | 5 | 5 | 5.0 GiB | 2.0 GiB" in told and "90 days | 3 | 3 | 3.0 GiB | 0 B" in told
-    assert "dev.yaml | 1 | 1 | 1.0 GiB | -2.0 GiB" in told and "dev.yaml: no branch dev" in told
-    assert "branch dev | 3 | 10 | 1,000.0 GiB | 2.0 GiB | 998.0 GiB | -1.0 GiB | 2026-11-22, stale" in told
-    assert "(dangling commits, pins and others) | 0 | 0 | 0 B" in told
-    assert "(top level) | 2 | 1.0 GiB | branch dev 1.0 GiB, branch dev1 1.0 GiB" in told
-    assert "(5 smaller ones) | 7 | 5.0 GiB" in told
-    assert "collection.hidden_suspect_limit" in told
+    assert "9 commits hold 99 objects, 99.0 GiB. By the rules in force a run would free 3.0 GiB of that." in reported
+    assert "30 days | 5 | 5 | 5.0 GiB | 2.0 GiB" in reported and "90 days | 3 | 3 | 3.0 GiB | 0 B" in reported
+    assert "dev.yaml | 1 | 1 | 1.0 GiB | -2.0 GiB" in reported and "dev.yaml: no branch dev" in reported
+    assert "branch dev | 3 | 10 | 1,000.0 GiB | 2.0 GiB | 998.0 GiB | -1.0 GiB | 2026-11-22, stale" in reported
+    assert "(dangling commits, pins and others) | 0 | 0 | 0 B" in reported
+    assert "(top level) | 2 | 1.0 GiB | branch dev 1.0 GiB, branch dev1 1.0 GiB" in reported
+    assert "(5 smaller ones) | 7 | 5.0 GiB" in reported
+    assert "collection.hidden_suspect_limit" in reported
 
 
 def test_the_curve_goes_down_with_days_within_its_drawing() -> None:
@@ -103,7 +103,7 @@ def test_a_forecast_that_frees_nothing_or_less_than_the_rules_has_its_curve(in_f
 
 
 @pytest.mark.parametrize("days", [(), (5,), (5, 5)])
-def test_ages_that_make_no_curve_are_told_all_the_same(days: tuple[int, ...]) -> None:
+def test_ages_that_make_no_curve_are_reported_all_the_same(days: tuple[int, ...]) -> None:
     found = made()
     rules = tuple(Freed(Scenario(Kind.AGE, in_days(each), 1, each), Amount(1, 1)) for each in days)
     changed = Forecast("repo", "id", NOW, NOW, 9, 9, Amount(9, 9), (found.rules[0], *rules), found.holdings)

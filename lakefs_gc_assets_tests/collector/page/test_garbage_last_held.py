@@ -212,14 +212,14 @@ def test_some_candidates_have_their_paths_and_commits(
 
 def test_the_page_has_it_by_rule_by_folder_and_by_both(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
-    told = text(render(facts_of(opened, run_id)))
+    reported = text(render(facts_of(opened, run_id)))
 
-    assert "Garbage by branch and rule of the commit that held it last" in told
-    assert "dev: 5d by the server's default | 4 | " in told
-    assert "(no expired commit holds it) | 1 | 15 B" in told
-    assert "(in no folder) | 1 | 3 B" in told
-    assert "dev | 5d by the server's default | work/ | 1 | 16 B" in told
-    assert "(no branch leads there) | 5d by the server's default | lost/ | 1 | 4 B" in told
+    assert "Garbage by branch and rule of the commit that held it last" in reported
+    assert "dev: 5d by the server's default | 4 | " in reported
+    assert "(no expired commit holds it) | 1 | 15 B" in reported
+    assert "(in no folder) | 1 | 3 B" in reported
+    assert "dev | 5d by the server's default | work/ | 1 | 16 B" in reported
+    assert "(no branch leads there) | 5d by the server's default | lost/ | 1 | 4 B" in reported
 
 
 def test_what_would_take_a_run_long_is_left_to_the_command(
@@ -261,5 +261,5 @@ def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
 def test_kinds_are_ordered_by_bytes_and_limited(expired: tuple[OpenRepository, str]) -> None:
     opened, run_id = expired
     many = tuple(LastHolder("main", "a rule", f"{number}/", 1, 1000 - number) for number in range(100))
-    told = text(render(replace(facts_of(opened, run_id), last_held=LastHeld(many))))
-    assert "the largest 40 of 100" in told and "39/ | 1 | 961 B" in told and "40/ | 1" not in told
+    reported = text(render(replace(facts_of(opened, run_id), last_held=LastHeld(many))))
+    assert "the largest 40 of 100" in reported and "39/ | 1 | 961 B" in reported and "40/ | 1" not in reported

@@ -80,8 +80,8 @@ def test_any_name_is_text(text: str) -> None:
     ("text", "told"),
     [("data/ä b", "data/ä b"), ("a\nb\x00", "a\\nb\\x00"), ("\u202eb", "\\u202eb"), ("\ud800", "\\ud800")],
 )
-def test_what_cannot_be_seen_is_shown(text: str, told: str) -> None:
-    assert shown(text) == told
+def test_what_cannot_be_seen_is_shown(text: str, reported: str) -> None:
+    assert shown(text) == reported
 
 
 def test_long_texts_are_cut() -> None:

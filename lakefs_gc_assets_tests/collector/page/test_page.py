@@ -59,38 +59,44 @@ def text(made: bytes) -> str:
 
 def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository) -> None:
     found = stored_run(repository)
-    told = text(make(repository, found.run_id))
+    reported = text(make(repository, found.run_id))
 
-    assert f"Dry run of {found.started_at:%F}: marked, nothing deleted" in told
-    assert "A sweep would free 3.0 GiB. |" in told
-    assert "10 objects are stored; 3 of them (30%) are garbage" in told
-    assert "Guards: none refuses a sweep; nearest is max_candidate_share, 60% of which is used." in told
-    assert "There is no undo, unless the bucket keeps versions." in told
-    assert "Live: something references it | 6" in told and "Unreferenced, kept: too young | 1" in told
-    assert "Age: 31 to 90 days (all of the garbage)" in told and "Size of an object: 256 MiB to 4 GiB (all" in told
-    assert "Month: 2026-10 (all" in told and "Reason: no commit holds it (all" in told
-    assert told.index("lakefs-gc approve") < told.index("Month: ") < told.index("Live: something")
-    assert "data/a" in told and "1.0 GiB" in told
-    assert f"lakefs-gc approve {found.run_id}" in told
-    assert f"Approve until {found.started_at + timedelta(hours=168):%F %T}Z" in told and "The run deletes" in told
-    assert "30.00% | 50.00% | collection. | max_candidate_share" in told
-    assert "store_df | 1 min 30 s" in told
-    assert "restore" not in told
+    assert f"Dry run of {found.started_at:%F}: marked, nothing deleted" in reported
+    assert "A sweep would free 3.0 GiB. |" in reported
+    assert "10 objects are stored; 3 of them (30%) are garbage" in reported
+    assert "Guards: none refuses a sweep; nearest is max_candidate_share, 60% of which is used." in reported
+    assert "There is no undo, unless the bucket keeps versions." in reported
+    assert "Live: something references it | 6" in reported and "Unreferenced, kept: too young | 1" in reported
+    assert (
+        "Age: 31 to 90 days (all of the garbage)" in reported and "Size of an object: 256 MiB to 4 GiB (all" in reported
+    )
+    assert "Month: 2026-10 (all" in reported and "Reason: no commit holds it (all" in reported
+    assert reported.index("lakefs-gc approve") < reported.index("Month: ") < reported.index("Live: something")
+    assert "data/a" in reported and "1.0 GiB" in reported
+    assert f"lakefs-gc approve {found.run_id}" in reported
+    assert (
+        f"Approve until {found.started_at + timedelta(hours=168):%F %T}Z" in reported and "The run deletes" in reported
+    )
+    assert "30.00% | 50.00% | collection. | max_candidate_share" in reported
+    assert "store_df | 1 min 30 s" in reported
+    assert "restore" not in reported
 
 
 def test_steps_come_in_the_order_in_which_they_are_made(repository: OpenRepository) -> None:
-    told = text(make(repository, stored_run(repository, worked_seconds={"candidates": 2.0, "store_df": 5.0}).run_id))
+    reported = text(
+        make(repository, stored_run(repository, worked_seconds={"candidates": 2.0, "store_df": 5.0}).run_id)
+    )
 
-    assert "Waiting | store_df | 5.0 s | 0.0 s | candidates | 2.0 s" in told
+    assert "Waiting | store_df | 5.0 s | 0.0 s | candidates | 2.0 s" in reported
 
 
 def test_storage_classes_are_shown_where_the_store_names_any(repository: OpenRepository) -> None:
     listed = {"GLACIER": {"objects": 4, "bytes": 2**30}, "STANDARD": {"objects": 6, "bytes": 2**20}}
     classes = {"listed": listed, "candidates": {"GLACIER": {"objects": 3, "bytes": 2**29}}}
-    told = text(make(repository, stored_run(repository, storage_classes=classes).run_id))
+    reported = text(make(repository, stored_run(repository, storage_classes=classes).run_id))
 
-    assert "Class | Looked at | Bytes | Garbage | Bytes of garbage" in told
-    assert "GLACIER | 4 | 1.0 GiB | 3 | 512.0 MiB | STANDARD | 6 | 1.0 MiB | 0 | 0 B" in told
+    assert "Class | Looked at | Bytes | Garbage | Bytes of garbage" in reported
+    assert "GLACIER | 4 | 1.0 GiB | 3 | 512.0 MiB | STANDARD | 6 | 1.0 MiB | 0 | 0 B" in reported
     assert "Looked at | Bytes" not in text(make(repository, stored_run(repository).run_id))
 
 
@@ -107,12 +113,12 @@ def test_garbage_costs_what_its_classes_do(repository: OpenRepository) -> None:
     unknown = {"unknown": {"objects": 1, "bytes": 2**30}}
     prices: dict[str, float] = {"STANDARD": 2, "GLACIER": 1}
     found = stored_run(repository, storage_classes={"candidates": garbage | unknown})
-    told = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices)))
+    reported = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices)))
     free = "A sweep would free 3.0 GiB, which cost"
-    assert f"{free} 3.00 USD a month (1.0 GiB have no price for their storage class)." in told
-    assert "STANDARD | 0 | 0 B, 0.00 USD a month | 1 | 1.0 GiB, 2.00 USD a month" in told
-    told = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices | {"unknown": 0.5})))
-    assert f"{free} 3.50 USD a month." in told
+    assert f"{free} 3.00 USD a month (1.0 GiB have no price for their storage class)." in reported
+    assert "STANDARD | 0 | 0 B, 0.00 USD a month | 1 | 1.0 GiB, 2.00 USD a month" in reported
+    reported = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices | {"unknown": 0.5})))
+    assert f"{free} 3.50 USD a month." in reported
 
     swept: dict[str, Any] = {
         "dry_run": False,
@@ -121,63 +127,63 @@ def test_garbage_costs_what_its_classes_do(repository: OpenRepository) -> None:
     }
     sizes = BYTES | {"candidates": 2**31, "deleted": 2**30}
     found = stored_run(repository, object_bytes=sizes, plan={"sweep": True}, **swept)
-    told = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices)))
-    assert "The run freed 1.0 GiB, which cost 1.50 USD a month." in told
+    reported = text(make(repository, found.run_id, ReportSettings(price_per_gb_month=prices)))
+    assert "The run freed 1.0 GiB, which cost 1.50 USD a month." in reported
 
 
 def test_a_sweep_says_how_it_is_undone(repository: OpenRepository) -> None:
     counts, sizes = COUNTS | {"deleted": 2, "failed": 1}, BYTES | {"deleted": 2**31}
     swept: dict[str, Any] = {"ending": Ending.PARTLY_DELETED, "success": False, "counts": counts, "object_bytes": sizes}
     found = stored_run(repository, plan={"sweep": True}, **swept)
-    told = text(make(repository, found.run_id))
+    reported = text(make(repository, found.run_id))
 
-    assert f"Sweep of {found.started_at:%F}: some deletions failed" in told
-    assert "The run freed 2.0 GiB" in told
-    assert "Of 3 candidates, 2 were deleted and 0 moved to quarantine." in told
-    assert f"lakefs-gc restore {found.run_id} --yes" in told and "a bucket that keeps versions" in told
-    assert f"lakefs-gc deleted {found.run_id}" in told
-    assert "approve" not in told
+    assert f"Sweep of {found.started_at:%F}: some deletions failed" in reported
+    assert "The run freed 2.0 GiB" in reported
+    assert "Of 3 candidates, 2 were deleted and 0 moved to quarantine." in reported
+    assert f"lakefs-gc restore {found.run_id} --yes" in reported and "a bucket that keeps versions" in reported
+    assert f"lakefs-gc deleted {found.run_id}" in reported
+    assert "approve" not in reported
 
 
 def test_what_moved_to_quarantine_is_not_said_to_be_freed(repository: OpenRepository) -> None:
     counts, sizes = COUNTS | {"quarantined": 3}, BYTES | {"quarantined": 2**30}
     moved: dict[str, Any] = {"ending": Ending.QUARANTINED, "dry_run": False, "counts": counts, "object_bytes": sizes}
     found = stored_run(repository, **moved)
-    told = text(make(repository, found.run_id, quarantine_days=2))
+    reported = text(make(repository, found.run_id, quarantine_days=2))
 
-    assert f"Sweep of an earlier dry run of {found.started_at:%F}: moved to quarantine" in told
-    assert "The run moved 1.0 GiB to quarantine." in told and "where a purge frees it: 1.0 GiB" in told
-    assert "The run freed" not in told
-    assert f"A purge may delete the objects from {NOW + timedelta(days=2):%F %T}Z on" in told
+    assert f"Sweep of an earlier dry run of {found.started_at:%F}: moved to quarantine" in reported
+    assert "The run moved 1.0 GiB to quarantine." in reported and "where a purge frees it: 1.0 GiB" in reported
+    assert "The run freed" not in reported
+    assert f"A purge may delete the objects from {NOW + timedelta(days=2):%F %T}Z on" in reported
 
 
 def test_a_run_that_failed_says_why_and_what_it_had_by_then(repository: OpenRepository) -> None:
     plan = began(repository, timedelta(hours=1), sweep=True)
     report.write(repository.store, report.failed(plan, NOW, "the server <b>is gone</b>"))
-    told = text(make(repository, plan.run_id))
+    reported = text(make(repository, plan.run_id))
 
-    assert f"Sweep of {plan.started_at:%F}: failed" in told and "the server <b>is gone</b>" in told
-    assert "before it had counted everything" in told and "No step came to its end" in told
-    assert "Some objects may be gone already" in told
+    assert f"Sweep of {plan.started_at:%F}: failed" in reported and "the server <b>is gone</b>" in reported
+    assert "before it had counted everything" in reported and "No step came to its end" in reported
+    assert "Some objects may be gone already" in reported
 
 
 def test_frames_of_an_earlier_attempt_say_nothing_of_this_one(repository: OpenRepository) -> None:
     found = stored_run(repository)
     report.write(repository.store, replace(found, attempt="another"))
-    told = text(make(repository, found.run_id))
+    reported = text(make(repository, found.run_id))
 
-    assert "Ages, sizes and the largest objects are not known" in told
-    assert "The frames that guards look at are not there" in told
+    assert "Ages, sizes and the largest objects are not known" in reported
+    assert "The frames that guards look at are not there" in reported
 
 
 def test_an_old_run_whose_frames_were_removed_still_has_a_page(repository: OpenRepository) -> None:
     found = stored_run(repository)
     repository.store.delete([run_folder.manifest(found.run_id, name) for name in STEPS])
-    told = text(make(repository, found.run_id))
+    reported = text(make(repository, found.run_id))
 
-    assert "10 objects are stored" in told
-    assert "they were removed as it is old" in told
-    assert "Garbage: nothing references it | 3 | 3.0 GiB" in told
+    assert "10 objects are stored" in reported
+    assert "they were removed as it is old" in reported
+    assert "Garbage: nothing references it | 3 | 3.0 GiB" in reported
 
 
 def test_what_expired_commits_hold_is_not_said_to_be_all_that_is_stored(repository: OpenRepository) -> None:
@@ -187,22 +193,22 @@ def test_what_expired_commits_hold_is_not_said_to_be_all_that_is_stored(reposito
 
 
 def test_a_guard_that_would_refuse_the_sweep_is_named_first(repository: OpenRepository) -> None:
-    told = text(make(repository, stored_run(repository).run_id, max_candidates=2))
+    reported = text(make(repository, stored_run(repository).run_id, max_candidates=2))
     refusal = "Guards: a sweep is refused: the number of candidates is 3, and collection.max_candidates is 2."
-    assert refusal in told and told.index(refusal) < told.index("lakefs-gc approve")
+    assert refusal in reported and reported.index(refusal) < reported.index("lakefs-gc approve")
 
 
 def test_a_run_without_garbage_asks_for_no_approval(repository: OpenRepository) -> None:
     counts = COUNTS | {"candidates": 0}
-    told = text(make(repository, stored_run(repository, counts=counts).run_id))
-    assert "There is no garbage, so there is nothing to approve." in told
-    assert "lakefs-gc approve" not in told and "What the garbage is" not in told
+    reported = text(make(repository, stored_run(repository, counts=counts).run_id))
+    assert "There is no garbage, so there is nothing to approve." in reported
+    assert "lakefs-gc approve" not in reported and "What the garbage is" not in reported
 
 
 def test_an_approver_reads_how_long_the_quarantine_keeps_it(repository: OpenRepository) -> None:
-    told = text(make(repository, stored_run(repository).run_id, sweep_mode="quarantine", quarantine_days=7))
-    assert "The run moves the candidates to quarantine" in told
-    assert "Undo it with lakefs-gc restore for at least 7 days after the sweep." in told
+    reported = text(make(repository, stored_run(repository).run_id, sweep_mode="quarantine", quarantine_days=7))
+    assert "The run moves the candidates to quarantine" in reported
+    assert "Undo it with lakefs-gc restore for at least 7 days after the sweep." in reported
 
 
 def test_runs_before_stand_beside_it_newest_first(repository: OpenRepository) -> None:
@@ -210,9 +216,9 @@ def test_runs_before_stand_beside_it_newest_first(repository: OpenRepository) ->
     deleted: dict[str, Any] = {"counts": COUNTS | {"deleted": 2}, "dry_run": False, "ending": Ending.PARTLY_DELETED}
     second = stored_run(repository, previous_run=first.run_id, **deleted)
     third = stored_run(repository, previous_run=second.run_id)
-    told = text(make(repository, third.run_id))
+    reported = text(make(repository, third.run_id))
 
-    rows = told[told.index("This run first") : told.index("Objects by kind")]
+    rows = reported[reported.index("This run first") : reported.index("Objects by kind")]
     ran = f"{third.started_at:%F %H:%M}Z | 10 | 3 | 3.0 GiB"
     marked = "dry run: marked, nothing deleted"
     assert f"{ran} | {marked} | {ran} | 2 | some deletions failed | {ran} | {marked}" in rows
@@ -237,9 +243,9 @@ def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: O
     found = stored_run(repository)
     manifest = files.read_manifest(repository.store, found.run_id, CANDIDATES_DF)
     repository.store.put(manifest.files[0].key, b"something else")
-    told = text(make(repository, found.run_id))
+    reported = text(make(repository, found.run_id))
 
-    assert "they cannot be read" in told and "Month: 2026-10 (all" in told
+    assert "they cannot be read" in reported and "Month: 2026-10 (all" in reported
 
 
 def test_too_many_to_count_after_a_failure_are_said_to_be(repository: OpenRepository) -> None:
@@ -278,9 +284,9 @@ def test_hostile_names_are_text_wherever_they_stand(repository: OpenRepository) 
 
     assert shown.tags <= plain.tags
     assert {name for name, _ in shown.attributes} <= {name for name, _ in plain.attributes}
-    told = "".join(shown.text)
+    reported = "".join(shown.text)
     for name in names[:5]:
-        assert markup.shown(name) in told
+        assert markup.shown(name) in reported
 
 
 def test_the_page_stays_small_however_much_there_is_to_say(repository: OpenRepository) -> None:

@@ -121,9 +121,9 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
 
 
 def test_what_is_live_again_is_brought_back_and_the_next_run_is_clean(purge: Purging) -> None:
-    told = purge.purge(purge.store, live=[KEYS[1]])
+    reported = purge.purge(purge.store, live=[KEYS[1]])
 
-    assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
+    assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
     assert purge.moving.there() == purge.moving.moved() == {KEYS[1]: ALL[KEYS[1]]}
     assert (purge.receipts(Outcome.RESTORED), purge.receipts(Outcome.PURGED)) == ([KEYS[1]], [KEYS[0], KEYS[2]])
     rows = receipts.read(purge.store, purge.moving.run)
@@ -146,29 +146,29 @@ def test_the_copy_of_what_is_back_goes_by_the_next_purge_and_no_other_run_has_to
 
 
 def test_what_cannot_be_found_out_stays_in_quarantine(purge: Purging) -> None:
-    told = purge.purge(purge.store, unsure=[KEYS[0]])
+    reported = purge.purge(purge.store, unsure=[KEYS[0]])
 
-    assert told == {KEYS[0]: Fate.KEPT, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
+    assert reported == {KEYS[0]: Fate.KEPT, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.PURGED}
     assert purge.moving.moved() == {KEYS[0]: ALL[KEYS[0]]}
 
 
-def test_of_each_copy_is_told_what_became_of_it_and_why(purge: Purging) -> None:
+def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> None:
     other = f"{KEYS[0][:-2]}v0"
     purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
     purge.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
     token = purge.moving.lock().token
     moved = [*quarantine_purge.in_quarantine(purge.store)]
     check = Looking(purge.clock, live={*KEYS[:2], other}, unsure={*KEYS[1:]})
-    told = [*quarantine_purge.purge(purge.store, moved, check, token, purge.clock, VALID)]
+    reported = [*quarantine_purge.purge(purge.store, moved, check, token, purge.clock, VALID)]
 
-    assert {(each.run_id, each.address, each.size, each.fate) for each in told} == {
+    assert {(each.run_id, each.address, each.size, each.fate) for each in reported} == {
         (purge.moving.run, KEYS[0], len(ALL[KEYS[0]]), Fate.RESTORED),
         (purge.moving.run, KEYS[1], len(ALL[KEYS[1]]), Fate.KEPT),
         (purge.moving.run, KEYS[2], len(ALL[KEYS[2]]), Fate.KEPT),
         (purge.moving.run, other, 34, Fate.RESTORED),
     }
-    assert len(told) == 4
-    why = {each.address: each.why or "" for each in told}
+    assert len(reported) == 4
+    why = {each.address: each.why or "" for each in reported}
     assert why[KEYS[0]] == why[other] == ""
     assert "not known to be the same" in why[KEYS[1]] and "hidden_suspect_limit" in why[KEYS[2]]
 
@@ -231,9 +231,9 @@ def test_a_copy_without_any_receipt_is_looked_at_as_well(purge: Purging) -> None
     other = f"{KEYS[0][:-2]}v0"
     purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
 
-    told = purge.purge(purge.store, live=[other])
+    reported = purge.purge(purge.store, live=[other])
 
-    assert told == {**dict.fromkeys(KEYS, Fate.PURGED), other: Fate.RESTORED}
+    assert reported == {**dict.fromkeys(KEYS, Fate.PURGED), other: Fate.RESTORED}
     assert purge.moving.there() == {other: b"copied before the sweep was killed"}
 
 
@@ -246,7 +246,7 @@ def test_what_lakefs_does_not_name_so_is_none_of_ours(purge: Purging) -> None:
     assert purge.store.get(note) == b"note"
 
 
-def test_a_copy_that_could_not_be_deleted_is_told_and_goes_the_next_time(purge: Purging) -> None:
+def test_a_copy_that_could_not_be_deleted_is_reported_and_goes_the_next_time(purge: Purging) -> None:
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
             said = super().delete([key for key in keys if not key.endswith(KEYS[0])])
@@ -255,10 +255,10 @@ def test_a_copy_that_could_not_be_deleted_is_told_and_goes_the_next_time(purge: 
 
     token = purge.moving.lock().token
     moved = [*quarantine_purge.in_quarantine(purge.store)]
-    told = quarantine_purge.purge(Refusing(purge.store), moved, Looking(purge.clock), token, purge.clock, VALID)
+    reported = quarantine_purge.purge(Refusing(purge.store), moved, Looking(purge.clock), token, purge.clock, VALID)
 
     sizes = [len(ALL[key]) for key in KEYS]
-    assert sorted(told, key=lambda each: each.address) == [
+    assert sorted(reported, key=lambda each: each.address) == [
         Purged(purge.moving.run, KEYS[0], sizes[0], Fate.FAILED, "AccessDenied"),
         Purged(purge.moving.run, KEYS[1], sizes[1], Fate.PURGED),
         Purged(purge.moving.run, KEYS[2], sizes[2], Fate.PURGED),
@@ -268,7 +268,9 @@ def test_a_copy_that_could_not_be_deleted_is_told_and_goes_the_next_time(purge: 
     assert purge.receipts(Outcome.PURGED) == KEYS
 
 
-def test_a_store_that_does_not_tell_of_every_copy_ends_it_and_no_receipt_says_more_than_it_told(purge: Purging) -> None:
+def test_a_store_that_does_not_tell_of_every_copy_ends_it_and_no_receipt_says_more_than_it_reported(
+    purge: Purging,
+) -> None:
     class Silent(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
             return [outcome for outcome in super().delete(keys) if not outcome.key.endswith(KEYS[0])]
@@ -279,7 +281,7 @@ def test_a_store_that_does_not_tell_of_every_copy_ends_it_and_no_receipt_says_mo
     assert purge.purge(purge.store) == {}
 
 
-def test_a_list_of_a_batch_that_cannot_be_removed_is_told_and_settled_the_next_time(purge: Purging) -> None:
+def test_a_list_of_a_batch_that_cannot_be_removed_is_reported_and_settled_the_next_time(purge: Purging) -> None:
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
             if "/purging/" in keys[0]:
@@ -349,10 +351,10 @@ class TestTime:
                 check.live = {KEYS[2]}
                 return super().delete(keys)
 
-        told = purge.purge_by(Slow(purge.store), check)
+        reported = purge.purge_by(Slow(purge.store), check)
 
         assert check.asked == [set(KEYS), set(KEYS[1:])]
-        assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.RESTORED}
+        assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.PURGED, KEYS[2]: Fate.RESTORED}
 
     def test_a_batch_that_a_busy_store_makes_wait_ends_in_time(self, purge: Purging) -> None:
         check = Looking(purge.clock)
@@ -367,10 +369,10 @@ class TestTime:
                 # The answer for the first one is lost.
                 return [replace(first[0], result=DeleteResult.LEFT), *super().delete(keys[1:])]
 
-        told = purge.purge_by(Busy(purge.store), check)
+        reported = purge.purge_by(Busy(purge.store), check)
 
         assert check.asked == [set(KEYS), set(KEYS[1:])]
-        assert told == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
+        assert reported == {KEYS[0]: Fate.PURGED, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.PURGED}
         assert purge.moving.moved().keys() == {KEYS[1]}
         assert purge.receipts(Outcome.PURGED) == [KEYS[0], KEYS[2]]
 
@@ -440,15 +442,15 @@ def test_a_run_without_its_frames_is_purged_and_its_receipts_stay(purge: Purging
 
 
 @pytest.mark.parametrize("damage", [None, b"damaged"])
-def test_a_run_that_nobody_can_read_is_told_and_stays(purge: Purging, damage: bytes | None) -> None:
+def test_a_run_that_nobody_can_read_is_reported_and_stays(purge: Purging, damage: bytes | None) -> None:
     key = run_folder.plan(purge.moving.run)
     if damage is None:
         purge.store.delete([key])
     else:
         purge.store.put(key, damage)
-    told: dict[str, CollectionError] = {}
-    assert [*quarantine_purge.in_quarantine(purge.store, (), told.__setitem__)] == []
-    assert [*told] == [purge.moving.run]
+    reported: dict[str, CollectionError] = {}
+    assert [*quarantine_purge.in_quarantine(purge.store, (), reported.__setitem__)] == []
+    assert [*reported] == [purge.moving.run]
     assert purge.moving.moved() == ALL
 
 
@@ -498,9 +500,9 @@ def test_a_sweep_killed_after_it_deleted_is_undone_from_the_receipts_of_the_copi
         purge.moving.quarantine(Dying(purge.store))
     assert (purge.moving.there(), purge.moving.moved()) == ({}, ALL)
 
-    told = purge.moving.restore(purge.store)
+    reported = purge.moving.restore(purge.store)
 
-    assert all(fate.is_well for fate in told.values())
+    assert all(fate.is_well for fate in reported.values())
     assert purge.moving.there() == ALL
 
 

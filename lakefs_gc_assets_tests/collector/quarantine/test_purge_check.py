@@ -210,12 +210,12 @@ def test_by_retention_the_heads_that_there_were_before_uncommitted_data_was_prep
     assert world.check(world.moved).live == frozenset(COPIED[:1] if shown else ())
 
 
-def test_an_error_is_told_by_what_an_engine_says_of_it(world: World) -> None:
+def test_an_error_is_reported_by_what_an_engine_says_of_it(world: World) -> None:
     failure = ServerUnavailable("GET dump: 503")
     world.api.dumps = Script(failure)
-    with pytest.raises(ServerUnavailable) as told:
+    with pytest.raises(ServerUnavailable) as reported:
         world.check(world.moved)
-    assert told.value is failure
+    assert reported.value is failure
     asked: list[BaseException] = []
 
     def own_error(error: BaseException) -> CollectionError:

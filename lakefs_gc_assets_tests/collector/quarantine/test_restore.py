@@ -220,19 +220,19 @@ def test_every_marker_that_the_receipts_name_goes_the_latest_first(versioned: Ve
     assert set(undone.column("attempt").to_pylist()) == {"attempt", "another"}
 
 
-def test_a_marker_that_no_receipt_names_is_told_of_and_left(versioned: Versioned) -> None:
+def test_a_marker_that_no_receipt_names_is_reported_of_and_left(versioned: Versioned) -> None:
     versioned.store.delete([KEYS[0]])
     ((_, foreign, _),) = [each for each in versioned.versions() if each[2]]
     versioned.sweep(*KEYS[:2])
     lock = versioned.lock()
     deleted = restore.deleted_by(versioned.store, versioned.run)
-    told = {
+    reported = {
         each.address: each
         for each in restore.restore_copies(versioned.store, versioned.run, deleted, lock.token, HandClock())
     }
-    assert told[KEYS[1]].fate is Fate.RESTORED
-    assert told[KEYS[0]].fate is Fate.HIDDEN
-    assert "another one that its receipts do not name" in (told[KEYS[0]].why or "")
+    assert reported[KEYS[1]].fate is Fate.RESTORED
+    assert reported[KEYS[0]].fate is Fate.HIDDEN
+    assert "another one that its receipts do not name" in (reported[KEYS[0]].why or "")
     assert {each[1] for each in versioned.versions() if each[2]} == {foreign}
 
 
@@ -247,9 +247,9 @@ def test_a_marker_of_suspended_versioning_is_never_touched(versioned: Versioned)
         rows = rows.set_column(8, rows.schema.field(8), pa.array(["null"] * len(KEYS)))
     before = versioned.versions()
     lock = versioned.lock()
-    told = [*restore.restore_copies(versioned.store, versioned.run, rows, lock.token, HandClock())]
-    assert {each.fate for each in told} == {Fate.HIDDEN}
-    assert all("suspended" in (each.why or "") for each in told)
+    reported = [*restore.restore_copies(versioned.store, versioned.run, rows, lock.token, HandClock())]
+    assert {each.fate for each in reported} == {Fate.HIDDEN}
+    assert all("suspended" in (each.why or "") for each in reported)
     assert versioned.versions() == before
 
 
@@ -294,18 +294,18 @@ class TestRefused:
         monkeypatch.setattr(restore, "BATCH", 2)
         versioned.sweep(*KEYS)
         lock = versioned.lock()
-        told = restore.restore_copies(
+        reported = restore.restore_copies(
             versioned.store,
             versioned.run,
             restore.deleted_by(versioned.store, versioned.run),
             lock.token,
             HandClock(),
         )
-        assert next(told).fate is Fate.RESTORED
-        assert next(told).fate is Fate.RESTORED
+        assert next(reported).fate is Fate.RESTORED
+        assert next(reported).fate is Fate.RESTORED
         lock.release()
         with pytest.raises(LockLost):
-            next(told)
+            next(reported)
         assert len(versioned.sizes()) == 2
 
 
@@ -324,8 +324,8 @@ def test_whatever_call_breaks_nothing_is_lost_and_a_repeat_brings_all_back(versi
         assert len(content) == len(KEYS), what
         if any(key in versioned.sizes() for key in keys):
             assert across_runs.read_restoration(versioned.store) is not None, what
-        told = versioned.restore()
-        assert all(fate.is_well for fate in told.values()), what
+        reported = versioned.restore()
+        assert all(fate.is_well for fate in reported.values()), what
         assert versioned.sizes() == all_sizes(), what
         assert not any(marker for _, _, marker in versioned.versions()), what
         undone = receipts.read(versioned.store, versioned.run)
@@ -360,15 +360,15 @@ class VersionedFolder(LocalStore):
         self.markers: dict[str, list[tuple[str, bytes | None]]] = defaultdict(list)
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-        told = []
+        reported = []
         for key in keys:
             below = self.get(key) if self._is_there(key) else None
             (outcome,) = super().delete([key])
             if key.startswith("data/"):
                 self.markers[key].append((f"marker-{next(self._ids)}", below))
                 outcome = replace(outcome, version_id=self.markers[key][-1][0])
-            told.append(outcome)
-        return told
+            reported.append(outcome)
+        return reported
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
         if version_id == NULL_VERSION:
@@ -396,7 +396,7 @@ class TestInAFolder:
         made.prepare()
         return made
 
-    def told(self, folder: Deleting, rows: pa.Table | None = None) -> dict[str, tuple[Fate, str | None]]:
+    def reported(self, folder: Deleting, rows: pa.Table | None = None) -> dict[str, tuple[Fate, str | None]]:
         lock = folder.lock()
         deleted = restore.deleted_by(folder.store, folder.run) if rows is None else rows
         found = [*restore.restore_copies(folder.store, folder.run, deleted, lock.token, HandClock())]
@@ -419,16 +419,16 @@ class TestInAFolder:
     def test_everything_comes_back_and_may_again(self, folder: Deleting) -> None:
         folder.sweep(*KEYS)
         assert folder.sizes() == {}
-        assert self.told(folder) == dict.fromkeys(KEYS, (Fate.RESTORED, None))
+        assert self.reported(folder) == dict.fromkeys(KEYS, (Fate.RESTORED, None))
         assert folder.sizes() == all_sizes()
         record = across_runs.read_restoration(folder.store)
         assert record is not None and record.concerns(folder.run)
-        assert self.told(folder) == dict.fromkeys(KEYS, (Fate.THERE, None))
+        assert self.reported(folder) == dict.fromkeys(KEYS, (Fate.THERE, None))
 
     def test_receipts_say_what_came_back(self, folder: Deleting) -> None:
         made = folder.sweep(*KEYS)
         folder.store.delete([KEYS[1]])
-        self.told(folder)
+        self.reported(folder)
         rows = receipts.read(folder.store, folder.run)
         undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value)).sort_by("address")
         expected = made.filter(pc.not_equal(made["address"], KEYS[1])).sort_by("address")
@@ -442,22 +442,22 @@ class TestInAFolder:
         with pytest.raises(CollectionError, match="did not delete 'data/nothing'"):
             restore.deleted_by(folder.store, folder.run, ["data/of another run", KEYS[0], "data/nothing"])
 
-    def test_what_is_not_as_expected_is_told(self, folder: Deleting) -> None:
+    def test_what_is_not_as_expected_is_reported(self, folder: Deleting) -> None:
         folder.sweep(*KEYS)
         folder.store.delete([KEYS[0]])
         folder.store.put(KEYS[1], b"another one")
         folder.store.put(KEYS[2], b"yy")
-        assert self.told(folder) == {
+        assert self.reported(folder) == {
             KEYS[0]: (Fate.HIDDEN, "the delete marker of the run is not the newest version"),
             KEYS[1]: (Fate.FAILED, "there is an object of 11 bytes, 1 were deleted"),
             KEYS[2]: (Fate.THERE, None),
             KEYS[3]: (Fate.RESTORED, None),
         }
 
-    def test_a_marker_that_no_receipt_names_is_told_of(self, folder: Deleting) -> None:
+    def test_a_marker_that_no_receipt_names_is_reported_of(self, folder: Deleting) -> None:
         folder.store.delete([KEYS[0]])
         folder.sweep(*KEYS)
-        assert self.told(folder)[KEYS[0]] == (
+        assert self.reported(folder)[KEYS[0]] == (
             Fate.HIDDEN,
             "below the delete marker of the run is another one that its receipts do not name, or nothing",
         )
@@ -476,7 +476,9 @@ class TestInAFolder:
         ids = [version_id, *rows["version_id"].to_pylist()[1:]]
         place = rows.schema.get_field_index("version_id")
         rows = rows.set_column(place, rows.schema.field(place), pa.array(ids, pa.string()))
-        assert self.told(folder, rows) == {KEYS[0]: (Fate.HIDDEN, why)} | dict.fromkeys(KEYS[1:], (Fate.RESTORED, None))
+        assert self.reported(folder, rows) == {KEYS[0]: (Fate.HIDDEN, why)} | dict.fromkeys(
+            KEYS[1:], (Fate.RESTORED, None)
+        )
 
     def test_every_marker_that_the_receipts_name_goes_the_latest_first(self, folder: Deleting) -> None:
         times = []
@@ -488,13 +490,13 @@ class TestInAFolder:
         moments = [times[int(attempt)] for attempt in rows["attempt"].to_pylist()]
         rows = rows.set_column(place, rows.schema.field(place), pa.array(moments, rows.schema.field(place).type))
         for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
-            assert self.told(folder, rows.take(order))[KEYS[3]][0].is_well
+            assert self.reported(folder, rows.take(order))[KEYS[3]][0].is_well
             assert folder.sizes()[KEYS[3]] == 3
         undone = receipts.read(folder.store, folder.run)
         undone = undone.filter(pc.equal(undone["outcome"], Outcome.RESTORED.value))
         assert set(undone["attempt"].to_pylist()) == {"0", "1", "2"}
 
-    def test_a_store_that_fails_at_one_address_is_told_and_the_others_come_back(self, folder: Deleting) -> None:
+    def test_a_store_that_fails_at_one_address_is_reported_and_the_others_come_back(self, folder: Deleting) -> None:
         class Refusing(BreakingStore):
             def remove_delete_marker(self, key: str, version_id: str) -> bool:
                 if key == KEYS[1]:
@@ -527,7 +529,7 @@ class TestInAFolder:
             KEYS[2]: (Fate.RESTORED, None),
         }
         lock.release()
-        assert self.told(folder, rows) == {
+        assert self.reported(folder, rows) == {
             KEYS[0]: (Fate.RESTORED, None),
             KEYS[1]: (Fate.RESTORED, None),
             KEYS[2]: (Fate.THERE, None),
@@ -565,11 +567,11 @@ class TestInAFolder:
     ) -> None:
         monkeypatch.setattr(restore, "BATCH", 2)
         rows, lock = folder.sweep(*KEYS), folder.lock()
-        told = restore.restore_copies(folder.store, folder.run, rows, lock.token, HandClock())
-        assert [next(told).fate, next(told).fate] == [Fate.RESTORED] * 2
+        reported = restore.restore_copies(folder.store, folder.run, rows, lock.token, HandClock())
+        assert [next(reported).fate, next(reported).fate] == [Fate.RESTORED] * 2
         lock.release()
         with pytest.raises(LockLost):
-            next(told)
+            next(reported)
         assert len(folder.sizes()) == 2
         folder.store.delete([across_runs.RESTORATION_KEY])
         with pytest.raises(LockLost):
@@ -587,4 +589,4 @@ class TestInAFolder:
             return head(key)
 
         monkeypatch.setattr(folder.store, "head", waiting)
-        assert {fate for fate, _ in self.told(folder, rows).values()} == {Fate.HIDDEN}
+        assert {fate for fate, _ in self.reported(folder, rows).values()} == {Fate.HIDDEN}

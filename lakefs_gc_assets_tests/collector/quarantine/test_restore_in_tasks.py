@@ -46,8 +46,8 @@ def restored(moved: Moving) -> list[str]:
 
 
 def test_few_objects_need_no_engine(moved: Moving) -> None:
-    (told,) = restore(moved.opened, moved.run, KEYS[:1], "owner", pytest.fail, make_engine=pytest.fail)
-    assert (told.address, told.fate) == (KEYS[0], Fate.RESTORED)
+    (reported,) = restore(moved.opened, moved.run, KEYS[:1], "owner", pytest.fail, make_engine=pytest.fail)
+    assert (reported.address, reported.fate) == (KEYS[0], Fate.RESTORED)
 
 
 def test_each_task_looks_at_the_lock(moved: Moving) -> None:
@@ -74,7 +74,7 @@ def test_many_objects_are_restored_by_spark(
     planned: list[int] = []
     moved.store.put(KEYS[1], b"something else")
 
-    told = {
+    reported = {
         each.address: (each.fate, each.why)
         for each in restore(
             moved.opened, moved.run, [], "owner", pytest.fail, planned.append, make_engine=lambda: engine
@@ -82,8 +82,8 @@ def test_many_objects_are_restored_by_spark(
     }
 
     assert (planned, engine.ran_on) == ([3], "Spark")
-    assert [told[key] for key in (KEYS[0], KEYS[2])] == [(Fate.RESTORED, None)] * 2
-    assert told[KEYS[1]] == (Fate.FAILED, "there is an object of 14 bytes, 20 were deleted")
+    assert [reported[key] for key in (KEYS[0], KEYS[2])] == [(Fate.RESTORED, None)] * 2
+    assert reported[KEYS[1]] == (Fate.FAILED, "there is an object of 14 bytes, 20 were deleted")
     assert moved.there() == {**ALL, KEYS[1]: b"something else"}
     assert restored(moved) == [KEYS[0], KEYS[2]]
 

@@ -36,7 +36,7 @@ def no_warning(line: str) -> None:
     raise AssertionError(line)
 
 
-def test_what_would_be_restored_is_told_once_with_its_bytes(moved: Moving) -> None:
+def test_what_would_be_restored_is_reported_once_with_its_bytes(moved: Moving) -> None:
     found = plan_restore(moved.opened, moved.run, [], pytest.fail)
     assert found.to_pylist() == [{"address": key, "size": len(ALL[key])} for key in KEYS]
     some = plan_restore(moved.opened, moved.run, [KEYS[2], f"{moved.opened.namespace.uri}{KEYS[0]}"], pytest.fail)
@@ -45,12 +45,12 @@ def test_what_would_be_restored_is_told_once_with_its_bytes(moved: Moving) -> No
 
 
 def test_it_is_restored_under_the_lock_which_others_may_take_afterwards(moved: Moving) -> None:
-    told = restore(moved.opened, moved.run, [f"{moved.opened.namespace.uri}{KEYS[1]}"], "owner", no_warning)
+    reported = restore(moved.opened, moved.run, [f"{moved.opened.namespace.uri}{KEYS[1]}"], "owner", no_warning)
     assert moved.there() == {}
-    assert next(told) == Restored(KEYS[1], Fate.RESTORED)
+    assert next(reported) == Restored(KEYS[1], Fate.RESTORED)
     with pytest.raises(LockHeld, match=f"restore {moved.run}"):
         taken_by_another(moved.opened)
-    assert [*told] == []
+    assert [*reported] == []
     assert moved.there() == {KEYS[1]: ALL[KEYS[1]]}
     taken_by_another(moved.opened)
 
@@ -82,9 +82,9 @@ def test_an_address_that_the_run_did_not_delete_is_refused_and_the_lock_is_free(
 def test_a_lock_that_is_lost_meanwhile_is_warned_of(moved: Moving) -> None:
     warned = queue.Queue[str]()
     hasty = replace(moved.opened, settings=CollectionSettings(lock_expiry_minutes=0.01))
-    told = restore(hasty, moved.run, KEYS[:1], "owner", warned.put)
-    assert next(told).fate is Fate.RESTORED
+    reported = restore(hasty, moved.run, KEYS[:1], "owner", warned.put)
+    assert next(reported).fate is Fate.RESTORED
     moved.store.delete([lock.KEY])
     assert "lock" in warned.get(timeout=30)
     with pytest.raises(LockLost):
-        list(told)
+        list(reported)

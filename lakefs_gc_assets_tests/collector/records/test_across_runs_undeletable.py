@@ -142,10 +142,10 @@ class TestVerdicts:
         found = judge_undeletable(known[1:], failures("data/x/new"), (), NOW)
         assert found == Verdict((*known[1:], last), (last,), 1, False, 1)
 
-    def test_it_is_told(self) -> None:
+    def test_it_is_reported(self) -> None:
         assert judge_undeletable((), failures(), (), NOW).warning is None
-        told = judge_undeletable((LOCKED,), failures(LOCKED.address), (), NOW).warning
-        assert told == (
+        reported = judge_undeletable((LOCKED,), failures(LOCKED.address), (), NOW).warning
+        assert reported == (
             "1 object cannot be deleted, such as data/x/locked since 2026-11-14 (AccessDenied: Access Denied): lift "
             "its lock or grant the permission; each sweep tries again"
         )

@@ -24,11 +24,11 @@ def test_a_flow_that_reads_what_any_commit_holds_says_so(flow: Flow) -> None:
     assert (by_flow(flow) is Why.NO_COMMIT) == (not flow.by_retention)
 
 
-def test_what_was_brought_back_is_told_from_the_others() -> None:
+def test_what_was_brought_back_is_reported_from_the_others() -> None:
     batch = pa.RecordBatch.from_pydict({"address": ["a", "b", "c"]})
-    told = add_why(batch, Why.EXPIRED, pa.array(["b", "elsewhere"]))
+    reported = add_why(batch, Why.EXPIRED, pa.array(["b", "elsewhere"]))
 
-    assert told.column("why").to_pylist() == [Why.EXPIRED, Why.RESTORED, Why.EXPIRED]
+    assert reported.column("why").to_pylist() == [Why.EXPIRED, Why.RESTORED, Why.EXPIRED]
     none = add_why(batch, Why.NO_COMMIT, pa.array([], pa.string()))
     assert none.column("why").to_pylist() == [Why.NO_COMMIT] * 3
     assert add_why(batch.slice(0, 0), Why.NO_COMMIT, pa.array([], pa.string())).schema == none.schema

@@ -88,7 +88,7 @@ class TestClocks:
         assert clocks.server_latest == later + timedelta(seconds=2)
         assert (clocks.earliest, clocks.latest) == (clocks.server_earliest, clocks.server_latest)
 
-    def test_of_a_server_that_told_no_time(self) -> None:
+    def test_of_a_server_that_reported_no_time(self) -> None:
         assert Clocks.read(NOW, ServerClocks(), NOW) == agreeing()
 
     @given(st.lists(st.timedeltas(-HOUR, HOUR), min_size=1, max_size=6))

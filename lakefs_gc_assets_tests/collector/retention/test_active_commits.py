@@ -220,13 +220,13 @@ class TestEdges:
         assert kept_dangling(found.graph, found.rules, NOW) == 0
         assert "made in the future" in found.why(0)
 
-    def test_a_date_is_told_as_far_as_one_can_be(self) -> None:
+    def test_a_date_is_reported_as_far_as_one_can_be(self) -> None:
         commits = exactly([Commit(str(second), "", (), second) for second in (0, 1, -1, -(1 << 63), (1 << 63) - 1)])
         commits.nanos[:2] = [1_999, 999_999_999]
         epoch = datetime(1970, 1, 1, tzinfo=UTC)
-        told = [date(commits, at) for at in range(5)]
-        assert told[:3] == [epoch + timedelta(microseconds=1), epoch + timedelta(seconds=1.999999), epoch - SECOND]
-        assert (told[3].year, told[4].year) == (881, 6325)
+        reported = [date(commits, at) for at in range(5)]
+        assert reported[:3] == [epoch + timedelta(microseconds=1), epoch + timedelta(seconds=1.999999), epoch - SECOND]
+        assert (reported[3].year, reported[4].year) == (881, 6325)
 
     @pytest.mark.parametrize(
         ("age", "words"),
@@ -238,7 +238,7 @@ class TestEdges:
             (timedelta(days=36), "36.0 days ago"),
         ],
     )
-    def test_ages_are_told_in_hours_and_in_days(self, age: timedelta, words: str) -> None:
+    def test_ages_are_reported_in_hours_and_in_days(self, age: timedelta, words: str) -> None:
         assert in_words(age) == words
 
     def test_of_several_rules_of_a_head_the_longest_counts_and_the_first_of_equal_ones(self) -> None:

@@ -113,12 +113,12 @@ class TestDumps:
         found = live(dumping(put_dump(store, [ROOT], [branch("main", "root")])), store)
         assert (found.metarange_ids, found.heads, found.commits) == ((), {}, 1)
 
-    def test_commits_under_way_are_told_by_their_sealed_tokens(self, store: LocalStore) -> None:
+    def test_commits_under_way_are_reported_by_their_sealed_tokens(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], sealed={"main": ["one", "two"]})
         found = live(dumping(dump), store)
         assert found.sealed == {"one": "main", "two": "main"}
 
-    def test_compacted_bases_are_told_by_their_branches_and_are_no_commits(self, store: LocalStore) -> None:
+    def test_compacted_bases_are_reported_by_their_branches_and_are_no_commits(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], compacted={"x": "b" * 64})
         found = live(dumping(dump), store)
         assert found.compacted == {"b" * 64: "x"}
@@ -307,7 +307,7 @@ class TestWaiting:
         live(dumping(*[RefsDump(False)] * 4, put_dump(store, LINE, MAIN)), store, clock, settings)
         assert clock.slept == [0.2, 0.4, 0.8, 1.6]
 
-    def test_and_another_dump_are_told(self, store: LocalStore) -> None:
+    def test_and_another_dump_are_reported(self, store: LocalStore) -> None:
         notes: list[str] = []
         api = dumping(put_dump(store, LINE, []), put_dump(store, LINE, MAIN))
         commits.live_commits(opened(api, store), NOW, notes.append)
@@ -350,7 +350,7 @@ class TestWaiting:
         assert (found.waited, found.at_once, waited, api.dump_starts.calls) == (30, False, 30, 2)
         assert tuple(sorted(found.metarange_ids)) == metaranges("a", "b", "c") and found.sealed == {}
 
-    def test_a_commit_that_lasts_is_told_of(self, store: LocalStore) -> None:
+    def test_a_commit_that_lasts_is_reported_of(self, store: LocalStore) -> None:
         found, _ = self.live(dumping(put_dump(store, LINE, MAIN, sealed={"main": ["token"]})), store, at_once=True)
         assert (found.sealed, found.at_once) == ({"token": "main"}, False)
 

@@ -635,7 +635,7 @@ def test_as_many_commits_are_asked_for_as_the_limit_says(server: Server) -> None
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_without_rules_a_refused_dump_is_told_with_its_reason_and_waits(server: Server, at_once: bool) -> None:
+def test_without_rules_a_refused_dump_is_reported_with_its_reason_and_waits(server: Server, at_once: bool) -> None:
     held = put_commit_objects(server.store, {})
     server.api.dump_starts, server.api.rules = Script(AccessDenied("dump: 403")), Script(None)
     server.api.branch_lists = Script((Branch("main", digest("x")),))

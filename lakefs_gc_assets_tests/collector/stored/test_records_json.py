@@ -56,7 +56,7 @@ def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
         (SIGNED, "record", "it is signed, and no key is set: set store.signing_key"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_file(data: bytes, check: str, why: str) -> None:
+def test_what_is_wrong_is_reported_with_the_file(data: bytes, check: str, why: str) -> None:
     with pytest.raises(CorruptFile) as caught:
         read(data)
     assert (caught.value.file, caught.value.check) == ("folder/file.json", check)

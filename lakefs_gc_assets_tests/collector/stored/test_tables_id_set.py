@@ -40,7 +40,7 @@ def test_it_is_a_set(ids: set[str], others: set[str]) -> None:
 
 
 @given(IDS, st.lists(st.one_of(DIGESTS, OTHERS)))
-def test_what_it_lacks_is_told_in_order(ids: set[str], asked: list[str]) -> None:
+def test_what_it_lacks_is_reported_in_order(ids: set[str], asked: list[str]) -> None:
     mixed = [*asked, *sorted(ids), *asked]
     lacks = [name for name in mixed if name not in ids]
     assert lacking(IdSet(ids), mixed) == lacking(frozenset(ids), mixed) == lacks

@@ -87,8 +87,8 @@ def test_a_dry_run_deletes_nothing_and_a_sweep_exactly_what_it_named(replaying: 
     assert report.object_bytes["deleted"] == report.object_bytes["candidates"] == marked.object_bytes["candidates"] > 0
     written = receipts.read(runs.repository.store, sweep.run_id)
     assert sorted(written.column("address").to_pylist()) == sorted(garbage)
-    told = runs.table(sweep.run_id, "deleted_report").select(written.column_names).cast(written.schema)
-    assert written.sort_by("address").equals(told.sort_by("address"))
+    reported = runs.table(sweep.run_id, "deleted_report").select(written.column_names).cast(written.schema)
+    assert written.sort_by("address").equals(reported.sort_by("address"))
 
     # Which of two runs is newer is told by the second in which they were opened.
     runs.clock.sleep(1)
@@ -112,11 +112,11 @@ def test_what_could_not_be_deleted_is_counted_and_left_to_the_next_run(runs: Pla
     assert (report.success, report.ending) == (False, Ending.PARTLY_DELETED)
     assert (report.counts["deleted"], report.counts["failed"]) == (len(garbage) - 3, 3)
     assert runs.server.deleted == garbage - runs.server.undeletable
-    told = runs.table(first.run_id, "deleted_report").to_pylist()
-    refused = {row["address"]: row["error"] for row in told if row["outcome"] == "failed"}
+    reported = runs.table(first.run_id, "deleted_report").to_pylist()
+    refused = {row["address"]: row["error"] for row in reported if row["outcome"] == "failed"}
     assert refused.keys() == runs.server.undeletable
     assert all("AccessDenied" in error for error in refused.values())
-    assert all(row["error"] is None for row in told if row["outcome"] == "accepted")
+    assert all(row["error"] is None for row in reported if row["outcome"] == "accepted")
 
     runs.server.undeletable = set()
     runs.clock.sleep(1)
@@ -270,9 +270,9 @@ def test_too_much_at_once_is_marked_and_not_swept(replaying: Replaying) -> None:
     assert runs.make(dry).success
     result = runs.make(sweep, sweep=True)
 
-    told = runs.report(dry.run_id).warnings
-    assert all(warning.startswith("a sweep would be refused: ") for warning in told)
-    warned = [warning.removeprefix("a sweep would be refused: ") for warning in told]
+    reported = runs.report(dry.run_id).warnings
+    assert all(warning.startswith("a sweep would be refused: ") for warning in reported)
+    warned = [warning.removeprefix("a sweep would be refused: ") for warning in reported]
     assert [warning.split(":")[0] for warning in warned] == [
         "guard share of candidates",
         "guard number of candidates",
@@ -393,10 +393,10 @@ class Sweeping:
             stored = passes.sweep_once(self.step, self.candidates, self.rows(*left), len(left))
         required.assert_called_once_with(self.step, self.candidates)
         assert stored.figures == DeletedFigures(swept=True)
-        told = stored.table().to_pylist()
-        assert {(row["attempt"], row["decided_at"]) for row in told} == {(self.plan.attempt, NOW)}
-        assert {(row["size"], row["slice"]) for row in told} == {(10, listed("")["slice"])}
-        return {row["address"]: row["outcome"] for row in told}
+        reported = stored.table().to_pylist()
+        assert {(row["attempt"], row["decided_at"]) for row in reported} == {(self.plan.attempt, NOW)}
+        assert {(row["size"], row["slice"]) for row in reported} == {(10, listed("")["slice"])}
+        return {row["address"]: row["outcome"] for row in reported}
 
     def there(self) -> set[str]:
         """The objects that are left."""
@@ -439,8 +439,8 @@ class TestDecideDry:
     def test_every_candidate_has_a_receipt(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         written = passes.decide_dry(run.step, run.candidates)
-        told = run.step.unfinished(DELETED_REPORT, DeletedFigures(False), written).table()
-        assert told.sort_by("address").to_pylist() == [
+        reported = run.step.unfinished(DELETED_REPORT, DeletedFigures(False), written).table()
+        assert reported.sort_by("address").to_pylist() == [
             {
                 "address": address,
                 "size": 10,
@@ -486,7 +486,9 @@ class TestResume:
         assert (left, written, run.lines[1:]) == (4, (), [])
         assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
 
-    def test_what_is_gone_is_told_once_and_what_failed_or_was_kept_is_tried_again(self, opener: StoreOpener) -> None:
+    def test_what_is_gone_is_reported_once_and_what_failed_or_was_kept_is_tried_again(
+        self, opener: StoreOpener
+    ) -> None:
         run = Sweeping(opener)
         parts = [
             run.receipts(Outcome.ACCEPTED, KEYS[0]),
@@ -500,8 +502,8 @@ class TestResume:
         remaining, left, written = passes.resume(run.step, run.candidates)
         assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS[2:]
         assert (left, run.engine.counts) == (2, [5 * run.store.delete_limit, 4 + 2])
-        told = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
-        pairs = zip(told.column("address").to_pylist(), told.column("outcome").to_pylist(), strict=True)
+        reported = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
+        pairs = zip(reported.column("address").to_pylist(), reported.column("outcome").to_pylist(), strict=True)
         assert sorted(pairs) == [(KEYS[0], "accepted"), (KEYS[1], "quarantined")]
         assert run.lines[1:] == ["resumed after 5 receipts; 2 of 4 candidates are left"]
 
@@ -513,21 +515,21 @@ class TestResume:
         assert sorted(run.engine.collect(remaining).column("address").to_pylist()) == KEYS
         assert run.lines[1:] == ["resumed after 4 receipts; 4 of 4 candidates are left"]
 
-    def test_of_several_receipts_of_one_object_the_first_is_told(self, opener: StoreOpener) -> None:
+    def test_of_several_receipts_of_one_object_the_first_is_reported(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
         for number, outcome in enumerate((Outcome.QUARANTINED, Outcome.ACCEPTED)):
             receipts.write(run.store, PLAN.run_id, f"batch{number}", run.receipts(outcome, *KEYS[::-1]))
         _, left, written = passes.resume(run.step, run.candidates)
-        told = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
-        assert (left, told.column("outcome").to_pylist()) == (0, ["quarantined"] * 4)
-        assert told.column("address").to_pylist() == KEYS[::-1]
+        reported = run.step.unfinished(DELETED_REPORT, DeletedFigures(True), written).table()
+        assert (left, reported.column("outcome").to_pylist()) == (0, ["quarantined"] * 4)
+        assert reported.column("address").to_pylist() == KEYS[::-1]
 
 
 class TestSweepOnce:
     def test_candidates_go_but_those_that_became_live(self, opener: StoreOpener) -> None:
         run = Sweeping(opener)
-        told = run.sweep(KEYS[1], KEYS[1], "data/another")
-        assert told == dict.fromkeys(KEYS, "accepted") | {KEYS[1]: "kept_live"}
+        reported = run.sweep(KEYS[1], KEYS[1], "data/another")
+        assert reported == dict.fromkeys(KEYS, "accepted") | {KEYS[1]: "kept_live"}
         assert run.there() == {KEYS[1]}
         # Of what is live again nobody knows how much it is.
         assert run.engine.counts == [None, 4, 4 + 4, 4 + 4]
@@ -601,10 +603,10 @@ class TestSweepOnce:
         with mock.patch.object(Validity, "countdown", countdown):
             task = passes._deleter(run.step, valid, None)(batches)
             assert began == []
-            told = pa.Table.from_batches(task)
+            reported = pa.Table.from_batches(task)
         assert began == [(run.store, PLAN.run_id, clock)]
-        assert told.column("address").to_pylist() == KEYS
-        assert set(told.column("attempt").to_pylist()) == {run.step.plan.attempt}
+        assert reported.column("address").to_pylist() == KEYS
+        assert set(reported.column("attempt").to_pylist()) == {run.step.plan.attempt}
         assert run.there() == set()
 
 

@@ -202,7 +202,7 @@ class TestTheLock:
 
 
 class TestFailures:
-    def test_of_single_keys_are_told_and_the_others_go(self, s3_server: S3Server) -> None:
+    def test_of_single_keys_are_reported_and_the_others_go(self, s3_server: S3Server) -> None:
         store = open_store(s3_server.settings(), Namespace.parse(f"s3://{s3_server.new_bucket()}/repo"))
         for key in KEYS:
             store.put(key, b"garbage")
@@ -247,10 +247,10 @@ class TestFailures:
         assert rows.column("outcome").to_pylist() == ["failed", "accepted", "accepted"]
 
     @pytest.mark.parametrize("told", [[], KEYS[:1], [*KEYS[:1], KEYS[5]], KEYS[:3]])
-    def test_a_store_that_tells_of_other_keys_ends_the_sweep(self, tmp_path: Path, told: list[str]) -> None:
+    def test_a_store_that_tells_of_other_keys_ends_the_sweep(self, tmp_path: Path, reported: list[str]) -> None:
         class Confused(SmallBatches):
             def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
-                return [DeleteOutcome(key, DeleteResult.ACCEPTED) for key in told]
+                return [DeleteOutcome(key, DeleteResult.ACCEPTED) for key in reported]
 
         store = Confused(tmp_path)
         with pytest.raises(StorageError, match="2 were to be deleted"):

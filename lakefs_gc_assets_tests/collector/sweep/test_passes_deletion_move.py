@@ -239,11 +239,11 @@ def test_what_is_at_the_address_again_is_not_known_to_be_the_same_where_a_store_
     assert restore_module.find_back(store, moving.run, KEYS) == {*KEYS[1:]}
 
 
-def test_what_left_quarantine_is_told(moving: Moving) -> None:
+def test_what_left_quarantine_is_reported(moving: Moving) -> None:
     moving.quarantine(moving.store)
     moving.store.delete([passes.key(moving.run, KEYS[0])])
-    told = moving.restore(moving.store)
-    assert told == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
+    reported = moving.restore(moving.store)
+    assert reported == {KEYS[0]: Fate.HIDDEN, KEYS[1]: Fate.RESTORED, KEYS[2]: Fate.RESTORED}
 
 
 def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
@@ -302,7 +302,7 @@ def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
 
 
 class TestWhatIsToldOfARestoration:
-    def told(self, moving: Moving, store: ObjectStore) -> list[tuple[str, Fate, str | None]]:
+    def reported(self, moving: Moving, store: ObjectStore) -> list[tuple[str, Fate, str | None]]:
         token, deleted = moving.lock().token, restore_module.deleted_by(store, moving.run)
         found = restore_module.restore_copies(store, moving.run, deleted, token, HandClock())
         return sorted((each.address, each.fate, each.why) for each in found)
@@ -313,7 +313,7 @@ class TestWhatIsToldOfARestoration:
         moving.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
         moving.store.put(KEYS[2], b"another size")
         copy = passes.key(moving.run, KEYS[1])
-        assert self.told(moving, moving.store) == [
+        assert self.reported(moving, moving.store) == [
             (KEYS[0], Fate.HIDDEN, "it is no more in quarantine: purged, or taken out by hand"),
             (KEYS[1], Fate.THERE, f"it is not known to be the same: the one in quarantine stays, {copy}"),
             (KEYS[2], Fate.FAILED, f"there is an object of 12 bytes, {len(ALL[KEYS[2]])} were deleted"),
@@ -333,7 +333,7 @@ class TestWhatIsToldOfARestoration:
         monkeypatch.setattr(interface, "LARGEST_READ", size + left_to_read)
         moving.quarantine(moving.store, KEYS[:1])
         moving.store.put(KEYS[0], ALL[KEYS[0]] if same else b"x" * size)
-        ((_, fate, why),) = self.told(moving, WithoutEtags(moving.store))
+        ((_, fate, why),) = self.reported(moving, WithoutEtags(moving.store))
         assert (fate, why is None) == (Fate.THERE, known)
         back = restore_module.find_back(WithoutEtags(moving.store), moving.run, KEYS)
         assert back == ({KEYS[0]} if known else set())
@@ -347,7 +347,7 @@ class TestWhatIsToldOfARestoration:
         moving.quarantine(moving.store, KEYS[:1])
         cast(CopiesObjects, moving.store).copy(passes.key(moving.run, KEYS[0]), KEYS[0])
         assert restore_module.find_back(Unread(moving.store), moving.run, KEYS) == {KEYS[0]}
-        assert self.told(moving, Unread(moving.store)) == [(KEYS[0], Fate.THERE, None)]
+        assert self.reported(moving, Unread(moving.store)) == [(KEYS[0], Fate.THERE, None)]
         assert moving.there()[KEYS[0]] == ALL[KEYS[0]]
 
     def test_where_the_store_refuses(self, moving: Moving) -> None:
@@ -358,7 +358,7 @@ class TestWhatIsToldOfARestoration:
                 super().copy_if_absent(source, target)
 
         moving.quarantine(moving.store)
-        assert self.told(moving, Refusing(moving.store)) == [
+        assert self.reported(moving, Refusing(moving.store)) == [
             (KEYS[0], Fate.FAILED, "AccessDenied"),
             (KEYS[1], Fate.RESTORED, None),
             (KEYS[2], Fate.RESTORED, None),
@@ -371,7 +371,7 @@ class TestWhatIsToldOfARestoration:
                 super().copy_if_absent(source, target)
 
         moving.quarantine(moving.store)
-        assert self.told(moving, Repeating(moving.store)) == [(key, Fate.THERE, None) for key in KEYS]
+        assert self.reported(moving, Repeating(moving.store)) == [(key, Fate.THERE, None) for key in KEYS]
         assert moving.there() == ALL
 
 
@@ -479,9 +479,9 @@ def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes
         moving.quarantine(moving.store)
 
     def restore(store: ObjectStore) -> None:
-        told = moving.restore(store)
+        reported = moving.restore(store)
         if store is moving.store:
-            assert all(fate.is_well for fate in told.values())
+            assert all(fate.is_well for fate in reported.values())
             assert (moving.there(), moving.moved()) == (ALL, ALL)
             rows = receipts.read(moving.store, moving.run)
             undone = rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))

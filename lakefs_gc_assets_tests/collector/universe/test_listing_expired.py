@@ -61,5 +61,5 @@ def test_the_checksum_of_an_entry_is_no_etag_of_the_store(scene: Scene) -> None:
 
     assert scene.start(SWEEP, Faults(), Asked(Flow.COMMITTED)) is Ended.WELL
 
-    assert garbage in addresses(scene.store, scene.told.run_id, "store_df")
-    assert garbage not in addresses(scene.store, scene.told.run_id, "candidates")
+    assert garbage in addresses(scene.store, scene.reported.run_id, "store_df")
+    assert garbage not in addresses(scene.store, scene.reported.run_id, "candidates")

@@ -237,7 +237,7 @@ class TestProxies:
             with pytest.raises(ServerUnavailable, match=r"through the proxy: .*501"):
                 self.client("https://lakefs.corp.invalid").repository()
 
-    def test_that_ask_for_a_user_are_told_one_in_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_ask_for_a_user_are_reported_one_in_the_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with scripted(Scripted(407, b"<html>")) as proxy:
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
             with pytest.raises(LakeFSError, match=r"407 .*\. Write http://user:password@host:port into HTTP_PROXY"):

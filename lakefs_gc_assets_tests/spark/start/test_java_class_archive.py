@@ -50,7 +50,7 @@ def test_an_archive_is_used_by_the_java_that_made_it(environment: Path, tmp_path
         ("", "SharedArchiveFile"),
     ],
 )
-def test_each_java_is_told_in_its_own_words(environment: Path, tmp_path: Path, release: str, option: str) -> None:
+def test_each_java_is_reported_in_its_own_words(environment: Path, tmp_path: Path, release: str, option: str) -> None:
     home = java(tmp_path / "java", release)
     class_archive.archive_file(home).touch()
 
@@ -85,14 +85,14 @@ def test_a_java_that_makes_none_leaves_nothing_behind(environment: Path, monkeyp
 @pytest.mark.parametrize(
     ("release", "option"), [('JAVA_VERSION="21.0.9"', "ArchiveClassesAtExit"), ('JAVA_VERSION="25"', "AOTCacheOutput")]
 )
-def test_a_jvm_is_told_to_make_the_archive(
+def test_a_jvm_is_reported_to_make_the_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, option: str
 ) -> None:
     monkeypatch.setenv("LAKEFS_GC_BUILDING_CLASS_ARCHIVE", "/of mine/archive")
 
-    told = shlex.split(" ".join(class_archive.archive_options(java(tmp_path / "java", release))))
+    reported = shlex.split(" ".join(class_archive.archive_options(java(tmp_path / "java", release))))
 
-    assert f"-XX:{option}=/of mine/archive" in told
+    assert f"-XX:{option}=/of mine/archive" in reported
 
 
 def test_a_sample_that_cannot_be_collected_says_why(environment: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_new_archive_replaces_those_of_other_javas(environment: Path, monkeypa
     assert file.stat().st_mode & 0o777 == 0o644, "other users start Spark too"
 
 
-def test_the_module_is_told_where_the_archive_is_to_be(
+def test_the_module_is_reported_where_the_archive_is_to_be(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{SAMPLE}.py").write_text(

@@ -423,13 +423,13 @@ def test_a_write_that_collides_is_tried_again(s3_server: S3Server, store: Object
         ({"ServerSideEncryption": "aws:kms:dsse", "SSEKMSKeyId": "a-key"}, False),
     ],
 )
-def test_the_md5_is_told_unless_keys_of_kms_encrypt_an_object(
-    s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore, encryption: dict[str, str], told: bool
+def test_the_md5_is_reported_unless_keys_of_kms_encrypt_an_object(
+    s3_server: S3Server, bucket: str, prefix: str, store: ObjectStore, encryption: dict[str, str], reported: bool
 ) -> None:
     content = b"content"
     put = cast(Callable[..., object], s3_server.client().put_object)
     put(Bucket=bucket, Key=f"{prefix}/key", Body=content, **encryption)
-    assert store.head("key").md5 == (hashlib.md5(content).hexdigest() if told else None)
+    assert store.head("key").md5 == (hashlib.md5(content).hexdigest() if reported else None)
     assert not any("md5" in batch.schema.names for batch in store.list(""))
 
 
@@ -443,15 +443,15 @@ def test_the_md5_is_told_unless_keys_of_kms_encrypt_an_object(
         ("directory--use1-az5--x-s3", {}, False),
     ],
 )
-def test_no_md5_is_told_where_the_etag_may_be_something_else(
-    monkeypatch: pytest.MonkeyPatch, bucket: str, facts: dict[str, str], told: bool
+def test_no_md5_is_reported_where_the_etag_may_be_something_else(
+    monkeypatch: pytest.MonkeyPatch, bucket: str, facts: dict[str, str], reported: bool
 ) -> None:
     settings = StoreSettings(region="us-east-1", access_key_id=ACCESS_KEY, secret_access_key=SECRET_KEY)
     store = cast(S3Store, open_store(settings, Namespace.parse(f"s3://{bucket}/prefix")))
     etag = "0" * 32
     answer = {"ContentLength": 1, "LastModified": datetime.now(UTC), "ETag": f'"{etag}"', **facts}
     monkeypatch.setattr(store._client, "head_object", lambda **asked: answer)
-    assert store.head("key").md5 == (etag if told else None)
+    assert store.head("key").md5 == (etag if reported else None)
 
 
 def test_the_etag_of_an_upload_in_parts_is_no_md5(

@@ -104,7 +104,7 @@ class TestADeleteMarker:
         answer = s3_server.client().list_object_versions(Bucket=versioned, Prefix=store._root)  # type: ignore[attr-defined]
         assert len(answer["DeleteMarkers"]) == 3
 
-    def test_is_told_from_an_object_by_more_than_its_id(self, s3_server: S3Server, versioned: str) -> None:
+    def test_is_reported_from_an_object_by_more_than_its_id(self, s3_server: S3Server, versioned: str) -> None:
         store = opened(s3_server, versioned)
         assert isinstance(store, KeepsVersions)
         store.put("key", b"content")

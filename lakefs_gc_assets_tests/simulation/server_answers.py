@@ -1,4 +1,4 @@
-"""What servers told a collector last of refs and retention: what its conclusions are compared with."""
+"""Answers of servers to a collector about refs and retention: what its conclusions are compared with."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 
 
 @dataclass
-class Told:
+class ServerAnswers:
     """The last complete refs dump, and what was said after it.
 
     Attributes:
