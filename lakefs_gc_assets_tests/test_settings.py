@@ -42,7 +42,7 @@ def refused(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("colection: {}", "colection: there is no such setting. Did you mean `collection`?"),
         ("repositores: []", "repositores: there is no such setting. Did you mean `repositories`?"),

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
@@ -20,6 +21,7 @@ from lakefs_gc_assets.cli.common import (
     loaded_configuration,
     names_run,
     open_collector,
+    open_repository,
     print_outcomes,
     show_progress,
 )
@@ -27,8 +29,13 @@ from lakefs_gc_assets.cli.progress import shown_bar, shown_items
 from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import size
-from lakefs_gc_assets.defs import maintenance
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.errors import CollectionError, counted
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.defs import maintenance
+else:
+    maintenance = deferred("lakefs_gc_assets.defs.maintenance")
 
 _SHOWN = 20
 
@@ -75,9 +82,8 @@ def restore(
     is_dry = dry_run or not is_confirmed()
     if is_dry and not dry_run and not is_on_terminal():
         raise CollectionError("nothing was brought back: give --yes, or --dry-run to see what would be")
-    collector = open_collector(loaded)
     if is_dry:
-        planned = restore_run.plan_restore(collector.open(), run_id, addresses, show_progress)
+        planned = restore_run.plan_restore(open_repository(loaded), run_id, addresses, show_progress)
         if as_json:
             answer(planned.to_pylist())
             return
@@ -90,7 +96,7 @@ def restore(
     with shown_bar("bringing back", quiet, "objects") as (say, count):
         total: list[int] = []
         warn = show_progress if quiet else say
-        restoring = maintenance.bring_back(collector, run_id, addresses, owner, warn, total.append)
+        restoring = maintenance.bring_back(open_collector(loaded), run_id, addresses, owner, warn, total.append)
         failures = (Fate.HIDDEN, Fate.FAILED)
         print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json, frees=False)
 

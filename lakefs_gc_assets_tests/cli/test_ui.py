@@ -73,7 +73,7 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("repository: a\nlakefs: {endpoint: 'http://127.0.0.1:1', access_key_id: {env: UNSET_KEY}}\n", "UNSET_KEY"),
         ("", "no"),

@@ -75,7 +75,7 @@ def test_candidates_as_young_as_the_cutoff_are_reported(
     assert [violation.rows for violation in found] == ([1] if young else [])
 
 
-@pytest.mark.parametrize(("committed", "candidates", "told"), [(0, 1, True), (1, 1, False), (0, 0, False)])
+@pytest.mark.parametrize(("committed", "candidates", "reported"), [(0, 1, True), (1, 1, False), (0, 0, False)])
 def test_an_empty_live_set_is_reported_where_anything_would_go(committed: int, candidates: int, reported: bool) -> None:
     frames = made_frames.listed(100), made_frames.uncommitted(0), made_frames.committed(committed)
 

@@ -276,7 +276,7 @@ def test_a_second_launch_of_a_name_does_not_take_its_run(runs: GraphRuns) -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "assets", "told"),
+    ("key", "assets", "reported"),
     [
         ("../../x", ("store_df",), "cannot name a run"),
         ("a...b", ("store_df",), "cannot name a run"),

@@ -44,7 +44,7 @@ class TestTheFile:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reported"),
     [
         ({"ops": {"approve_dry_run": {"config": {"run_id": {"env": "SECRET"}}}}}, "ops.approve_dry_run.config.run_id"),
         (
@@ -326,7 +326,7 @@ def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "told"),
+    ("config", "reported"),
     [
         ({"sweep": True}, "a launch may not delete at once: launch a dry run and then the job approve with its id"),
         ({"relax": {"min_age_hours": 0}}, "a launch cannot set collection.min_age_hours: set it in the configuration"),

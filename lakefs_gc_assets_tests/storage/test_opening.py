@@ -2,6 +2,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +14,11 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.opening import KINDS, StoreOpener, open_store
 from lakefs_gc_assets_tests.s3_server import S3Server
+
+
+def another_process() -> ProcessPoolExecutor:
+    """One that shares nothing with this one but what is sent, and what its environment has."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def test_a_local_namespace_lies_below_the_local_root(tmp_path: Path) -> None:
@@ -91,8 +97,8 @@ def _read(opener: StoreOpener) -> bytes:
 def test_another_process_opens_its_own(s3_server: S3Server, bucket: str) -> None:
     opener = StoreOpener(s3_server.settings(), f"s3://{bucket}/processes")
     opener.open().put("key", b"content")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_read, (opener,)) == b"content"
+    with another_process() as pool:
+        assert pool.submit(_read, opener).result() == b"content"
 
 
 def test_an_opener_tells_no_secrets() -> None:
@@ -125,14 +131,14 @@ class TestCredentialsByReference:
 
     def test_another_process_reads_its_own_environment(self, opener: StoreOpener) -> None:
         opener.open().put("key", b"content")
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            assert pool.apply(_read, (opener,)) == b"content"
+        with another_process() as pool:
+            assert pool.submit(_read, opener).result() == b"content"
 
     def test_a_process_without_the_variable_says_so(self, opener: StoreOpener, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("TEST_STORE_SECRET")
         message = r"store\.secret_access_key is to come from the environment variable TEST_STORE_SECRET, .* executors"
-        with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(ConfigurationError, match=message):
-            pool.apply(_read, (opener,))
+        with another_process() as pool, pytest.raises(ConfigurationError, match=message):
+            pool.submit(_read, opener).result()
 
     def test_settings_that_are_no_credentials_travel_as_they_are(self) -> None:
         with pytest.raises(ConfigurationError, match="region: no credential of `store`"):

@@ -77,7 +77,7 @@ def test_any_name_is_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [("data/ä b", "data/ä b"), ("a\nb\x00", "a\\nb\\x00"), ("\u202eb", "\\u202eb"), ("\ud800", "\\ud800")],
 )
 def test_what_cannot_be_seen_is_shown(text: str, reported: str) -> None:

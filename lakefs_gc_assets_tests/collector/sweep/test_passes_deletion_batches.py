@@ -246,7 +246,7 @@ class TestFailures:
         assert rows.column("address").to_pylist() == KEYS[:3]
         assert rows.column("outcome").to_pylist() == ["failed", "accepted", "accepted"]
 
-    @pytest.mark.parametrize("told", [[], KEYS[:1], [*KEYS[:1], KEYS[5]], KEYS[:3]])
+    @pytest.mark.parametrize("reported", [[], KEYS[:1], [*KEYS[:1], KEYS[5]], KEYS[:3]])
     def test_a_store_that_tells_of_other_keys_ends_the_sweep(self, tmp_path: Path, reported: list[str]) -> None:
         class Confused(SmallBatches):
             def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:

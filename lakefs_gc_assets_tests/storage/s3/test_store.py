@@ -415,7 +415,7 @@ def test_a_write_that_collides_is_tried_again(s3_server: S3Server, store: Object
 
 
 @pytest.mark.parametrize(
-    ("encryption", "told"),
+    ("encryption", "reported"),
     [
         ({}, True),
         ({"ServerSideEncryption": "AES256"}, True),
@@ -434,7 +434,7 @@ def test_the_md5_is_reported_unless_keys_of_kms_encrypt_an_object(
 
 
 @pytest.mark.parametrize(
-    ("bucket", "facts", "told"),
+    ("bucket", "facts", "reported"),
     [
         ("plain", {}, True),
         ("plain", {"ServerSideEncryption": "aws:fsx"}, False),
