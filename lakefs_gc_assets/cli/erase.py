@@ -13,9 +13,13 @@ from lakefs_gc_assets.cli.common import (
     JSON,
     QUIET,
     REPOSITORY,
+    YES,
     answer,
+    is_confirmed,
     loaded_configuration,
     open_collector,
+    require_yes_or_terminal,
+    says_yes,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -23,6 +27,7 @@ from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
+from lakefs_gc_assets.collector.erasure.first_steps import list_first_steps, take_first_step
 from lakefs_gc_assets.collector.erasure.remains import erase_versions
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
@@ -30,6 +35,7 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.lock import locked
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import maintenance
@@ -47,9 +53,11 @@ _PATHS = 5
 @CONFIG
 @REPOSITORY
 @click.option("--from", "list_", type=click.File(), help="File with further paths, one a line; - for standard input.")
+@click.option("--prepare", is_flag=True, help="Do what must be done first on branches and tags, step by step.")
 @click.option("--approve", metavar="DIGEST", help="Erase what an earlier call showed under this digest.")
 @click.option("--key", type=FILE, help="Ed25519 key in PEM that signs the certificate.")
 @click.option("--certificate", "file_of_certificate", type=FILE, help="File to write it to.")
+@YES
 @QUIET
 @JSON
 @click.argument("paths", metavar="lakefs://REPOSITORY/PATH...", nargs=-1)
@@ -57,6 +65,7 @@ def erase(
     file: Path | None,
     repository: str | None,
     list_: Iterator[str] | None,
+    prepare: bool,
     approve: str | None,
     key: Path | None,
     file_of_certificate: Path | None,
@@ -71,14 +80,20 @@ def erase(
     A PATH has no branch: it is looked for in every commit and in what is staged. One that ends with a slash means
     everything below it; * stands for any text without a slash, ** for any text.
 
-    The command shows every address that is, or was, at the paths, what holds it, and what to do first. With --approve,
-    a run deletes the addresses that nothing holds, after checking again that nothing uses them, with all guards and at
-    once, whatever collection.sweep_mode says. Their copies in quarantine and their older versions are deleted too.
-    Addresses that anything holds are not touched.
+    The command shows every address that is, or was, at the paths, what holds it, and what to do first. With --prepare,
+    it does that on branches and tags, and asks before each step unless --yes is given: it resets what is staged,
+    deletes paths on branches and commits, and deletes tags, also at other paths and in other repositories that hold the
+    same objects. With --approve, a run deletes the addresses that nothing holds, after checking again that nothing uses
+    them, with all guards and at once, whatever collection.sweep_mode says. Their copies in quarantine and their older
+    versions are deleted too. Addresses that anything holds are not touched.
 
     Exit status 0 if everything is gone, 6 if not or if not everything could be looked at; without --approve, 0 if all
     could be.
     """
+    if prepare and (approve or as_json):
+        raise click.UsageError("--prepare goes with neither --approve nor --json.")
+    if prepare:
+        require_yes_or_terminal()
     if approve and (key is None or file_of_certificate is None):
         raise click.UsageError("--approve needs --key and --certificate.")
     if approve and file_of_certificate is not None and file_of_certificate.exists():
@@ -91,6 +106,9 @@ def erase(
     opened = collector.open_to_read().dumping_at_once()
     with shown_bar("searching commits", quiet) as (say, _), errors_of_spark():
         finding = find(opened, collector.engine(opened.settings), selection, say)
+    if prepare:
+        _prepare(opened, finding)
+        return
     if signing_key is None or approve is None or file_of_certificate is None:
         _show(finding, as_json)
         return
@@ -106,6 +124,18 @@ def erase(
             click.echo(shown(line))
     if not all(each["is_gone"] for each in content["addresses"]):
         sys.exit(Status.INCOMPLETE)
+
+
+def _prepare(repository: OpenRepository, finding: Finding) -> None:
+    """Takes the steps that a person agrees to."""
+    steps = list_first_steps(finding)
+    for step in steps:
+        click.echo(shown(str(step)))
+        if is_confirmed() or says_yes("Do it?"):
+            click.echo(shown(take_first_step(repository, step)))
+    if not steps:
+        click.echo("no branch and no tag holds an address")
+    click.echo("what still holds the addresses is shown by the same command without --prepare")
 
 
 def _require_approved(finding: Finding, digest: str) -> None:
@@ -165,6 +195,8 @@ def describe(finding: Finding) -> Iterator[str]:
     yield from (f"not read: {what}" for what in finding.unread)
     yield from (f"not checked: {what}" for what in finding.unchecked)
     yield from (f"first: {remedy}" for remedy in finding.remedies)
+    if list_first_steps(finding):
+        yield "--prepare does this on branches and tags, and asks before each step"
     erasable, held = len(finding.erasable), len(finding.addresses) - len(finding.erasable)
     yield (
         f"searched {counted(finding.commits, 'commits')}, {counted(finding.ranges, 'ranges')} with "

@@ -46,7 +46,7 @@ class LakeFSClient:
     """`LakeFSApi` and `BranchesApi` of one repository. Safe to use from several threads.
 
     Calls are repeated after broken connections, timeouts, 429 and 5xx: each may be made twice without harm (a repeated
-    page of a preparation leaves an extra file). Those that delete or make branches are made once. Answers are read
+    page of a preparation leaves an extra file). Those that change branches and tags are made once. Answers are read
     strictly; see the ports for what each method raises.
     """
 
@@ -167,6 +167,33 @@ class LakeFSClient:
         call = self._call("POST", "/branches", "fs:CreateBranch")
         body = BranchCreation(name=name, source=commit_id, hidden=hidden)
         self._caller.ask(call, self._branches.create_branch_with_http_info, self._repository, body, once=True)
+
+    def delete_path(self, branch: str, path: str) -> None:
+        """Deletes what a branch shows at a path; the deletion is uncommitted."""
+        call = self._call("DELETE", f"/branches/{branch}/objects?path={path}", "fs:DeleteObject")
+        operation = self._objects.delete_object_with_http_info
+        self._caller.ask(call, operation, self._repository, branch, path, once=True)
+
+    def reset_path(self, branch: str, path: str) -> None:
+        """Takes back what is staged at a path."""
+        from lakefs_sdk.models.reset_creation import ResetCreation
+
+        call = self._call("PUT", f"/branches/{branch}", "fs:RevertBranch")
+        body = ResetCreation(type="object", path=path)
+        self._caller.ask(call, self._branches.reset_branch_with_http_info, self._repository, branch, body, once=True)
+
+    def commit_changes(self, branch: str, message: str) -> None:
+        """Commits all that is staged on a branch."""
+        from lakefs_sdk.models.commit_creation import CommitCreation
+
+        call = self._call("POST", f"/branches/{branch}/commits", "fs:CreateCommit")
+        body = CommitCreation(message=message)
+        self._caller.ask(call, self._commits.commit_with_http_info, self._repository, branch, body, once=True)
+
+    def delete_tag(self, name: str) -> None:
+        """Deletes a tag; its commit stays."""
+        call = self._call("DELETE", f"/tags/{name}", "fs:DeleteTag")
+        self._caller.ask(call, self._tags.delete_tag_with_http_info, self._repository, name, once=True)
 
     def tags(self) -> tuple[Branch, ...]:
         """Every tag, sorted by name."""

@@ -10,10 +10,12 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from click.testing import Result
 
+from lakefs_gc_assets.cli import erase as command
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.erasure import certificate
+from lakefs_gc_assets.collector.erasure import certificate, first_steps
 from lakefs_gc_assets.collector.erasure import find as finding
 from lakefs_gc_assets.collector.erasure.find import Selection
 from lakefs_gc_assets.collector.frame import receipts
@@ -24,6 +26,7 @@ from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -86,16 +89,22 @@ def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.Monk
     made.remove("people/ada/profile")
     made.remove("exports/2026/ada.csv")
     made.commit("second", 20)
+    made.call("POST", "/tags", {"id": "v1", "ref": made.commits["first"]})
     before = made.data
     monkeypatch.chdir(made.folder)
-    said = ""
+    monkeypatch.setattr(command, "require_yes_or_terminal", lambda: None)
+    monkeypatch.setattr(command, "says_yes", lambda question: True)
+    look, said = list[str](), ""
     for line in "".join(block.text for block in fenced((DOCS / "how-to" / "erase.md").read_text())).splitlines():
         program, *words = shlex.split(line)
         if program == "openssl":
             subprocess.run([program, *words], check=True)
         else:
-            digest = said.rpartition("--approve ")[2].partition(" ")[0]
-            result = made.call_command(*(digest if word == "DIGEST" else word for word in words))
+            look = look or words
+            # The page says to look again before what is free is erased.
+            if "DIGEST" in words:
+                words[words.index("DIGEST")] = made.call_command(*look).stdout.partition("--approve ")[2].split()[0]
+            result = made.call_command(*words)
             assert result.exit_code == Status.WELL, result.output
             said = result.stdout
     assert before - made.data == {made.addresses["profile"], made.addresses["export"]}
@@ -178,6 +187,89 @@ class TestHeld:
         erasable.link("old", "elsewhere")
         with mock.patch.object(finding, "staged_objects", return_value=()):
             assert erasable.holders_in(erasable.shown(PATH))["old"] == {"uncommitted data "}
+
+
+class TestPreparing:
+    """What must be done first is done on the server, and nothing else is."""
+
+    def prepare(self, made: Erasing, *options: str) -> Result:
+        return made.call_command("erase", "--quiet", "--prepare", *options, PATH)
+
+    def test_what_branches_tags_and_staging_hold_is_free_after_it(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/tags", {"id": "v1", "ref": erasable.commits["first"]})
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        erasable.link("old", "elsewhere")
+        before = erasable.data
+        result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.WELL, result.output
+        assert result.stdout.splitlines()[:-1] == [
+            "reset what is staged on branch main of repo at elsewhere",
+            "reset 1 path on branch main",
+            "delete on branch dev of repo, and commit: person/a",
+            "deleted 1 path on branch dev, and committed",
+            "delete tag v1 of repo",
+            f"deleted tag v1, which named commit {erasable.commits['first']}",
+        ]
+        assert erasable.data == before
+        # The commit that was the head of dev until now counts for as long as the rule says.
+        assert erasable.holders_in(erasable.shown(PATH)) == {"old": set(), "new": {"commits"}}
+        sdk = clients.sdk(erasable.server)
+        assert not sdk.branches_api.diff_branch("repo", "main").results
+        assert sdk.objects_api.stat_object("repo", "dev", "person/garbage").path == "person/garbage"
+
+    def test_another_repository_that_holds_it_is_prepared_too(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, also_live=["other"]) as made:
+            clients.repository(made.server, "other")
+            made.put("old", "person/a")
+            made.commit("first", 20)
+            made.remove("person/a")
+            made.commit("second", 10)
+            made.link("old", "theirs", name="other")
+            assert self.prepare(made, "--yes").exit_code == Status.WELL
+            assert made.holders_in(made.shown(PATH)) == {"old": set()}
+
+    def test_only_the_steps_that_somebody_agrees_to(self, erasable: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("v1", "v2"):
+            erasable.call("POST", "/tags", {"id": name, "ref": erasable.commits["first"]})
+        assert self.prepare(erasable).exit_code == Status.FAILED, "there is no terminal to ask on"
+        monkeypatch.setattr(command, "require_yes_or_terminal", lambda: None)
+        answers = iter([False, True])
+        monkeypatch.setattr(command, "says_yes", lambda question: next(answers))
+        assert self.prepare(erasable).exit_code == Status.WELL
+        assert erasable.holders_in(erasable.shown(PATH))["old"] == {"tag v1 person/a"}
+
+    def test_a_commit_takes_nothing_along_that_others_staged(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        erasable.put("theirs", "theirs", branch="dev")
+        result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.FAILED and "has other uncommitted changes, such as theirs" in result.stderr
+        assert "branch dev person/a" in erasable.holders_in(erasable.shown(PATH))["new"]
+
+    def test_nor_what_they_stage_meanwhile(self, erasable: Erasing) -> None:
+        erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
+        deleting = LakeFSClient.delete_path
+
+        def delete(api: LakeFSClient, branch: str, path: str) -> None:
+            deleting(api, branch, path)
+            erasable.put("theirs", "theirs", branch="dev")
+
+        with mock.patch.object(LakeFSClient, "delete_path", delete):
+            assert self.prepare(erasable, "--yes").exit_code == Status.FAILED
+        assert len(clients.sdk(erasable.server).branches_api.diff_branch("repo", "dev").results) == 2
+
+    def test_another_object_at_the_path_stays(self, erasable: Erasing) -> None:
+        erasable.link("old", "elsewhere")
+        found = first_steps.list_first_steps
+
+        def overwritten(finding: finding.Finding) -> tuple[first_steps.FirstStep, ...]:
+            erasable.put("newer", "elsewhere")
+            return found(finding)
+
+        with mock.patch.object(command, "list_first_steps", overwritten):
+            result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.FAILED and "is another object by now" in result.stderr
+        stats = clients.sdk(erasable.server).objects_api.stat_object("repo", "main", "elsewhere")
+        assert stats.physical_address.endswith(erasable.addresses["newer"])
 
 
 class TestBetweenShowingAndDeleting:
@@ -276,7 +368,8 @@ def test_lines(erasable: Erasing) -> None:
     assert f"held  {erasable.addresses['old']} at person/a: 3 B" in lines
     assert "    held by tag v1 of repo, path person/a" in lines
     assert f"free  {erasable.addresses['new']} at person/a: 3 B" in lines
-    *_, first, searched, verdict, how = lines
+    *_, first, prepare, searched, verdict, how = lines
+    assert prepare.startswith("--prepare does this on branches and tags")
     assert first.startswith("first: delete tag v1 of repo") and searched.startswith("searched ")
     assert verdict == "repo: 1 object can be erased, held: 1"
     assert how.startswith("to erase them: the same command with --approve ")
