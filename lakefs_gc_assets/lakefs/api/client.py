@@ -179,7 +179,7 @@ class LakeFSClient:
         from lakefs_sdk.models.reset_creation import ResetCreation
 
         call = self._call("PUT", f"/branches/{branch}", "fs:RevertBranch")
-        body = ResetCreation(type="object", path=path)
+        body = ResetCreation(type="object", path=path, force=False)
         self._caller.ask(call, self._branches.reset_branch_with_http_info, self._repository, branch, body, once=True)
 
     def commit_changes(self, branch: str, message: str) -> None:
@@ -187,7 +187,7 @@ class LakeFSClient:
         from lakefs_sdk.models.commit_creation import CommitCreation
 
         call = self._call("POST", f"/branches/{branch}/commits", "fs:CreateCommit")
-        body = CommitCreation(message=message)
+        body = CommitCreation(message=message, date=None, allow_empty=False, force=False)
         self._caller.ask(call, self._commits.commit_with_http_info, self._repository, branch, body, once=True)
 
     def delete_tag(self, name: str) -> None:
