@@ -136,7 +136,7 @@ bench: $(INSTALLED) ## Measures the collector against its marks (SUITES="decode 
 ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0.0.1:3000 (PORT=3001 for another port)
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)
 
-docs: $(INSTALLED) ## Builds the documentation into site/; broken links and settings that do not exist end it
+docs: $(INSTALLED) ## Builds the documentation into site/; broken links, settings that do not exist and old pictures end it
 	@$(BIN)/python -m lakefs_gc_assets_tests.documentation
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "site/index.html; its search needs a server: python3 -m http.server --bind 127.0.0.1 --directory site"

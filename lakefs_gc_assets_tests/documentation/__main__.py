@@ -1,7 +1,6 @@
 """What `make docs` looks at before it builds the site: `python -m lakefs_gc_assets_tests.documentation`.
 
-Settings that do not exist, and generated pages that are out of date, end it; pictures that are older than the UI's code
-are a warning.
+Settings that do not exist, generated pages that are out of date, and pictures that are older than the UI's code end it.
 """
 
 import sys
@@ -22,9 +21,7 @@ def problems() -> Iterator[str]:
 
 def main() -> None:
     """Says what is wrong; exit status 1 where anything is."""
-    if (warning := screens.outdated()) is not None:
-        print(f"docs: warning: {warning}", file=sys.stderr)
-    found = list(problems())
+    found = [*problems(), *filter(None, [screens.outdated()])]
     for problem in found:
         print(f"docs: {problem}", file=sys.stderr)
     sys.exit(1 if found else 0)

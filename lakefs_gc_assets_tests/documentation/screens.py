@@ -17,21 +17,21 @@ DRAWN_BY = (
 
 
 def outdated(root: Path = ROOT) -> str | None:
-    """What a person should know of the pictures; None where they are newer than the code.
+    """What is wrong with the pictures; None where they are newer than the code, or there is no checkout of git.
 
     Commits of the code that no picture shows count too: nobody can tell them apart without looking.
     """
     try:
         pictures, code = _last_commit(root, PICTURES), _last_commit(root, *DRAWN_BY)
     except (OSError, subprocess.CalledProcessError):
-        return f"this is no checkout of git: it cannot be told whether {PICTURES} is older than the UI's code"
+        return None
     if pictures is None:
         return f"{PICTURES} was never committed"
     if code is None or code <= pictures:
         return None
     return (
-        f"the pictures in {PICTURES} are {(code - pictures) / 3600:.1f} hours older than the UI's code: look whether "
-        "they still show it, and take them anew as docs/screens.md says"
+        f"the pictures in {PICTURES} are {(code - pictures) / 3600:.1f} hours older than the UI's code: take them "
+        "anew as docs/screens.md says"
     )
 
 
