@@ -14,6 +14,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.engine.port import Engine
 from lakefs_gc_assets.collector.expiring import Expiry
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.quarantine import restore
@@ -45,6 +46,8 @@ from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import errors_of_spark, from_spark
 
 PURGING_SCHEDULE = "empty_quarantine"
+_MANY = 5000
+"""From so many objects on they are restored in tasks: fewer take this process less time than the start of Spark."""
 _RESTORE_OP, _PURGE_OP, _EXPIRE_OP = "bring_back", "empty_quarantine", "remove_old_frames"
 _EXPIRY_LOCK = "expire_runs"
 _SHOWN = 20
@@ -94,10 +97,13 @@ def bring_back(
 ) -> Iterator[Restored]:
     """Restores what a run deleted, many objects by tasks of Spark; see `quarantine.restore.restore`."""
     repository = collector.open()
+
+    def choose_engine(count: int) -> Engine[Any] | None:
+        planned(count)
+        return collector.engine(repository.settings) if count >= _MANY else None
+
     with errors_of_spark():
-        yield from restore.restore(
-            repository, run_id, addresses, owner, warn, planned, lambda: collector.engine(repository.settings)
-        )
+        yield from restore.restore(repository, run_id, addresses, owner, warn, choose_engine)
 
 
 class RestoreConfig(dg.Config):

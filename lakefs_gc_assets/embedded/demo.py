@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.repository.repository import Clock, OpenReposito
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import AskedRun
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
@@ -131,7 +132,7 @@ def demonstrate(
 
     with running.instance() as home:
         console.rule("dry run: what would go")
-        dry = _run(loaded, clock, home, say, sweep=False)
+        dry = _run(loaded, clock, home, say, AskedRun(False, Flow.CLEAN))
         repository = Collector.from_loaded(loaded, clock).open()
         candidates = stored(repository, dry, "candidates")
         console.print(_table(candidates, {**reasons(repository, dry), **why}))
@@ -139,10 +140,10 @@ def demonstrate(
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
         console.rule("sweep")
-        swept = [_run(loaded, clock, home, say, sweep=True, meanwhile=meanwhile)]
+        swept = [_run(loaded, clock, home, say, AskedRun(True, Flow.CLEAN), meanwhile)]
         for flow in then:
             console.rule(f"the next run, {flow}")
-            swept.append(_run(loaded, clock, home, say, sweep=True, flow=flow))
+            swept.append(_run(loaded, clock, home, say, AskedRun(True, flow)))
         ended = [run_report for run_id in swept if (run_report := report.read(repository.store, run_id))]
         console.rule("report")
         for run_report in ended:
@@ -172,13 +173,11 @@ def _run(
     clock: Clock,
     home: dg.DagsterInstance,
     say: LogLine,
-    *,
-    sweep: bool,
-    flow: Flow = Flow.CLEAN,
+    asked: AskedRun,
     meanwhile: Callable[[str], None] = lambda step: None,
 ) -> str:
     detail = running.Detail(logging.INFO, _StepLines(say, meanwhile))
-    succeeded, run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), say, clock, home, detail)
+    succeeded, run_id, error = running.execute(loaded, asked, say, clock, home, detail)
     if not succeeded:
         raise error or CollectionError(f"run {run_id} failed")
     return run_id

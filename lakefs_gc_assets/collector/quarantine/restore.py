@@ -59,8 +59,6 @@ BATCH = 500
 """Addresses between two looks at the lock; their receipts are stored together."""
 _CALLERS = 16
 _IN_TASK = 1000
-MANY = 5000
-"""From so many objects on they are restored in tasks: fewer take this process less time than the start of Spark."""
 _MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
 
 
@@ -401,8 +399,7 @@ def restore(
     addresses: Sequence[str],
     owner: str,
     warn: LogLine,
-    planned: Callable[[int], None] = lambda count: None,
-    make_engine: Callable[[], Engine[R]] | None = None,
+    choose_engine: Callable[[int], Engine[R] | None] = lambda count: None,
 ) -> Iterator[Restored]:
     """Restores what a run deleted, under the lock, as somebody iterates; yields what became of each address.
 
@@ -413,8 +410,8 @@ def restore(
         addresses: as for `plan_restore`.
         owner: who takes the lock.
         warn: receives a line if the lock could not be renewed.
-        planned: receives how many objects are to be restored, before the first one is.
-        make_engine: makes the engine for many objects; without it this process restores them.
+        choose_engine: receives how many objects are to be restored, before the first one is, and returns the engine in
+            whose tasks they are; None for this process.
     Raises:
         LockHeld: another owner holds the lock.
         CollectionError: as for `plan_restore`, or what `quarantine.restore.restore` raises.
@@ -422,10 +419,8 @@ def restore(
     with locked(repository, f"restore {run_id}", owner, warn) as lock:
         lost: list[CorruptFile] = []
         deleted = _deleted(repository, run_id, addresses, lost.append)
-        planned(deleted.num_rows)
-        undo_many = None
-        if make_engine is not None and deleted.num_rows >= MANY:
-            undo_many = InTasks(make_engine(), repository.opener, run_id, lock.token)
+        engine = choose_engine(deleted.num_rows)
+        undo_many = None if engine is None else InTasks(engine, repository.opener, run_id, lock.token)
         yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock, undo_many)
         for damage in lost:
             yield Restored(damage.file, Fate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pyarrow.compute as pc
 import pytest
@@ -14,6 +15,8 @@ from lakefs_gc_assets.collector.quarantine.restore import Fate, InTasks, restore
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.defs import maintenance
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LockLost
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.spark import engine as spark_engine
@@ -29,9 +32,8 @@ __all__ = ["opened"]
 
 
 @pytest.fixture
-def moved(opened: OpenRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moving:
-    """A repository after a run moved all its objects, of which two are many."""
-    monkeypatch.setattr(quarantine_restore, "MANY", 2)
+def moved(opened: OpenRepository, tmp_path: Path) -> Moving:
+    """A repository after a run moved all its objects."""
     opener = StoreOpener(StoreSettings(local_root=str(tmp_path.parent)), f"local://{tmp_path.name}")
     made = Moving(replace(opened, opener=opener))
     made.prepare()
@@ -45,9 +47,17 @@ def restored(moved: Moving) -> list[str]:
     return sorted(rows.filter(pc.equal(rows["outcome"], Outcome.RESTORED.value))["address"].to_pylist())
 
 
-def test_few_objects_need_no_engine(moved: Moving) -> None:
-    (reported,) = restore(moved.opened, moved.run, KEYS[:1], "owner", pytest.fail, make_engine=pytest.fail)
-    assert (reported.address, reported.fate) == (KEYS[0], Fate.RESTORED)
+@pytest.mark.parametrize(("many", "in_tasks"), [(2, False), (1, True)])
+def test_only_many_objects_need_an_engine(
+    moved: Moving, monkeypatch: pytest.MonkeyPatch, many: int, in_tasks: bool
+) -> None:
+    collector = mock.Mock(spec=Collector)
+    collector.open.return_value, collector.engine.return_value = moved.opened, LocalEngine()
+    monkeypatch.setattr(maintenance, "_MANY", many)
+    planned: list[int] = []
+    (reported,) = maintenance.bring_back(collector, moved.run, KEYS[:1], "owner", pytest.fail, planned.append)
+    assert (reported.address, reported.fate, planned) == (KEYS[0], Fate.RESTORED, [1])
+    assert collector.engine.called is in_tasks
 
 
 def test_each_task_looks_at_the_lock(moved: Moving) -> None:
@@ -71,17 +81,12 @@ def test_many_objects_are_restored_by_spark(
 ) -> None:
     monkeypatch.setattr(spark_engine, "_FEW_REQUESTS", 1)
     engine = SparkEngine(lambda: spark, 2)
-    planned: list[int] = []
     moved.store.put(KEYS[1], b"something else")
 
-    reported = {
-        each.address: (each.fate, each.why)
-        for each in restore(
-            moved.opened, moved.run, [], "owner", pytest.fail, planned.append, make_engine=lambda: engine
-        )
-    }
+    restoring = restore(moved.opened, moved.run, [], "owner", pytest.fail, lambda count: engine)
+    reported = {each.address: (each.fate, each.why) for each in restoring}
 
-    assert (planned, engine.ran_on) == ([3], "Spark")
+    assert engine.ran_on == "Spark"
     assert [reported[key] for key in (KEYS[0], KEYS[2])] == [(Fate.RESTORED, None)] * 2
     assert reported[KEYS[1]] == (Fate.FAILED, "there is an object of 14 bytes, 20 were deleted")
     assert moved.there() == {**ALL, KEYS[1]: b"something else"}
