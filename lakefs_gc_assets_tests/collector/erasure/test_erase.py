@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -111,6 +112,19 @@ def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.Monk
     assert "the signature holds" in said
 
 
+@contextmanager
+def held_by_another_repository(folder: Path) -> Iterator[Erasing]:
+    """A file that no commit holds any more, and that a repository which counts has staged."""
+    with erasing(folder, also_live=["other"]) as made:
+        clients.repository(made.server, "other")
+        made.put("old", "person/a")
+        made.commit("first", 20)
+        made.remove("person/a")
+        made.commit("second", 10)
+        made.link("old", "theirs", name="other")
+        yield made
+
+
 class TestHeld:
     """Whatever anything live holds stays, and is named with what must be done first."""
 
@@ -162,13 +176,7 @@ class TestHeld:
         assert made.addresses["old"] not in made.data
 
     def test_by_a_repository_that_counts(self, tmp_path: Path) -> None:
-        with erasing(tmp_path, also_live=["other"]) as made:
-            clients.repository(made.server, "other")
-            made.put("old", "person/a")
-            made.commit("first", 20)
-            made.remove("person/a")
-            made.commit("second", 10)
-            made.link("old", "theirs", name="other")
+        with held_by_another_repository(tmp_path) as made:
             self.stays(made, "staged on branch main theirs")
             clients.commit(made.server, "theirs", name="other")
             self.stays(made, "branch main theirs")
@@ -218,13 +226,7 @@ class TestPreparing:
         assert sdk.objects_api.stat_object("repo", "dev", "person/garbage").path == "person/garbage"
 
     def test_another_repository_that_holds_it_is_prepared_too(self, tmp_path: Path) -> None:
-        with erasing(tmp_path, also_live=["other"]) as made:
-            clients.repository(made.server, "other")
-            made.put("old", "person/a")
-            made.commit("first", 20)
-            made.remove("person/a")
-            made.commit("second", 10)
-            made.link("old", "theirs", name="other")
+        with held_by_another_repository(tmp_path) as made:
             assert self.prepare(made, "--yes").exit_code == Status.WELL
             assert made.holders_in(made.shown(PATH)) == {"old": set()}
 
