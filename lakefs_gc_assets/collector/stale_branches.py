@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
-from typing import cast
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
@@ -50,7 +49,7 @@ from lakefs_gc_assets.errors import (
     ServerUnavailable,
 )
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.api.models import BranchesApi, LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 FORMAT_VERSION = 1
@@ -239,7 +238,7 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
         {(each.branch, each.commit_id): each.at for each in records if each.state is BranchState.RESTORED},
         rules.effective(repository.api.retention_rules(), policy, dump.branches),
         {commit_id: tag for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)},
-        _branches_api(repository).protection_patterns(),
+        repository.branches_api.protection_patterns(),
     )
     standings = (_stand(facts, branch, policy.stale_rule_of(branch)) for branch in sorted(dump.branches))
     return Listing(repository.facts.id, now, tuple(standings))
@@ -447,7 +446,7 @@ def _delete_one(
         if why := _changed(repository, identity):
             outcome = Outcome(branch, commit_id, Fate.KEPT, why)
         else:
-            _branches_api(repository).delete_branch(branch)
+            repository.branches_api.delete_branch(branch)
     except ServerUnavailable:
         raise  # It may be deleted: the next attempt sees it.
     except LakeFSError as refusal:
@@ -458,7 +457,7 @@ def _delete_one(
 
 def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
     """Why a branch that was stale a moment ago stays; empty if nothing of it has changed."""
-    api, branch = _branches_api(repository), identity.branch
+    api, branch = repository.branches_api, identity.branch
     if repository.api.repository().default_branch == branch:
         return "it is the default branch by now"
     if pattern := protecting(branch, api.protection_patterns()):
@@ -490,11 +489,6 @@ def _read_approved(repository: OpenRepository, digest: str) -> _Shown:
 
 def _approved_key(digest: str) -> str:
     return f"{BRANCHES}approved/{digest}.json"
-
-
-def _branches_api(repository: OpenRepository) -> BranchesApi:
-    """The client of an opened repository makes these calls, too; runs are given those of LakeFSApi alone."""
-    return cast("BranchesApi", repository.api)
 
 
 def list_deleted(repository: OpenRepository, branches: Collection[str], warn: LogLine) -> tuple[DeletedBranch, ...]:
@@ -536,7 +530,7 @@ def restore(repository: OpenRepository, branches: Collection[str], owner: str, w
 
 
 def _restore_one(repository: OpenRepository, record: DeletedBranch) -> Outcome:
-    api, branch, commit_id = _branches_api(repository), record.branch, record.commit_id
+    api, branch, commit_id = repository.branches_api, record.branch, record.commit_id
     current = api.branch(branch)
     if current is not None and current.commit_id != commit_id:
         why = (

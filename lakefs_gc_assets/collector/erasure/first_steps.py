@@ -7,13 +7,11 @@ Rules of retention are changed by `lakefs-gc policy set`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import cast
 
 from lakefs_gc_assets.collector.erasure.find import By, Finding
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, counted
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.lakefs.api.models import BranchesApi
 
 _PATHS_SHOWN = 20
 # What is staged is reset first, since a commit takes along all that is staged on its branch.
@@ -65,8 +63,7 @@ def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
             server refuses.
     """
     (opened,) = (each for each in (repository, *repository.others) if each.facts.id == step.repository)
-    # The client of an opened repository makes these calls, too; runs are given those of LakeFSApi alone.
-    api = cast("BranchesApi", opened.api)
+    api = opened.branches_api
     if step.by is By.TAG:
         commit_id = next((tag.commit_id for tag in opened.api.tags() if tag.id == step.name), None)
         if commit_id is None:

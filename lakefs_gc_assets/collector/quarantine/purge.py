@@ -2,9 +2,8 @@
 
 `LiveCheck` asks what is live as a sweep does, right before deletions and again whenever its answer is too old. Objects
 that are live again are restored first, and keep their copies; a copy goes once the very object it was made of is at its
-address. A batch is listed in a file beside the copies before they are deleted, and its
-receipts `purged` are stored after that. Where a purge is killed in between, the next one stores the receipts of the
-copies that are gone.
+address. A batch is listed in a file beside the copies before they are deleted, and its receipts `purged` are stored
+after that. Where a purge is killed in between, the next one stores the receipts of the copies that are gone.
 """
 
 import uuid

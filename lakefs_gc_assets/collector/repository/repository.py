@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from lakefs_gc_assets.errors import ConfigurationError, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository, ServerClocks
+from lakefs_gc_assets.lakefs.api.models import BranchesApi, LakeFSApi, Repository, ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore, OpensStore
 
@@ -179,6 +179,11 @@ class OpenRepository:
     loosened: Mapping[str, bool | int | float] = field(default_factory=dict)
     opened: bool = True
     launch: Launch = field(default_factory=Launch)
+
+    @property
+    def branches_api(self) -> BranchesApi:
+        """Calls that change branches and tags: the server's client makes them, too. Runs use LakeFSApi alone."""
+        return cast("BranchesApi", self.api)
 
     @property
     def skew(self) -> timedelta:
