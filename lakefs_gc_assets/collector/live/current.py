@@ -92,7 +92,7 @@ def prepare_uncommitted(
     repositories = (step.repository, *step.repository.others)
     cutoff, commits_expire = step.plan.cutoff, step.plan.flow.by_retention
     prepared = tuple(
-        uncommitted.prepare_checked(each, cutoff, sampled, progress, commits_expire=commits_expire)
+        uncommitted.prepare_checked(step.engine, each, cutoff, sampled, progress, commits_expire=commits_expire)
         for each, sampled in zip(repositories, samples or sample_staged(step), strict=True)
     )
     uncommitted.note_preparations(step.repository.store, step.plan.run_id, prepared[0].server_run_ids)

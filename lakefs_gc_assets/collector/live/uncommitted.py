@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.engine.work import work_ahead
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import spread, work_ahead
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile, LakeFSError, LogLine, NotFound, OrderViolation, StorageError, counted
@@ -31,6 +33,7 @@ from lakefs_gc_assets.lakefs.api.models import DiffEntry, LakeFSApi, Uncommitted
 from lakefs_gc_assets.storage.interface import (
     GivesObjects,
     ObjectStore,
+    OpensStore,
     delete_all,
     fetch,
     get_if_there,
@@ -40,8 +43,10 @@ from lakefs_gc_assets.storage.interface import (
 
 _EMPTY_PAGE_TRIES = 20
 _CONCURRENT_QUESTIONS = 32
+_FILES_READ_HERE = 16
+"""Files that this process reads itself: more take longer than tasks to begin."""
 _FILES_AT_ONCE = 4
-"""Files of uncommitted data in memory at one time: a server ends each after some 20 MB."""
+"""Files of uncommitted data in this process's memory at one time: a server ends each after some 20 MB."""
 _CHANGES_READ = 1000
 _PATHS_TRIED = 10
 _SAMPLES = 3
@@ -318,25 +323,43 @@ def _older(keys: Sequence[str], cutoff: datetime) -> bool:
     return not issued or layout.as_datetime(min(issued)) < cutoff
 
 
+_SPELLED = pa.schema([pa.field("physical_address", pa.string())])
+"""Addresses as the server spelled them."""
+
+
 def missing_samples(
-    store: ObjectStore, namespace: Namespace, files: Sequence[str], samples: Sequence[StagedSample]
+    engine: Engine[R], repository: OpenRepository, files: Sequence[str], samples: Sequence[StagedSample]
 ) -> tuple[StagedSample, ...]:
-    """Samples that no file holds; of those that may lie elsewhere the ones whose object is there in this store."""
+    """Samples that no file holds; of those that may lie elsewhere the ones whose object is there in this store.
+
+    Tasks read many files, and hand over only addresses of samples.
+    """
     if not samples:
         return ()
+    store, namespace = repository.store, repository.namespace
     wanted = {key for sample in samples for key in sample.keys}
     wanted |= {namespace.uri + key for key in wanted}
     values = pa.array(sorted(wanted), pa.string())
-
-    def wanted_in(file: str) -> pa.ChunkedArray:
-        column = read_addresses(store, file)
-        return column.filter(pc.is_in(column, value_set=values))
-
-    parts = work_ahead(wanted_in, files, _FILES_AT_ONCE)
-    addresses = {address for part in parts for address in part.to_pylist()}
-    known = {key for address in addresses for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
+    if len(files) <= _FILES_READ_HERE:
+        parts = work_ahead(partial(_read_some, values, store), files, _FILES_AT_ONCE)
+        spelled = {address for part in parts for address in part.column(0).to_pylist()}
+    else:
+        read = partial(_read_some_in_task, values, repository.opener)
+        rows = engine.read(spread(files, engine.tasks), read, _SPELLED)
+        spelled = {*engine.collect(rows).column(0).to_pylist()}
+    known = {key for address in spelled for key in namespace.live_keys(address, AddressType.BY_PREFIX_DEPRECATED)}
     missing = (sample for sample in samples if known.isdisjoint(sample.keys))
     return tuple(sample for sample in missing if not sample.elsewhere or _is_there(store, sample.keys))
+
+
+def _read_some(values: pa.StringArray, store: GivesObjects, file: str) -> pa.Table:
+    """Those of some addresses that a file holds, each once."""
+    column = read_addresses(store, file)
+    return pa.table([column.filter(pc.is_in(column, value_set=values)).unique()], schema=_SPELLED)
+
+
+def _read_some_in_task(values: pa.StringArray, opener: OpensStore, file: str) -> Iterator[pa.RecordBatch]:
+    yield from _read_some(values, opener.open(), file).to_batches()
 
 
 def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
@@ -345,6 +368,7 @@ def _is_there(store: ObjectStore, keys: Sequence[str]) -> bool:
 
 
 def prepare_checked(
+    engine: Engine[R],
     repository: OpenRepository,
     cutoff: datetime,
     samples: Sequence[StagedSample],
@@ -358,6 +382,7 @@ def prepare_checked(
     been committed, reset or overwritten since, which is no fault of the preparation.
 
     Args:
+        engine: reads the files that were written, where they are many.
         cutoff: only entries whose names are older are looked for, UTC.
         samples: what `staged_samples` returned for these arguments.
         progress: gets the number of pages so far, after each page.
@@ -368,15 +393,15 @@ def prepare_checked(
             lacks an object of this store that is staged by an access point.
         OrderViolation, CorruptFile: see `prepare`.
     """
-    api, store, namespace = repository.api, repository.store, repository.namespace
+    api, namespace = repository.api, repository.namespace
 
     def missing_still(missing: Sequence[StagedSample], files: Sequence[str]) -> tuple[StagedSample, ...]:
         branches = dict.fromkeys(sample.branch for sample in missing)
         again = staged_samples(api, namespace, cutoff, commits_expire=commits_expire, branches=branches)
-        return missing_samples(store, namespace, files, again)
+        return missing_samples(engine, repository, files, again)
 
     first = prepare(repository, progress)
-    missing = missing_samples(store, namespace, first.files, samples)
+    missing = missing_samples(engine, repository, first.files, samples)
     if missing:
         missing = missing_still(missing, first.files)
     if not missing:

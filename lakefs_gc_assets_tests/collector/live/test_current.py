@@ -135,7 +135,7 @@ class TestUncommittedData:
 
         def prepared(*given: object, **named: object) -> Prepared:
             asked.append((*given, named))
-            own = cast(OpenRepository, given[0]).store is repositories.own.store
+            own = cast(OpenRepository, given[1]).store is repositories.own.store
             started_at = NOW + timedelta(minutes=2 if own else 1)
             return Prepared(started_at, NOW, (server_run if own else "other",), ("f",) if own else ("g",), 1)
 
@@ -148,7 +148,9 @@ class TestUncommittedData:
         reported = list[int]()
         found = prepare_uncommitted(step, reported.append)
 
-        given = [(each, step.plan.cutoff, (), reported.append) for each in (step.repository, repositories.other)]
+        given = [
+            (step.engine, each, step.plan.cutoff, (), reported.append) for each in (step.repository, repositories.other)
+        ]
         assert asked == [(*each, {"commits_expire": False}) for each in given]
         assert addresses(step, found.addresses) == {"data/own", "data/others", staged}
         (row,) = step.engine.collect(found.addresses[2]).to_pylist()

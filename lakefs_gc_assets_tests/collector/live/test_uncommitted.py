@@ -1,7 +1,8 @@
 import io
 import json
+import pickle
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -13,18 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.engine.port import Item, ReadItem
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
-from lakefs_gc_assets.collector.repository.repository import SystemClock
+from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample, read_addresses
+from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.errors import CorruptFile, GuardTripped, LakeFSError, NotFound, OrderViolation, ServerUnavailable
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import Branch, DiffEntry, ObjectStats, UncommittedPage
-from lakefs_gc_assets.settings import CollectionSettings
+from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets.storage.opening import open_store
+from lakefs_gc_assets.storage.opening import StoreOpener, open_store
+from lakefs_gc_assets_tests.collector.made_steps import opened_by
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, branches, opened, page
 from lakefs_gc_assets_tests.collector.written import put_uncommitted
 from lakefs_gc_assets_tests.recordings import FIXTURES, folder_of, needs_recordings, recorded_and_made
@@ -479,50 +483,80 @@ class TestStagedSamples:
         assert samples_of(staging(*entries)) == {branch: address for branch, _, address in entries}
 
 
+class Sending(LocalEngine):
+    """An engine whose readers reach their tasks as Spark's do; it counts the files that they read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files = 0
+
+    def read(self, groups: Sequence[Sequence[Item]], read: ReadItem[Item], schema: pa.Schema) -> ArrowRows:
+        self.files += sum(map(len, groups))
+        return super().read(groups, pickle.loads(pickle.dumps(read)), schema)
+
+
 class TestMissingSamples:
-    def test_those_that_no_file_holds(self, store: LocalStore) -> None:
-        put_uncommitted(store, "f", ["data/x", OLD])
+    @pytest.fixture
+    def repository(self, tmp_path: Path) -> OpenRepository:
+        (tmp_path / "repo").mkdir()
+        return opened_by(StoreOpener(StoreSettings(local_root=str(tmp_path)), "local://repo"))
+
+    def test_those_that_no_file_holds(self, repository: OpenRepository) -> None:
+        put_uncommitted(repository.store, "f", ["data/x", OLD])
         other = name(timedelta(days=2))
-        samples = [self._sample(OLD), self._sample(other)]
-        assert uncommitted.missing_samples(store, NAMESPACE, ["f"], samples) == (samples[1],)
-        put_uncommitted(store, "g", [other])
-        assert uncommitted.missing_samples(store, NAMESPACE, ["f", "g"], samples) == ()
+        samples = [sample(OLD), sample(other)]
+        assert missing(repository, ["f"], *samples) == (samples[1],)
+        put_uncommitted(repository.store, "g", [other])
+        assert missing(repository, ["f", "g"], *samples) == ()
 
-    def test_all_without_files(self, store: LocalStore) -> None:
-        assert uncommitted.missing_samples(store, NAMESPACE, [], [self._sample(OLD)]) == (self._sample(OLD),)
+    def test_all_without_files(self, repository: OpenRepository) -> None:
+        assert missing(repository, [], sample(OLD)) == (sample(OLD),)
 
-    def test_files_may_spell_addresses_in_full(self, store: LocalStore) -> None:
-        put_uncommitted(store, "f", [NAMESPACE.uri + OLD])
-        assert uncommitted.missing_samples(store, NAMESPACE, ["f"], [self._sample(OLD)]) == ()
+    def test_files_may_spell_addresses_in_full(self, repository: OpenRepository) -> None:
+        put_uncommitted(repository.store, "f", [repository.namespace.uri + OLD])
+        assert missing(repository, ["f"], sample(OLD)) == ()
 
-    def test_a_longer_name_is_not_the_sample(self, store: LocalStore) -> None:
-        put_uncommitted(store, "f", [OLD + "x", OLD[:-1], "s3://other/repo/" + OLD])
-        assert uncommitted.missing_samples(store, NAMESPACE, ["f"], [self._sample(OLD)]) == (self._sample(OLD),)
+    def test_a_longer_name_is_not_the_sample(self, repository: OpenRepository) -> None:
+        put_uncommitted(repository.store, "f", [OLD + "x", OLD[:-1], "local://other/" + OLD])
+        assert missing(repository, ["f"], sample(OLD)) == (sample(OLD),)
 
-    def test_files_are_not_read_without_need(self, store: LocalStore) -> None:
-        assert uncommitted.missing_samples(store, NAMESPACE, ["gone"], []) == ()
+    def test_files_are_not_read_without_need(self, repository: OpenRepository) -> None:
+        assert missing(repository, ["gone"]) == ()
         with pytest.raises(CorruptFile):
-            uncommitted.missing_samples(store, NAMESPACE, ["gone"], [self._sample(OLD)])
+            missing(repository, ["gone"], sample(OLD))
 
-    def test_four_files_are_read_at_once(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        files, together, read = (
-            [f"f{number}" for number in range(8)],
-            Barrier(4, timeout=10),
-            uncommitted.read_addresses,
-        )
+    def test_four_files_are_read_at_once(self, repository: OpenRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+        files, together, read = [f"f{number}" for number in range(8)], Barrier(4, timeout=10), read_addresses
         for file in files:
-            put_uncommitted(store, file, [OLD] if file == "f7" else ["data/x"])
+            put_uncommitted(repository.store, file, [OLD] if file == "f7" else ["data/x"])
 
         def at_once(*arguments: Any) -> pa.ChunkedArray:
             together.wait()
             return read(*arguments)
 
         monkeypatch.setattr(uncommitted, "read_addresses", at_once)
-        assert uncommitted.missing_samples(store, NAMESPACE, files, [self._sample(OLD)]) == ()
+        assert missing(repository, files, sample(OLD)) == ()
 
-    @staticmethod
-    def _sample(address: str) -> StagedSample:
-        return StagedSample("main", "p", (address,), NAMESPACE.uri + address)
+    def test_tasks_read_more_files(self, repository: OpenRepository) -> None:
+        files, other = [f"f{number}" for number in range(17)], name(timedelta(days=2))
+        for file in files:
+            put_uncommitted(repository.store, file, ["data/x", OLD, repository.namespace.uri + OLD, OLD])
+        engine = Sending()
+        assert missing(repository, files, sample(OLD), sample(other), engine=engine) == (sample(other),)
+        assert engine.files == 17
+        repository.store.delete(["f16"])
+        with pytest.raises(CorruptFile, match="f16"):
+            missing(repository, files, sample(OLD))
+
+
+def sample(address: str) -> StagedSample:
+    return StagedSample("main", "p", (address,), NAMESPACE.uri + address)
+
+
+def missing(
+    repository: OpenRepository, files: Sequence[str], *samples: StagedSample, engine: LocalEngine | None = None
+) -> tuple[StagedSample, ...]:
+    return uncommitted.missing_samples(engine or LocalEngine(), repository, files, samples)
 
 
 @dataclass
@@ -544,7 +578,7 @@ class Preparing:
     def checked(self, *, commits_expire: bool = True) -> Prepared:
         samples = uncommitted.staged_samples(self.api, NAMESPACE, CUTOFF, commits_expire=commits_expire)
         repository = opened(self.api, self.store, NAMESPACE, SETTINGS)
-        return uncommitted.prepare_checked(repository, CUTOFF, samples, commits_expire=commits_expire)
+        return uncommitted.prepare_checked(LocalEngine(), repository, CUTOFF, samples, commits_expire=commits_expire)
 
 
 class TestPreparingChecked:
@@ -625,13 +659,19 @@ class TestPreparingChecked:
         clock = HandClock(tick=timedelta(seconds=1))
         samples = uncommitted.staged_samples(api, NAMESPACE, CUTOFF, commits_expire=False)
         prepared = uncommitted.prepare_checked(
-            opened(api, store, NAMESPACE, SETTINGS, clock), CUTOFF, samples, reported.append, commits_expire=False
+            LocalEngine(),
+            opened(api, store, NAMESPACE, SETTINGS, clock),
+            CUTOFF,
+            samples,
+            reported.append,
+            commits_expire=False,
         )
         assert reported == [1, 2, 3, 4] * 2 and prepared.pages == 8
         assert prepared.started_at == NOW and prepared.ended_at == clock.moment - timedelta(seconds=1)
         api.pages = Script(*pages[:1], *[page(location, "t", "run0")] * 9)
         with pytest.raises(LakeFSError, match="repeated one continuation token 2 times"):
             uncommitted.prepare_checked(
+                LocalEngine(),
                 opened(api, store, NAMESPACE, CollectionSettings(prepare_page_limit=2), clock),
                 CUTOFF,
                 samples,
@@ -722,9 +762,8 @@ class TestRecordedServers:
             client = LakeFSClient(settings.lakefs, server.repository, SystemClock())
             cutoff = server.recorded_at + timedelta(days=1)
             samples = uncommitted.staged_samples(client, namespace, cutoff, commits_expire=True)
-            prepared = uncommitted.prepare_checked(
-                opened(client, store, namespace, SETTINGS, SystemClock()), cutoff, samples, commits_expire=True
-            )
+            repository = opened(client, store, namespace, SETTINGS, SystemClock())
+            prepared = uncommitted.prepare_checked(LocalEngine(), repository, cutoff, samples, commits_expire=True)
             found = set(addresses(store, prepared))
         staged = {row["address"] for row in truth["objects"] if row["staged_in"] and row["inside_namespace"]}
         assert len(staged) > 3
