@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakefs_gc_assets.embedded import branches, commits, repositories
-from lakefs_gc_assets.embedded.commits import Commit, Record
+from lakefs_gc_assets.embedded.commits import Record
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.embedded.formats import Entry
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -213,28 +213,6 @@ def branch_differences(core: Core, repository: Repository, branch_id: str, start
         data = change.data if change.data is not None else change.base_data
         assert data is not None
         yield Difference(change.type, change.path, data)
-
-
-def commit_differences(
-    core: Core, repository: Repository, left: Commit, right: Commit, *, since_base: bool
-) -> Iterator[Difference]:
-    """Paths whose entries in `right` differ from those in `left`, in order.
-
-    Args:
-        since_base: only what a merge of `right` into `left` would change: not what changed in `left` alone since both
-            were the same; a path that changed in both is a `conflict`.
-    """
-    base = commits.merge_base(core, repository, left, right) if since_base else left
-    before, common, after = (
-        {path: (identity, data) for path, identity, data in commits.all_records(core, metarange)}
-        for metarange in (left.metarange_id, base.metarange_id if base else "", right.metarange_id)
-    )
-    for path in sorted(before.keys() | after.keys()):
-        was, shared, now = (records.get(path, (None, b"")) for records in (before, common, after))
-        if was[0] == now[0] or (since_base and shared[0] == now[0]):
-            continue
-        kind = "added" if was[0] is None else "removed" if now[0] is None else "changed"
-        yield Difference(kind if shared[0] == was[0] else "conflict", path, (was if now[0] is None else now)[1])
 
 
 _LAST_IMPORT = ".lakefs.last.import.timestamp"

@@ -376,7 +376,7 @@ def playground(
         content["automation"] = _SOON
         content["collection"]["sweep_mode"] = "quarantine"  # So that there is something to undo.
         file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-        say(f"embedded lakeFS (no production server) at {server.url}, S3 gateway at {server.s3_url}")
+        say(f"embedded lakeFS (no production server) at {server.url}")
         say(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}")
         say(f"collect it, in another shell: {_SECRET_VARIABLE}={_SECRET} lakefs-gc run --config {file}")
         yield {CONFIGURATION_VARIABLE: str(file.resolve()), _SECRET_VARIABLE: _SECRET}

@@ -75,6 +75,10 @@ def every(core: Core) -> list[Repository]:
         return [_from_row(row) for row in database.execute("SELECT * FROM repositories ORDER BY id").fetchall()]
 
 
+_TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
+"""Tables with rows of a repository, beside that of repositories."""
+
+
 def delete(core: Core, name: str) -> None:
     """Forgets a repository; its objects and files stay where they are."""
     repository = get(core, name)
@@ -82,10 +86,7 @@ def delete(core: Core, name: str) -> None:
         database.execute(
             "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
         )
-        database.execute("DELETE FROM parts WHERE upload_id IN (SELECT id FROM uploads WHERE repository = ?)", (name,))
-        for table in ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses"):
-            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
-        for table in ("copies", "uploads"):
+        for table in _TABLES:
             database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
         database.execute("DELETE FROM repositories WHERE id = ?", (repository.id,))
 
@@ -167,14 +168,10 @@ PRESIGNED_PATH = "/_embedded/objects"
 LINK_LIFETIME_SECONDS = 900
 
 
-def presigned_url(
-    core: Core, repository: Repository, key: str, method: str, upload: tuple[str, int] | None = None
-) -> str:
-    """A link for one key below the repository's namespace; with `upload` (id, part number) for one part."""
+def presigned_url(core: Core, repository: Repository, key: str, method: str) -> str:
+    """A link for one key below the repository's namespace."""
     expiry = core.clock.seconds() + LINK_LIFETIME_SECONDS
     query = {"expires": str(expiry)}
-    if upload is not None:
-        query |= {"uploadId": upload[0], "partNumber": str(upload[1])}
     query["signature"] = _link_signature(core, repository.id, key, method, query)
     return f"{core.public_url}{PRESIGNED_PATH}/{quote(repository.id)}/{quote(key)}?{urlencode(query)}"
 

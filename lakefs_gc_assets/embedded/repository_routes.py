@@ -262,11 +262,7 @@ def serve_presigned(core: Core, request: Request) -> Response:
         except ObjectNotFound:
             raise not_found("object") from None
         return http.answer_get(request, content, "application/octet-stream", {})
-    if upload_id := request.query.get("uploadId"):
-        number = int(request.query["partNumber"])
-        etag = objects.put_part(core, repository, upload_id, number, request.body)
-    else:
-        etag = core.blockstore.put(repository.storage_namespace, key, request.body)
+    etag = core.blockstore.put(repository.storage_namespace, key, request.body)
     return Response(200, headers={"ETag": f'"{etag}"'})
 
 

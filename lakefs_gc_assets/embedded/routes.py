@@ -1,8 +1,7 @@
 """Routes of objects, branches, tags, commits and differences.
 
-Objects: upload, read, describe, list, copy, delete, stage; issued addresses; presigned multipart uploads. Branches,
-tags, commits: logs, merges, reverts, imports; differences page by page, grouped by common prefix where a delimiter is
-given.
+Objects: upload, read, describe, list, copy, delete, stage; issued addresses. Branches, tags, commits: logs, merges,
+reverts, imports; staged differences page by page, grouped by common prefix where a delimiter is given.
 """
 
 import itertools
@@ -28,7 +27,6 @@ from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
 
 _METADATA_HEADER = "x-lakefs-meta-"
-_MAX_DELETED = 1000
 _CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
 
 
@@ -127,20 +125,6 @@ def _delete(core: Core, request: Request, repository: str, branch: str) -> Respo
     return NO_CONTENT
 
 
-def _delete_several(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo = repositories.get_writable(core, repository)
-    paths = request.json_object("paths")["paths"]
-    if not all(isinstance(path, str) for path in paths):
-        raise bad_request("request body has an error: paths must be strings")
-    if len(paths) > _MAX_DELETED:
-        raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
-    branches.get(core, repo, branch)
-    with core.database.transaction():
-        for path in paths:
-            objects.delete(core, repo, branch, path)
-    return json_response(200, {"errors": []})
-
-
 def _copy(core: Core, request: Request, repository: str, branch: str) -> Response:
     repo, destination = repositories.get_writable(core, repository), request.required("dest_path")
     body = request.json_object("src_path")
@@ -189,42 +173,6 @@ def _link_address(core: Core, request: Request, repository: str, branch: str) ->
     return json_response(200, objects.stats(repo, path, entry))
 
 
-def _begin_multipart(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
-    count = request.number("parts", 0)
-    if not 0 <= count <= objects.MOST_PARTS:
-        raise bad_request(f"parts can be at most {objects.MOST_PARTS}")
-    branches.get(core, repo, branch)
-    address = repositories.issue_address(core, repo, branch, path)
-    upload = objects.begin_upload(core, Place(repo, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
-    urls = [repositories.presigned_url(core, repo, address, "PUT", (upload.id, number + 1)) for number in range(count)]
-    return json_response(
-        201, {"upload_id": upload.id, "physical_address": repo.namespace + address, "presigned_urls": urls}
-    )
-
-
-def _complete_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
-    body = request.json_object("physical_address", "parts")
-    address = str(body["physical_address"]).removeprefix(repo.namespace)
-    numbered = [checked_object(part, "part_number", "etag") for part in body["parts"]]
-    parts = [(part["part_number"], part["etag"]) for part in numbered]
-    # In one transaction: where a part is missing, the address can still be used.
-    with core.database.transaction():
-        repositories.redeem_address(core, repo, branch, path, address)
-        if objects.get_upload(core, repo, upload).address != address:
-            raise bad_request("physical address is not that of the upload")
-        entry = objects.complete_upload(core, repo, upload, parts)
-        objects.stage(core, repo, branch, path, entry)
-    # Real servers answer this one call with the relative address.
-    return json_response(200, objects.stats(repo, path, entry) | {"physical_address": address})
-
-
-def _abort_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
-    objects.abort_upload(core, repositories.get_writable(core, repository), upload)
-    return NO_CONTENT
-
-
 _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
 _REF = _REPOSITORY + "/refs/{ref}"
@@ -233,7 +181,6 @@ OBJECT_ROUTES = (
     Route("POST", _BRANCH + "/objects", "fs:WriteObject", _upload),
     Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
     Route("DELETE", _BRANCH + "/objects", "fs:DeleteObject", _delete),
-    Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
     Route("POST", _BRANCH + "/objects/copy", "fs:WriteObject fs:ReadObject", _copy),
     Route("PUT", _BRANCH + "/objects/stat/user_metadata", "fs:WriteObject", _set_metadata),
     Route("GET", _REF + "/objects", "fs:ReadObject", _read),
@@ -242,9 +189,6 @@ OBJECT_ROUTES = (
     Route("GET", _REF + "/objects/ls", "fs:ListObjects", _list_objects),
     Route("GET", _BRANCH + "/staging/backing", "fs:WriteObject", _get_address),
     Route("PUT", _BRANCH + "/staging/backing", "fs:WriteObject", _link_address),
-    Route("POST", _BRANCH + "/staging/pmpu", "fs:WriteObject", _begin_multipart),
-    Route("PUT", _BRANCH + "/staging/pmpu/{upload}", "fs:WriteObject", _complete_multipart),
-    Route("DELETE", _BRANCH + "/staging/pmpu/{upload}", "fs:WriteObject", _abort_multipart),
 )
 
 
@@ -386,28 +330,15 @@ def _import_status(core: Core, request: Request, repository: str, branch: str) -
     return json_response(200, answer)
 
 
-_TYPES = ("three_dot", "two_dot")
-
-
 def _of_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
     repo = repositories.get(core, repository)
     start = max(_bytes(request, "after"), _bytes(request, "prefix"))
     with core.database.transaction():
-        return _page_of_differences(request, committing.branch_differences(core, repo, branch, start))
+        return page_of_differences(request, committing.branch_differences(core, repo, branch, start))
 
 
-def _of_references(core: Core, request: Request, repository: str, left: str, right: str) -> Response:
-    repo = repositories.get(core, repository)
-    kind = request.query.get("type") or _TYPES[0]
-    if kind not in _TYPES:
-        raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
-    before, after = (commits.resolve(core, repo, name) for name in (left, right))
-    return _page_of_differences(
-        request, committing.commit_differences(core, repo, before, after, since_base=kind == "three_dot")
-    )
-
-
-def _page_of_differences(request: Request, differences: Iterable[Difference]) -> Response:
+def page_of_differences(request: Request, differences: Iterable[Difference]) -> Response:
+    """One page of differences, grouped by common prefix where a delimiter is given."""
     amount, after = request.amount(), _bytes(request, "after")
     prefix, delimiter = _bytes(request, "prefix"), _bytes(request, "delimiter")
     results: list[dict[str, Any]] = []
@@ -458,5 +389,4 @@ REFERENCE_ROUTES = (
     Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
     Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
     Route("GET", _BRANCH + "/diff", "fs:ListObjects", _of_branch),
-    Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),
 )

@@ -1,7 +1,7 @@
 """The server, put together: `with EmbeddedServer(folder) as server: …`. It is no production server.
 
-`server.url` is the lakeFS API's address, `server.s3_url` that of the S3 gateway; both take the credentials
-`server.access_key_id` and `server.secret_access_key`. It listens with threads and keep-alive: each request is read,
+`server.url` is the lakeFS API's address, which takes the credentials `server.access_key_id` and
+`server.secret_access_key`. It listens with threads and keep-alive: each request is read,
 authenticated, handed to its route, answered, and perhaps struck by a fault.
 """
 
@@ -44,7 +44,6 @@ from lakefs_gc_assets.embedded.http import (
     parse_query,
 )
 from lakefs_gc_assets.embedded.routes import OBJECT_ROUTES, REFERENCE_ROUTES
-from lakefs_gc_assets.embedded.s3_gateway import Gateway
 from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database, LocalBlockstore
 from lakefs_gc_assets.errors import ConfigurationError
 
@@ -188,7 +187,7 @@ class EmbeddedServer:
         blockstore: where objects lie instead, such as a RemoteBlockstore on a bucket.
         settings: how the server behaves.
         rules: shorthand for the setting of that name.
-        port: that of the API, 0 for any free one; the S3 gateway takes a free one.
+        port: that of the API, 0 for any free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
         routes: served besides its own; those below `ADMINISTRATION_PREFIX` beside the API.
     """
@@ -233,18 +232,12 @@ class EmbeddedServer:
         beside = [route for route in routes if route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)]
         self._api = Router((*ROUTES, *(route for route in routes if route not in beside)))
         self._administration = Router((*repository_routes.ADMINISTRATION_ROUTES, *beside))
-        self._gateway = Gateway(self.core, self.users)
-        self._listeners = (
-            Listener(_HOST, port, self._serve, self.clock, self.faults),
-            Listener(_HOST, 0, self._gateway.serve, self.clock, self.faults),
-        )
-        self.url = self._listeners[0].url
-        self.s3_url = self._listeners[1].url
+        self._listener = Listener(_HOST, port, self._serve, self.clock, self.faults)
+        self.url = self._listener.url
         self.core.public_url = self.url
 
     def __enter__(self) -> "EmbeddedServer":
-        for listener in self._listeners:
-            threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=self._listener.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(
@@ -254,9 +247,8 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Stops listening and closes the metadata; running tasks are waited for."""
-        for listener in self._listeners:
-            listener.shutdown()
-            listener.server_close()
+        self._listener.shutdown()
+        self._listener.server_close()
         self.core.tasks.wait_for_all(5)
         self.core.database.close()
 

@@ -232,13 +232,6 @@ CREATE TABLE IF NOT EXISTS issued_addresses (
 CREATE TABLE IF NOT EXISTS copies (
     repository TEXT, address TEXT NOT NULL, copied_at INTEGER NOT NULL
 );
-CREATE TABLE IF NOT EXISTS uploads (
-    id TEXT PRIMARY KEY, repository TEXT NOT NULL, branch TEXT NOT NULL, path TEXT NOT NULL, address TEXT NOT NULL,
-    content_type TEXT NOT NULL, metadata TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS parts (
-    upload_id TEXT, number INTEGER, etag TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (upload_id, number)
-);
 """
 
 

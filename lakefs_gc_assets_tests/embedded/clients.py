@@ -10,6 +10,7 @@ import lakefs_sdk
 from lakefs_sdk.client import LakeFSClient
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded.s3_gateway import GatewayServer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -28,10 +29,16 @@ def sdk(server: EmbeddedServer) -> Any:
     )
 
 
+def s3_url(server: EmbeddedServer) -> str:
+    """Address of the server's S3 gateway."""
+    assert isinstance(server, GatewayServer)
+    return server.s3_url
+
+
 def s3(server: EmbeddedServer) -> "S3Client":
     return boto3.client(
         "s3",
-        endpoint_url=server.s3_url,
+        endpoint_url=s3_url(server),
         aws_access_key_id=server.access_key_id,
         aws_secret_access_key=server.secret_access_key,
         region_name="us-east-1",

@@ -7,12 +7,13 @@ from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.embedded.s3_gateway import GatewayServer
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server with the repository `repo`, rule set `oss`, small ranges."""
-    with EmbeddedServer(
+    with GatewayServer(
         tmp_path / "server", settings=Settings(range_entries=10, page_check_rows=10), routes=ROUTES
     ) as started:
         clients.repository(started)
@@ -22,6 +23,6 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def seed_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """The same by rule set `seed`."""
-    with EmbeddedServer(tmp_path / "seed-server", rules="seed", routes=ROUTES) as started:
+    with GatewayServer(tmp_path / "seed-server", rules="seed", routes=ROUTES) as started:
         clients.repository(started)
         yield started

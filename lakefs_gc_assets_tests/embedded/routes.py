@@ -1,18 +1,22 @@
 """Routes that only tests ask an embedded server for, and what else only tests do to one.
 
-`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: hard resets, cherry-picks, recorded commits,
-files of metadata, the older spelling of the retention rules' paths, and below `/_embedded` the clock and interruptions.
+`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: multipart uploads, bulk deletes, differences
+between commits, hard resets, cherry-picks, recorded commits, files of metadata, the older spelling of the retention
+rules' paths, and below `/_embedded` the clock and interruptions.
 """
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.embedded import branches, commits, committing, repositories, repository_routes
-from lakefs_gc_assets.embedded.core import Core, User, Writer, bad_request, new_user, not_found, timestamp
+from lakefs_gc_assets.embedded import branches, commits, committing, objects, repositories, repository_routes
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, Writer, bad_request, new_user, not_found, timestamp
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response
 from lakefs_gc_assets.embedded.repositories import Repository
+from lakefs_gc_assets.embedded.routes import page_of_differences
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets_tests.embedded import uploads
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -124,6 +128,59 @@ def _create_commit_record(core: Core, request: Request, repository: str) -> Resp
     return NO_CONTENT
 
 
+_MAX_DELETED = 1000
+
+
+def _delete_several(core: Core, request: Request, repository: str, branch: str) -> Response:
+    repo = repositories.get_writable(core, repository)
+    paths = request.json_object("paths")["paths"]
+    if not all(isinstance(path, str) for path in paths):
+        raise bad_request("request body has an error: paths must be strings")
+    if len(paths) > _MAX_DELETED:
+        raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
+    branches.get(core, repo, branch)
+    with core.database.transaction():
+        for path in paths:
+            objects.delete(core, repo, branch, path)
+    return json_response(200, {"errors": []})
+
+
+def _commit_differences(
+    core: Core, repository: Repository, left: commits.Commit, right: commits.Commit, *, since_base: bool
+) -> Iterator[committing.Difference]:
+    """Paths whose entries in `right` differ from those in `left`, in order.
+
+    Args:
+        since_base: only what a merge of `right` into `left` would change: not what changed in `left` alone since both
+            were the same; a path that changed in both is a `conflict`.
+    """
+    base = commits.merge_base(core, repository, left, right) if since_base else left
+    before, common, after = (
+        {path: (identity, data) for path, identity, data in commits.all_records(core, metarange)}
+        for metarange in (left.metarange_id, base.metarange_id if base else "", right.metarange_id)
+    )
+    for path in sorted(before.keys() | after.keys()):
+        was, shared, now = (records.get(path, (None, b"")) for records in (before, common, after))
+        if was[0] == now[0] or (since_base and shared[0] == now[0]):
+            continue
+        kind = "added" if was[0] is None else "removed" if now[0] is None else "changed"
+        yield committing.Difference(
+            kind if shared[0] == was[0] else "conflict", path, (was if now[0] is None else now)[1]
+        )
+
+
+_TYPES = ("three_dot", "two_dot")
+
+
+def _of_references(core: Core, request: Request, repository: str, left: str, right: str) -> Response:
+    repo = repositories.get(core, repository)
+    kind = request.query.get("type") or _TYPES[0]
+    if kind not in _TYPES:
+        raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
+    before, after = (commits.resolve(core, repo, name) for name in (left, right))
+    return page_of_differences(request, _commit_differences(core, repo, before, after, since_base=kind == "three_dot"))
+
+
 def _repository_metadata(core: Core, request: Request, repository: str) -> Response:
     return json_response(200, repositories.get(core, repository).metadata)
 
@@ -199,6 +256,9 @@ _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
 
 ROUTES = (
+    *uploads.ROUTES,
+    Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
+    Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
     Route("POST", _BRANCH + "/cherry-pick", "fs:CreateCommit", _cherry_pick),
     Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),

@@ -4,23 +4,21 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import boto3
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.embedded import objects, repositories
+from lakefs_gc_assets.embedded import repositories
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.embedded import clients, uploads
 from lakefs_gc_assets_tests.embedded.contract import DIFFERENCES, Call, Mapping, Player, read_calls
 from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.embedded.s3_gateway import GatewayServer
 from lakefs_gc_assets_tests.recordings import FIXTURES, needs_recordings
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
 
 pytestmark = needs_recordings
 _GRAPHS = ("random-dag/11", "random-dag/12", "random-dag/13", "random-dag/14", "merge-dangling")
@@ -35,7 +33,7 @@ def _truth(name: str) -> dict[str, Any]:
 
 def _through_the_gateway(server: EmbeddedServer, repository: str) -> None:
     """What the recording did through the gateway, of which only the results were recorded."""
-    client = _client(server)
+    client = clients.s3(server)
     client.put_object(Bucket=repository, Key="main/gw/put", Body=b"p" * 201, Metadata={"k": "v"})
     client.put_object(Bucket=repository, Key="main/gw/deleted", Body=b"d" * 76)
     for key, source in (
@@ -61,7 +59,7 @@ def _upload_parts(server: EmbeddedServer, call: Call, player: Player) -> None:
     repository = repositories.get(core, call.path.split("/")[4])
     upload_id = player.mapping.translate(call.path.rsplit("/", 1)[1])
     for part in call.body["parts"]:
-        etag = objects.put_part(core, repository, upload_id, part["part_number"], b"x" * 287)
+        etag = uploads.put_part(core, repository, upload_id, part["part_number"], b"x" * 287)
         assert player.mapping.learn(part["etag"], f'"{etag}"')
 
 
@@ -94,19 +92,9 @@ class _Ranges:
         player.mapping.ours[recorded] = ids[min(position, len(ids) - 1)]
 
 
-def _client(server: EmbeddedServer) -> "S3Client":
-    return boto3.client(
-        "s3",
-        endpoint_url=server.s3_url,
-        aws_access_key_id=server.access_key_id,
-        aws_secret_access_key=server.secret_access_key,
-        region_name="us-east-1",
-    )
-
-
 def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
     """Plays one recording, and does what it lacks: gateway calls, uploads to presigned links and from outside."""
-    server = EmbeddedServer(folder, settings=Settings(range_entries=100), routes=ROUTES)
+    server = GatewayServer(folder, settings=Settings(range_entries=100), routes=ROUTES)
     server.__enter__()
     player, ranges = Player(server, compare_contents=name != "wide"), _Ranges(name)
     done = set()
@@ -129,7 +117,7 @@ def _play(folder: Path, name: str) -> tuple[Player, EmbeddedServer]:
                 # The first listing of a process imports pandas, which can take longer than times may differ.
                 list(LocalStore(external).list(""))
             case "final staged state" if "S3 gateway" in done:
-                _client(server).delete_object(Bucket=call.path.split("/")[4], Key="main/gw/deleted")
+                clients.s3(server).delete_object(Bucket=call.path.split("/")[4], Key="main/gw/deleted")
     return player, server
 
 

@@ -33,7 +33,7 @@ _ODD = (
 def _without_retries(server: EmbeddedServer, access_key_id: str, secret_access_key: str) -> Any:
     return boto3.client(
         "s3",
-        endpoint_url=server.s3_url,
+        endpoint_url=clients.s3_url(server),
         aws_access_key_id=access_key_id,
         aws_secret_access_key=secret_access_key,
         region_name="us-east-1",
@@ -45,7 +45,7 @@ def _raw(server: EmbeddedServer, method: str, target: str, body: bytes = b"", **
     """Status and answer of a request that boto3 would not send."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     named["Authorization"] = f"AWS4-HMAC-SHA256 Credential={server.access_key_id}/x"
-    connection = HTTPConnection(urlsplit(server.s3_url).netloc, timeout=10)
+    connection = HTTPConnection(urlsplit(clients.s3_url(server)).netloc, timeout=10)
     connection.request(method, target, body, named)
     response = connection.getresponse()
     received = response.read()
@@ -176,7 +176,7 @@ def test_a_body_in_chunks_is_put_together(server: EmbeddedServer) -> None:
 def test_older_signatures_and_links_are_served(server: EmbeddedServer, version: str) -> None:
     s3 = boto3.client(
         "s3",
-        endpoint_url=server.s3_url,
+        endpoint_url=clients.s3_url(server),
         aws_access_key_id=server.access_key_id,
         aws_secret_access_key=server.secret_access_key,
         region_name="us-east-1",

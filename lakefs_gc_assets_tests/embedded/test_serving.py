@@ -210,12 +210,7 @@ def _emptied(server: EmbeddedServer) -> Path:
 
 def test_a_new_repository_where_another_was_writes_its_files_again(server: EmbeddedServer) -> None:
     before = _emptied(server)
-    s3 = clients.s3(server)
-    upload = s3.create_multipart_upload(Bucket="repo", Key="main/parts")["UploadId"]
-    s3.upload_part(Bucket="repo", Key="main/parts", UploadId=upload, PartNumber=1, Body=b"one")
     assert clients.call(server, "DELETE", "/repositories/repo")[0] == 204
-    with server.core.database.transaction() as database:
-        assert database.execute("SELECT count(*) FROM parts").fetchone()[0] == 0
     for file in sorted((server.objects_folder / "repo").rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     clients.repository(server)
@@ -315,8 +310,8 @@ def test_what_is_no_text_is_refused_or_not_found(server: EmbeddedServer) -> None
 def test_other_machines_do_not_reach_the_server(tmp_path: Path) -> None:
     """It keeps no secret as a production server does, and the playground's secret is in its source."""
     with EmbeddedServer(tmp_path) as server:
-        for url in map(urlsplit, (server.url, server.s3_url)):
-            assert url.hostname == "127.0.0.1" and url.port is not None
-            # Another address of this machine: a server that listened on all of them would answer there.
-            with pytest.raises(ConnectionRefusedError):
-                create_connection(("127.0.0.2", url.port), timeout=5)
+        url = urlsplit(server.url)
+        assert url.hostname == "127.0.0.1" and url.port is not None
+        # Another address of this machine: a server that listened on all of them would answer there.
+        with pytest.raises(ConnectionRefusedError):
+            create_connection(("127.0.0.2", url.port), timeout=5)

@@ -1,4 +1,6 @@
-"""The S3 calls: put, get, head, list, copy, delete, multipart uploads; and their messages.
+"""lakeFS's S3 gateway for an embedded server: put, get, head, list, copy, delete, multipart uploads; their messages.
+
+Only clients in tests speak S3 to the server; the collector and the sample repository use the lakeFS API.
 
 Every copy is a full copy, but in rule set `seed` within the staging area of one branch. Requests must name a known
 access key, by signature version 4 or 2, in a header or a link; the signature is not computed again.
@@ -9,11 +11,14 @@ all branches, each behind its branch's name, in order of key.
 
 import itertools
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import formatdate
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -24,7 +29,9 @@ from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import grouped
+from lakefs_gc_assets.embedded.server import EmbeddedServer, Listener
 from lakefs_gc_assets.storage import cloud
+from lakefs_gc_assets_tests.embedded import uploads
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -391,7 +398,7 @@ class Gateway:
         if request.method == "POST" and "uploads" in request.query:
             return self._begin(request, key)
         try:
-            upload = objects.get_upload(self._core, key.repository, upload_id)
+            upload = uploads.get_upload(self._core, key.repository, upload_id)
             if (upload.branch, upload.path) != (key.reference, key.path):
                 raise ApiFailure(404, "NoSuchUpload")
             if request.method == "PUT":
@@ -399,7 +406,7 @@ class Gateway:
             if request.method == "POST":
                 return self._complete(request, key, upload_id)
             if request.method == "DELETE":
-                objects.abort_upload(self._core, key.repository, upload_id)
+                uploads.abort_upload(self._core, key.repository, upload_id)
                 return Response(204)
         except ApiFailure as failure:
             if failure.message in _CODES_OF_UPLOADS:
@@ -409,7 +416,7 @@ class Gateway:
 
     def _begin(self, request: Request, key: Place) -> Response:
         branches.get(self._core, key.repository, key.reference)
-        upload = objects.begin_upload(
+        upload = uploads.begin_upload(
             self._core,
             key,
             self._core.writer.new_address(),
@@ -423,10 +430,10 @@ class Gateway:
 
     def _put_part(self, request: Request, key: Place, upload_id: str) -> Response:
         number, content = request.number("partNumber", 0), content_of(request)
-        if not 1 <= number <= objects.MOST_PARTS:
-            raise _Failure(400, "InvalidArgument", f"Part numbers are from 1 to {objects.MOST_PARTS:,}.")
+        if not 1 <= number <= uploads.MOST_PARTS:
+            raise _Failure(400, "InvalidArgument", f"Part numbers are from 1 to {uploads.MOST_PARTS:,}.")
         if "x-amz-copy-source" not in request.headers:
-            etag = objects.put_part(self._core, key.repository, upload_id, number, content)
+            etag = uploads.put_part(self._core, key.repository, upload_id, number, content)
             return Response(200, headers={"ETag": f'"{etag}"'})
         source = self._source(request)
         content = objects.read(self._core, source.repository, self._find(source).entry)
@@ -435,7 +442,7 @@ class Gateway:
             if match is None or not int(match[1]) <= int(match[2]) < len(content):
                 raise _Failure(400, "InvalidArgument", f"The source has no {wanted}.")
             content = content[int(match[1]) : int(match[2]) + 1]
-        etag = objects.put_part(self._core, key.repository, upload_id, number, content)
+        etag = uploads.put_part(self._core, key.repository, upload_id, number, content)
         now = timestamp(self._core.clock.now())
         return xml_document("CopyPartResult", [("LastModified", now), ("ETag", f'"{etag}"')])
 
@@ -452,7 +459,7 @@ class Gateway:
         condition = http.write_condition(request)
         # In one transaction: where the condition does not hold, the upload is still there.
         with self._core.database.transaction():
-            entry = objects.complete_upload(self._core, key.repository, upload_id, parts)
+            entry = uploads.complete_upload(self._core, key.repository, upload_id, parts)
             # The answer has S3's ETag; the entry keeps it without the number of parts, as on real servers.
             stored = replace(entry, etag=entry.etag.partition("-")[0])
             objects.stage(self._core, key.repository, key.reference, key.path, stored, condition)
@@ -494,3 +501,31 @@ def _metadata(request: Request) -> dict[str, str]:
         for name, value in request.headers.items()
         if name.startswith(_METADATA_HEADER)
     }
+
+
+class GatewayServer(EmbeddedServer):
+    """An embedded server that also serves S3, at `s3_url`, with the same credentials, clock and faults.
+
+    It takes the parts of multipart uploads at their links, too.
+    """
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        super().__init__(folder, **options)
+        gateway = Gateway(self.core, self.users)
+        self._s3_listener = Listener("127.0.0.1", 0, gateway.serve, self.clock, self.faults)
+        self.s3_url = self._s3_listener.url
+
+    def __enter__(self) -> "GatewayServer":
+        super().__enter__()
+        threading.Thread(target=self._s3_listener.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def _serve(self, request: Request) -> Response:
+        if request.path.startswith(uploads.PARTS_PATH):
+            return uploads.serve_part(self.core, request)
+        return super()._serve(request)
+
+    def stop(self) -> None:
+        self._s3_listener.shutdown()
+        self._s3_listener.server_close()
+        super().stop()
