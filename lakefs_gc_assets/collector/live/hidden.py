@@ -8,7 +8,8 @@ by itself.
 """
 
 import sys
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -84,23 +85,51 @@ class _Question:
     by_listing: bool
 
 
-def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.Table]]) -> dict[str, HeadRange]:
+@dataclass(frozen=True, eq=False)
+class _HeadRanges(Mapping[str, HeadRange]):
+    """The ranges of branch heads, each made when it is asked for: a thousand branches may share each of them.
+
+    Attributes:
+        branches: those of each metarange.
+        holders: of each range, the places of its metaranges among `branches`.
+        entries: how many each range has.
+    """
+
+    branches: Sequence[Sequence[str]]
+    holders: Mapping[str, Sequence[int]]
+    entries: Mapping[str, int]
+
+    def __getitem__(self, range_id: str) -> HeadRange:
+        names = (name for place in self.holders[range_id] for name in self.branches[place])
+        return HeadRange(tuple(names), self.entries[range_id])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+def heads_by_range(heads: Mapping[str, str], ranges_of: Iterable[tuple[str, pa.Table]]) -> Mapping[str, HeadRange]:
     """The ranges of branch heads.
 
     Args:
         heads: metarange of each branch's head.
         ranges_of: each of these metaranges with its ranges (RANGES).
     """
-    branches: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for branch, metarange_id in heads.items():
-        branches.setdefault(metarange_id, []).append(branch)
-    branches_by_range: dict[str, list[str]] = {}
+        names.setdefault(metarange_id, []).append(branch)
+    branches: list[Sequence[str]] = []
+    holders: defaultdict[str, array[int]] = defaultdict(lambda: array("I"))
     entries: dict[str, int] = {}
-    for metarange_id, ranges in ranges_of:
-        for range_id, count in zip(ranges.column("id").to_pylist(), ranges.column("count").to_pylist(), strict=True):
-            branches_by_range.setdefault(range_id, []).extend(branches[metarange_id])
-            entries[range_id] = count
-    return {range_id: HeadRange(tuple(names), entries[range_id]) for range_id, names in branches_by_range.items()}
+    for place, (metarange_id, ranges) in enumerate(ranges_of):
+        branches.append(names[metarange_id])
+        ids = ranges.column("id").to_pylist()
+        entries.update(zip(ids, ranges.column("count").to_pylist(), strict=True))
+        for range_id in ids:
+            holders[range_id].append(place)
+    return _HeadRanges(branches, dict(holders), entries)
 
 
 def ask(api: LakeFSApi, namespace: Namespace, places: pa.Table, heads: Mapping[str, HeadRange]) -> Answers:

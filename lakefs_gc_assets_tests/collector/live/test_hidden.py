@@ -1,4 +1,5 @@
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -36,7 +37,7 @@ def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path)
 
 
-def heads_by_range(store: LocalStore, heads: dict[str, str]) -> dict[str, HeadRange]:
+def heads_by_range(store: LocalStore, heads: dict[str, str]) -> Mapping[str, HeadRange]:
     """The ranges of branch heads, by their files."""
     root = Path(os.fsdecode(store._root))
     opener = StoreOpener(StoreSettings(local_root=str(root.parent)), f"local://{root.name}/")
