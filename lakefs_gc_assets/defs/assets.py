@@ -30,7 +30,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, run_id_in, selected
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -130,7 +130,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         dagster_type=FRAME_TYPE,
     )
     def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         try:
             stored = compute(context, collector=collector, **frames)
         except RunEnded as ended:

@@ -25,7 +25,7 @@ from lakefs_gc_assets.defs.partitions import (
     Names,
     for_each_ended_run,
 )
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import collector_of
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings
@@ -96,7 +96,7 @@ def follow_deleted_report(names: Names, settings: AutomationSettings) -> dg.Sens
         "configuration says sweep. Change the time by automation.optimized_every_hours.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         repository = collector.open()
         cadence, now = timedelta(hours=settings.optimized_every_hours), repository.clock.now()
         followed = context.cursor or None

@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.jobs import RunConfig
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import Names, key_of, one_op_job
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import collector_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings
 
@@ -45,7 +45,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         pool=names.pool,
     )
     def run_on_emr_serverless(context: dg.OpExecutionContext, config: RunConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         with readable():
             permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
             settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)

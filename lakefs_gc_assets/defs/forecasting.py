@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.pages import bars, bullets, stored_page
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import LogLine, StorageError
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
@@ -109,7 +109,7 @@ def forecast_job(names: Names) -> dg.JobDefinition:
         required_resource_keys={names.collector},
     )
     def retention_forecast(context: dg.OpExecutionContext, config: ForecastConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         ages = [None if days == _UNLIMITED else days for days in config.days]
         with readable():
             policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}

@@ -26,7 +26,7 @@ from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
 from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
@@ -218,7 +218,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         required_resource_keys={names.collector},
     )
     def opening(context: dg.OpExecutionContext) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         config = OpenRunConfig.model_validate(context.op_config)
         with readable():
             permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
@@ -273,7 +273,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         pool=names.pool,
     )
     def approving(context: dg.OpExecutionContext) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         config = ApproveConfig.model_validate(context.op_config)
         run_id = run_id_in(config.run_id) or config.run_id
         with readable():

@@ -39,7 +39,7 @@ from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.history import RUN_TAG
 from lakefs_gc_assets.defs.pages import bullets, launchpad
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
@@ -163,7 +163,7 @@ def restore_job(names: Names) -> dg.JobDefinition:
         pool=names.pool,
     )
     def restore_objects(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         with readable():
             repository = collector.open()
             run_id = run_id_in(config.run_id) or config.run_id
@@ -194,7 +194,7 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         pool=names.pool,
     )
     def purge_quarantine(context: dg.OpExecutionContext, config: PurgeConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         with readable():
             if not config.confirm:
                 plan = plan_purge(collector.open(), config.run_id or None)
@@ -291,7 +291,7 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
         pool=names.pool,
     )
     def remove_frames(context: dg.OpExecutionContext, config: ExpireRunsConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         with readable():
             repository = collector.open()
             if config.dry:

@@ -25,7 +25,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
-from lakefs_gc_assets.defs.resources import Collector, end_of
+from lakefs_gc_assets.defs.resources import Collector, collector_of, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
 
 _SECTION = "notifications"
@@ -196,7 +196,7 @@ def _failed(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, mess
 def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun) -> str | None:
     """A message about the end of a run, from its report; None if this Dagster run made no report."""
     record = context.instance.get_run_record_by_id(run.run_id)
-    collector: Collector = getattr(context.resources, names.collector)
+    collector = collector_of(names, context)
     store = collector.open_to_read().store
     run_id = _run_of(context.instance, names, run, collector)
     if run_id is None or record is None or record.start_time is None:

@@ -300,7 +300,14 @@ class Names:
 
     @property
     def collector(self) -> str:
-        """Key of the resource that its assets, jobs and sensors use."""
+        """Key of the resource that its assets, jobs and sensors use; `resources.collector_of` looks it up.
+
+        Each repository has its own key. If two in one code location shared one, Dagster would refuse them. Resources of
+        Definitions: "have different resources with same key 'collector'". Resources bound by `dg.with_resources`:
+        "Conflicting versions of resource with key 'collector' were provided to different assets", since the UI
+        materializes all assets by one implicit job. An object without a key would not reach the deployment's own
+        resources, which `store.resource` and `spark.resource` name: Dagster gives them to declared keys alone.
+        """
         return self.qualified("collector")
 
 

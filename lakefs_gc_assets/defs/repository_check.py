@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.fsck.metadata import Finding
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
@@ -81,7 +81,7 @@ def fsck_job(names: Names) -> dg.JobDefinition:
 
     @dg.op(name=names.qualified(NAME), description="Checks the repository.", required_resource_keys={names.collector})
     def repository_check(context: dg.OpExecutionContext, config: FsckConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         deep = EVERYTHING if config.deep < 0 else config.deep
         with readable():
             checkup = check_now(collector, context.log.info, config.every_commit, deep)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -17,7 +17,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import run_id_in
+from lakefs_gc_assets.defs.partitions import Names, run_id_in
 from lakefs_gc_assets.errors import OrderViolation
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, SparkSettings, StoreSettings
 from lakefs_gc_assets.spark import session as spark_session
@@ -195,6 +195,20 @@ def collector_resource(loaded: Loaded, clock: Clock) -> dg.ResourceDefinition:
         theirs = {key: context.resources.original_resource_dict[key] for key in keys}
         return Collector(needed.with_secrets(), clock, theirs, launch_of(context))
 
+    return collector
+
+
+class _WithResources(Protocol):
+    """A context of Dagster: of an op, an asset, a check, a sensor or another resource."""
+
+    @property
+    def resources(self) -> Any:
+        """The resources by their keys."""
+
+
+def collector_of(names: Names, context: _WithResources) -> Collector:
+    """The collector of a repository in a context that requires it."""
+    collector: Collector = getattr(context.resources, names.collector)
     return collector
 
 

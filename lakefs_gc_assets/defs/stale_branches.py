@@ -15,7 +15,7 @@ from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import readable
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.resources import collector_of
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.settings import LaunchSettings
 
@@ -56,7 +56,7 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
         pool=names.pool,
     )
     def retire(context: dg.OpExecutionContext, config: StaleBranchesConfig) -> None:
-        collector: Collector = getattr(context.resources, names.collector)
+        collector = collector_of(names, context)
         with readable():
             repository, log = collector.open(), context.log
             failed = 0
