@@ -131,10 +131,13 @@ class Screens:
 
 
 @contextmanager
-def open_screens(folder: Path, **sections: dict[str, Any]) -> Iterator[Screens]:
+def open_screens(
+    folder: Path, storage: Mapping[str, Any] | None = None, **sections: dict[str, Any]
+) -> Iterator[Screens]:
     """Serves a sample repository from a folder and loads its definitions.
 
     Args:
+        storage: sections of dagster.yaml, in addition.
         sections: of the configuration, in addition.
     """
     with ExitStack() as stack:
@@ -150,7 +153,8 @@ def open_screens(folder: Path, **sections: dict[str, Any]) -> Iterator[Screens]:
         file.write_text(yaml.safe_dump(content), encoding="utf-8")
         environment.setenv(CONFIGURATION_VARIABLE, str(file))
         environment.setenv(SECRET_VARIABLE, server.secret_access_key)
-        instance = stack.enter_context(dg.instance_for_test(overrides=_LAUNCHED_HERE, temp_dir=str(folder)))
+        overrides = {**_LAUNCHED_HERE, **(storage or {})}
+        instance = stack.enter_context(dg.instance_for_test(overrides=overrides, temp_dir=str(folder)))
         origin = LoadableTargetOrigin(executable_path=None, module_name="lakefs_gc_assets.definitions")
         target = InProcessWorkspaceLoadTarget(InProcessCodeLocationOrigin(origin))
         context = stack.enter_context(WorkspaceProcessContext(instance, target))

@@ -1,18 +1,20 @@
 """What the UI shows of runs: each test asks GraphQL what a page of the UI asks."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 import yaml
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository.lock import Lock
@@ -20,7 +22,9 @@ from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, key_of
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import LaunchSettings
 from lakefs_gc_assets_tests.defs.screens import Screens, open_screens
 
@@ -236,3 +240,50 @@ def test_a_failed_run_that_was_overtaken_leaves_the_screens_green_and_stays_in_t
         None,
         size(int(three["freed_bytes"])),
     ]
+
+
+_SLICES = 2_000
+_IN_MEMORY = {"event_log_storage": {"module": "dagster._core.storage.event_log", "class": "InMemoryEventLogStorage"}}
+"""Dagster's own store of events, without files: SQLite commits four times for each of 10,000 events, in two minutes."""
+
+
+@pytest.mark.slow
+def test_a_run_over_two_thousand_slices_fills_the_cells_of_each(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each slice has an object; those of every twentieth are old enough to be garbage."""
+    for name, value in FEW_WRITES.items():
+        monkeypatch.setenv(name, value)
+    by_slice = {"slice_window": "slice", "max_candidate_share": 1.0}
+    with open_screens(tmp_path, _IN_MEMORY, collection=by_slice) as screens:
+        issue, now, old = layout.XidGenerator(), datetime.now(UTC), []
+        for number in range(_SLICES):
+            moment = now - timedelta(days=90, minutes=-number)
+            path = f"data/{issue.descending(moment)}/{issue.ascending(moment)}"
+            file = screens.server.objects_folder / "sample" / path
+            file.parent.mkdir()
+            file.write_bytes(b"x")
+            if number % 20 == 0:
+                os.utime(file, (moment.timestamp(),) * 2)
+                old.append(path)
+
+        opened = screens.open()
+        run = screens.collect(opened)
+
+        assert screens.status(run) == "SUCCESS"
+        assert len(opened.windows) > _SLICES
+        filled = {"numPartitions": len(opened.windows), "numMaterialized": len(opened.windows), "numFailed": 0}
+        assert cells(screens) == dict.fromkeys(CHECKS, filled)
+        found = checks(screens)
+        executions = [
+            found[asset][name]["executionForLatestMaterialization"] for asset in CHECKS for name in found[asset]
+        ]
+        assert {execution["status"] for execution in executions} == {"SUCCEEDED"}
+        repository = Collector.from_loaded(screens.loaded, SystemClock()).open()
+        ended = report.read(repository.store, opened.run_id)
+        assert ended is not None and ended.success
+        assert ended.counts["slices_listed"] > _SLICES and ended.counts["listed"] > _SLICES
+        candidates = StoredFrame.from_run(repository.store, repository.opener, opened.run_id, CANDIDATES_DF)
+        assert {*old} <= {*candidates.table().column("address").to_pylist()}
+        planned = screens.instance.all_logs(run, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+        assert len(planned) == len(CHECKS) * 11, "one for each asset, and one for each of its newest ten windows"
