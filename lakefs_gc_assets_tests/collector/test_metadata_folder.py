@@ -1,10 +1,14 @@
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import list_ids, list_with_times
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
@@ -51,6 +55,42 @@ def test_files_that_are_older_than_a_moment_are_left_out(tmp_path: Path, in_orde
     given = store if in_order else cast(ObjectStore, OnlyLevels(store))
     assert tuple(list_ids(given, since=datetime.fromtimestamp(1e9 + 2, UTC))) == IDS[2:]
     assert tuple(list_ids(given, IdSet(IDS[3:]), datetime.fromtimestamp(1e9 + 1, UTC))) == IDS[1:3]
+
+
+class InPages:
+    """A store that lists in order, a few files with each page, and notes the bounds that it is asked for."""
+
+    delete_limit = 1
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self.bounds: list[tuple[str, str | None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def list_between(
+        self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        self.bounds.append((after, until))
+        for batch in self._store.list_between(prefix, after, until, only_directly=only_directly):
+            yield from (batch.slice(start, 3) for start in range(0, batch.num_rows, 3))
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_a_large_folder_is_listed_in_pieces_each_file_once(tmp_path: Path, uneven: bool) -> None:
+    store = LocalStore(tmp_path)
+    names = [sha256(bytes([number % 256, number // 256])).hexdigest() for number in range(300)]
+    if uneven:
+        names = [name if number < 70 else "fe" + name[2:] for number, name in enumerate(sorted(names))]
+    for name in (*names, *OTHERS, "a/" + "b" * 64, "ffffffff" + "e" * 56, "f" * 64):
+        store.put(f"_lakefs/{name}", b"")
+    paged = InPages(store)
+    expected = sorted({*names, "ffffffff" + "e" * 56, "f" * 64})
+
+    assert [*list_ids(cast(ObjectStore, paged))] == expected
+    listed = pa.concat_batches([*commits._batches(cast(ObjectStore, paged))]).column("key").to_pylist()
+    assert len(listed) == len({*listed}) and len(paged.bounds) > 2 * 10
 
 
 def test_a_namespace_without_any(tmp_path: Path) -> None:

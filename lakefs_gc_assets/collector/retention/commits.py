@@ -8,10 +8,13 @@ v0.101, metarange_id. Old servers also list expired commits. It is not trusted a
 definition): it can lack commits that must stay.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
 from lakefs_gc_assets.collector.stored.tables import lacking
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
@@ -458,12 +462,41 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(some).combine_chunks()
 
 
+_PAGES_ALONE = 20
+_PAGES_OF_A_PIECE = 5
+_MOST_PIECES = 1024
+_PIECES_AT_ONCE = 8
+
+
 def _batches(store: ObjectStore) -> Iterator[pa.RecordBatch]:
-    """The files (LISTING_SCHEMA)."""
-    if isinstance(store, ListsInOrder):
-        yield from store.list_between(METADATA_PREFIX, "", _BEHIND_ALL_IDS, only_directly=True)
-    else:
+    """The files (LISTING_SCHEMA).
+
+    After some pages the rest is listed in pieces, several at once. Ids are spread evenly, so the last one shows how
+    many pages remain; the bounds of the pieces follow each other, whatever remains.
+    """
+    if not isinstance(store, ListsInOrder):
         yield as_batch(store.list_level(METADATA_PREFIX).objects)
+        return
+    list_between = partial(store.list_between, METADATA_PREFIX, only_directly=True)
+    for number, batch in enumerate(list_between("", _BEHIND_ALL_IDS), 1):
+        yield batch
+        last = batch.column("key")[-1].as_py()
+        if number >= _PAGES_ALONE and re.match(_ID, last.removeprefix(METADATA_PREFIX)):
+            break
+    else:
+        return
+    bounds = [last, *_bounds_behind(last, number), _BEHIND_ALL_IDS]
+    for batches in work_ahead(lambda piece: [*list_between(*piece)], pairwise(bounds), _PIECES_AT_ONCE):
+        yield from batches
+
+
+def _bounds_behind(last: str, pages: int) -> Iterator[str]:
+    """Bounds that cut the names behind an id into pieces of some pages, if so many pages went up to it."""
+    digits, end = 8, 16**8
+    start = int(last.removeprefix(METADATA_PREFIX)[:digits], 16) + 1
+    pieces = min(_MOST_PIECES, max(1, (end - start) * pages // (start * _PAGES_OF_A_PIECE)))
+    for number in range(1, pieces):
+        yield f"{METADATA_PREFIX}{start + (end - start) * number // pieces:0{digits}x}"
 
 
 _FIRST_LIST_POLL_SECONDS = 0.5
