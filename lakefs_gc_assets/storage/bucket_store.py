@@ -279,7 +279,9 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
 
 
 class OrderedBucketStore(BucketStore[_Errors, _Contents]):
-    """A service that lists in order of keys; see ListsInOrder."""
+    """A service that lists in order of keys, page by page; see ListsAtOnce."""
+
+    listings_at_once = 8
 
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False

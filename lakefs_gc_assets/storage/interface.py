@@ -304,6 +304,17 @@ class ListsInOrder(ObjectStore, Protocol):
 
 
 @runtime_checkable
+class ListsAtOnce(ListsInOrder, Protocol):
+    """A store of a service that gives out a listing in pages, from any key on: several listings at once take less time.
+
+    A local folder is read whole, wherever a listing of it begins.
+    """
+
+    listings_at_once: int
+    """Number of listings for one process to make at once."""
+
+
+@runtime_checkable
 class ReadsParts(ObjectStore, Protocol):
     """A store that reads a part of an object."""
 

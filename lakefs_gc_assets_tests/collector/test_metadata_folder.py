@@ -11,7 +11,7 @@ import pytest
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import list_ids, list_with_times
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore
+from lakefs_gc_assets.storage.interface import ListsAtOnce, ListsInOrder, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
 
 IDS = tuple(digit * 64 for digit in ("0", "9", "a", "f"))
@@ -60,7 +60,7 @@ def test_files_that_are_older_than_a_moment_are_left_out(tmp_path: Path, in_orde
 class InPages:
     """A store that lists in order, a few files with each page, and notes the bounds that it is asked for."""
 
-    delete_limit = 1
+    listings_at_once = 8
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -75,6 +75,11 @@ class InPages:
         self.bounds.append((after, until))
         for batch in self._store.list_between(prefix, after, until, only_directly=only_directly):
             yield from (batch.slice(start, 3) for start in range(0, batch.num_rows, 3))
+
+
+def test_a_local_folder_is_listed_at_once(tmp_path: Path) -> None:
+    """It is read whole for each listing of it."""
+    assert not isinstance(LocalStore(tmp_path), ListsAtOnce)
 
 
 @pytest.mark.parametrize("uneven", [False, True])

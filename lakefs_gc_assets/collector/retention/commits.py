@@ -33,7 +33,7 @@ from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import ListsInOrder, ObjectStore, as_batch, fetch
+from lakefs_gc_assets.storage.interface import ListsAtOnce, ListsInOrder, ObjectStore, as_batch, fetch
 
 Rows_co = TypeVar("Rows_co", covariant=True)
 
@@ -465,14 +465,13 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 _PAGES_ALONE = 20
 _PAGES_OF_A_PIECE = 5
 _MOST_PIECES = 1024
-_PIECES_AT_ONCE = 8
 
 
 def _batches(store: ObjectStore) -> Iterator[pa.RecordBatch]:
     """The files (LISTING_SCHEMA).
 
-    After some pages the rest is listed in pieces, several at once. Ids are spread evenly, so the last one shows how
-    many pages remain; the bounds of the pieces follow each other, whatever remains.
+    After some pages of a service the rest is listed in pieces, several at once. Ids are spread evenly, so the last one
+    shows how many pages remain; the bounds of the pieces follow each other, whatever remains.
     """
     if not isinstance(store, ListsInOrder):
         yield as_batch(store.list_level(METADATA_PREFIX).objects)
@@ -481,12 +480,13 @@ def _batches(store: ObjectStore) -> Iterator[pa.RecordBatch]:
     for number, batch in enumerate(list_between("", _BEHIND_ALL_IDS), 1):
         yield batch
         last = batch.column("key")[-1].as_py()
-        if number >= _PAGES_ALONE and re.match(_ID, last.removeprefix(METADATA_PREFIX)):
+        is_id = re.match(_ID, last.removeprefix(METADATA_PREFIX))
+        if number >= _PAGES_ALONE and is_id and isinstance(store, ListsAtOnce):
             break
     else:
         return
     bounds = [last, *_bounds_behind(last, number), _BEHIND_ALL_IDS]
-    for batches in work_ahead(lambda piece: [*list_between(*piece)], pairwise(bounds), _PIECES_AT_ONCE):
+    for batches in work_ahead(lambda piece: [*list_between(*piece)], pairwise(bounds), store.listings_at_once):
         yield from batches
 
 
