@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from lakefs_gc_assets.errors import ConfigurationError, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
-from lakefs_gc_assets.lakefs.api.models import BranchesApi, LakeFSApi, Repository, ServerClocks
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository, ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore, OpensStore
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 
 
 class Clock(Protocol):
@@ -181,9 +184,9 @@ class OpenRepository:
     launch: Launch = field(default_factory=Launch)
 
     @property
-    def branches_api(self) -> BranchesApi:
-        """Calls that change branches and tags: the server's client makes them, too. Runs use LakeFSApi alone."""
-        return cast("BranchesApi", self.api)
+    def branches_api(self) -> "LakeFSClient":
+        """The client with the calls that change branches and tags. Runs use LakeFSApi alone, which has none of them."""
+        return cast("LakeFSClient", self.api)
 
     @property
     def skew(self) -> timedelta:

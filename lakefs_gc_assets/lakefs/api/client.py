@@ -43,11 +43,11 @@ _NO_SUCH_OBJECT = re.compile(r"(?:.*: )?(?:(?:path|object|entry|branch|reference
 
 
 class LakeFSClient:
-    """`LakeFSApi` and `BranchesApi` of one repository. Safe to use from several threads.
+    """`LakeFSApi` of one repository, and calls that change branches and tags. Safe to use from several threads.
 
     Calls are repeated after broken connections, timeouts, 429 and 5xx: each may be made twice without harm (a repeated
     page of a preparation leaves an extra file). Those that change branches and tags are made once. Answers are read
-    strictly; see the ports for what each method raises.
+    strictly; see the port for what each method raises.
     """
 
     def __init__(

@@ -211,42 +211,6 @@ class LakeFSApi(Protocol):
         ...
 
 
-class BranchesApi(Protocol):
-    """Calls that change branches and tags; nothing is repeated after a failure that may have done it."""
-
-    def branch(self, name: str) -> Branch | None:
-        """A branch; None only where lakeFS itself says that there is none."""
-        ...
-
-    def protection_patterns(self) -> tuple[str, ...]:
-        """The patterns of the repository's branch protection rules."""
-        ...
-
-    def delete_branch(self, name: str) -> None:
-        """Deletes a branch, if there is one, with what is uncommitted on it; its commits stay, dangling."""
-        ...
-
-    def create_branch(self, name: str, commit_id: str, hidden: bool) -> None:
-        """Makes a branch on a commit."""
-        ...
-
-    def delete_path(self, branch: str, path: str) -> None:
-        """Deletes what a branch shows at a path; the deletion is uncommitted."""
-        ...
-
-    def reset_path(self, branch: str, path: str) -> None:
-        """Takes back what is staged at a path."""
-        ...
-
-    def commit_changes(self, branch: str, message: str) -> None:
-        """Commits all that is staged on a branch."""
-        ...
-
-    def delete_tag(self, name: str) -> None:
-        """Deletes a tag; its commit stays."""
-        ...
-
-
 @dataclass(slots=True)
 class ServerClocks:
     """Every `Date` header seen, as its difference from our own clock when the answer arrived.
