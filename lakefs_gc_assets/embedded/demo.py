@@ -266,7 +266,9 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
     store = store_from_environment(store_url) if store_url else None
     with open_server(folder, rules, store_url, store) as server:
         console.print(f"making a repository of about {objects:,} objects, call by call")
-        sample = make_sample_repository(server, objects=objects, repository=sample_name(store_url))
+        # A bucket may hold an earlier one.
+        repository = f"sample-{uuid4().hex[:8]}" if store_url else "sample"
+        sample = make_sample_repository(server, objects=objects, repository=repository)
         console.print(
             f"an embedded lakeFS (no production server) at {server.url}, rule set {rules}: repository "
             f"{sample.repository!r} with {len(sample.live):,} live objects and {len(sample.garbage):,} objects of "
@@ -296,11 +298,6 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
     )
     as_asked = shown.flows == (Flow.CLEAN, Flow.OPTIMIZED)
     return not lost and not remaining and not shown.failed and users.worked and as_asked
-
-
-def sample_name(store_url: str) -> str:
-    """The repository's name: in a bucket, which may hold an earlier one, a new one each time."""
-    return f"sample-{uuid4().hex[:8]}" if store_url else "sample"
 
 
 def still_stored(server: EmbeddedServer, sample: Sample) -> list[GarbageObject]:

@@ -136,7 +136,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
                 raise self._errors.nonsense(action, "it lists an object elsewhere")
             if not all(deeper.startswith(prefix) and deeper.endswith("/") for deeper in page.prefixes):
                 raise self._errors.nonsense(action, "it lists a prefix elsewhere, or without a slash at its end")
-            if delimiter and _is_deeper(keys, prefix):
+            if delimiter and pc.any(pc.match_substring(pc.utf8_slice_codeunits(keys, len(prefix)), "/")).as_py():
                 raise self._errors.nonsense(action, "it lists an object that lies deeper")
             if self._ordered and page.rows.num_rows:
                 if not _continues(keys, last):
@@ -305,7 +305,3 @@ def _continues(keys: "pa.Array[Any]", last: str) -> bool:
     """True if keys are in order of UTF-8 bytes, each once, and behind the last one."""
     ascending = not pc.any(pc.greater_equal(keys[:-1], keys[1:])).as_py()
     return ascending and keys[0].as_py().encode() > last.encode()
-
-
-def _is_deeper(keys: "pa.Array[Any]", prefix: str) -> bool:
-    return bool(pc.any(pc.match_substring(pc.utf8_slice_codeunits(keys, len(prefix)), "/")).as_py())

@@ -281,7 +281,7 @@ def test_google_always_has_a_digest_to_compare(one: dict[str, object], other: di
         blob._set_properties(properties)
         return blob
 
-    assert gcs._alike(described(one), described(other)) is alike
+    assert gcs.GCSStore.__new__(gcs.GCSStore)._alike(described(one), described(other)) is alike
 
 
 @pytest.mark.parametrize(
@@ -297,4 +297,4 @@ def test_azure_may_have_none(one: tuple[int, bytes | None], other: tuple[int, by
     def described(size: int, md5: bytes | None) -> BlobProperties:
         return BlobProperties(**{"Content-Length": size, "Content-MD5": md5 and bytearray(md5)})
 
-    assert azure._alike(described(*one), described(*other)) is alike
+    assert azure.AzureStore.__new__(azure.AzureStore)._alike(described(*one), described(*other)) is alike

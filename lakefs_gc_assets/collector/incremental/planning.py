@@ -73,19 +73,19 @@ def find(repository: OpenRepository, definition: str, before: str | None = None,
         StorageError: the store cannot be asked.
     """
     try:
-        ended = _newest(repository.store, before, flow)
-        checkpoint = ended.report.checkpoint
+        plan, report = _newest(repository.store, before, flow)
+        checkpoint = report.checkpoint
         if checkpoint is None:
-            raise NoBaseRun(f"run {ended.report.run_id} left nothing to build on: {_why_nothing(ended.report)}")
-        _require_not_undone(repository.store, ended.report.run_id)
-        _require_alike(repository, ended.plan, definition)
-        run_id = ended.report.run_id
+            raise NoBaseRun(f"run {report.run_id} left nothing to build on: {_why_nothing(report)}")
+        _require_not_undone(repository.store, report.run_id)
+        _require_alike(repository, plan, definition)
+        run_id = report.run_id
         files = checkpoints.require_frames(repository.store, run_id, checkpoint)
         checkpoints.count_ids(repository.store, run_id, checkpoint)
         sealed = checkpoints.read_sealed(repository.store, run_id, checkpoint)
     except CorruptFile as corrupt:
         raise _unreadable(corrupt) from corrupt
-    return BaseRun(ended.plan, ended.report, checkpoint, sealed, files)
+    return BaseRun(plan, report, checkpoint, sealed, files)
 
 
 def live_definition(repository: OpenRepository) -> str:
@@ -187,12 +187,6 @@ def require_none_failed_on(store: ObjectStore, base: BaseRun, planned: Plan) -> 
             raise NoBaseRun(f"run {run_id}, which built on run {base.run_id}, failed ({report.error})")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    plan: Plan
-    report: Report
-
-
 def newest_sweep(
     store: ObjectStore, before: str | None = None, among: int | None = None, *, committed: bool = False
 ) -> Plan | None:
@@ -226,7 +220,8 @@ def _earlier(runs: EarlierRuns, before: str | None, among: int | None = None) ->
     return islice((run_id for run_id in runs.newest_first() if before is None or run_id > before), among)
 
 
-def _newest(store: ObjectStore, before: str | None, flow: Flow) -> _Ended:
+def _newest(store: ObjectStore, before: str | None, flow: Flow) -> tuple[Plan, Report]:
+    """Plan and report of the newest run that was to delete, and has ended. Raises NoBaseRun where there is none."""
     plan = newest_sweep(store, before, committed=flow is Flow.COMMITTED)
     if plan is None and flow is Flow.COMMITTED:
         raise NoBaseRun("no earlier run of the flow committed deleted")
@@ -239,7 +234,7 @@ def _newest(store: ObjectStore, before: str | None, flow: Flow) -> _Ended:
         raise NoBaseRun(f"run {plan.run_id}, which was to delete, has not ended")
     if report.attempt != plan.attempt:
         raise NoBaseRun(f"run {plan.run_id}, which was to delete, was begun again and has not ended")
-    return _Ended(plan, report)
+    return plan, report
 
 
 def _why_nothing(report: Report) -> str:

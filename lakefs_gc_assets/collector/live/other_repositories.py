@@ -130,7 +130,8 @@ def compare_namespaces(
             continue
         if not its.location.may_share_bucket(namespace.location):
             continue
-        is_elsewhere = _is_on_another_storage(own, other)
+        # A repository without a storage id was made before the server had several, and may lie on any of them.
+        is_elsewhere = bool(own.storage_id and other.storage_id) and own.storage_id != other.storage_id
         if _overlap(its.location, namespace.location):
             if not is_elsewhere or _has_files(store, its.location, namespace.location):
                 nested.append(other.id)
@@ -142,14 +143,6 @@ def compare_namespaces(
 def find(repository: OpenRepository) -> OtherRepositories:
     """Compares an open repository with the others of its server. Raises what `compare_namespaces` raises."""
     return compare_namespaces(repository.api, repository.facts, repository.store, repository.settings.also_live)
-
-
-def _is_on_another_storage(own: Repository, other: Repository) -> bool:
-    """True if the server names a storage for both, and not the same one.
-
-    A repository without a storage id was made before the server had several, and may lie on any of them.
-    """
-    return bool(own.storage_id and other.storage_id) and own.storage_id != other.storage_id
 
 
 def _has_files(store: ObjectStore | None, inner: Location, own: Location) -> bool:

@@ -458,7 +458,8 @@ def _delete(
     if left:
         # A request without an answer may have deleted some of them.
         left.intersection_update(_copies(store, plan).column("address").to_pylist())
-    fates = [_fate(outcomes[row["key"]].result) for row in rows]
+    failed = {key for key, outcome in outcomes.items() if outcome.result is DeleteResult.FAILED}
+    fates = [Fate.FAILED if row["key"] in failed else Fate.PURGED for row in rows]
     are_deleted = [fate is Fate.PURGED and row["address"] not in left for row, fate in zip(rows, fates, strict=True)]
     purged = _receipts(batch.filter(pa.array(are_deleted, pa.bool_())), Outcome.PURGED, clock.now())
     receipts.write(store, plan.run_id, batch_id, purged)
@@ -467,11 +468,6 @@ def _delete(
         if row["address"] not in left:
             yield Purged(plan.run_id, row["address"], row["size"], fate, outcomes[row["key"]].error)
     return batch.filter(_among(batch, left))
-
-
-def _fate(result: DeleteResult) -> Fate:
-    """What became of a copy, unless it is LEFT and still there."""
-    return Fate.FAILED if result is DeleteResult.FAILED else Fate.PURGED
 
 
 def _settle(store: ObjectStore, plan: Plan) -> None:

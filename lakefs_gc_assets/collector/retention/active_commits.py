@@ -600,7 +600,8 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
     _, first = np.unique(codes.to_numpy(), return_index=True)
     chosen = newest_first.column("at").to_numpy()[np.sort(first)]
     walks = pa.array(reduce(lambda own, more: np.where(own < 0, more, own), [w.longest[chosen] for w in active.walks]))
-    rules = [_rule_of(branch, active.rules.branches, active.rules.default) for branch in active.walk_names]
+    by_branch, default = active.rules.branches, active.rules.default
+    rules = [str(default if branch is None else by_branch[branch]) for branch in active.walk_names]
     return pa.table(
         [
             commits.metarange_ids.take(pa.array(chosen)),
@@ -610,10 +611,6 @@ def last_holders(active: Active, stays: Flags, metarange_ids: pa.StringArray) ->
         ],
         schema=LAST_HOLDERS,
     )
-
-
-def _rule_of(branch: str | None, rules: Mapping[str, Rule], default: Rule) -> str:
-    return str(default if branch is None else rules[branch])
 
 
 def write_last_holders(store: ObjectStore, run_id: str, attempt: str, holders: pa.Table) -> None:

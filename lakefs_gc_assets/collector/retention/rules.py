@@ -508,7 +508,7 @@ class _Reader:
                 )
             if key.value not in keys:
                 self._wrong(key, f"{key.value!r} is none of {', '.join(keys)}")
-            if not _is_null(value):
+            if not (isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null"):
                 nodes[key.value] = value
         return nodes
 
@@ -526,10 +526,6 @@ class _Reader:
 
     def _wrong(self, node: yaml.Node, problem: str) -> NoReturn:
         raise ConfigurationError(f"{self._file}, line {_line(node)}: {problem}")
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
 def _line(node: yaml.Node) -> int:

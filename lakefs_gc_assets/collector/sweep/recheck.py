@@ -13,7 +13,7 @@ would delete behind its back.
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -110,11 +110,6 @@ class Countdown:
         return self._over
 
 
-def newer_runs(store: ObjectStore, run_id: str) -> Iterator[str]:
-    """The ids of runs that were opened after this one, newest first."""
-    return takewhile(lambda other: other < run_id, run_folder.newest_runs(store))
-
-
 def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
     """Raises OrderViolation where a newer run has swept or begun to, or may have; the repository's lock is held.
 
@@ -126,7 +121,7 @@ def require_not_overtaken(store: ObjectStore, run_id: str) -> None:
     Raises:
         StorageError: the store cannot be asked.
     """
-    for newer in newer_runs(store, run_id):
+    for newer in takewhile(lambda other: other < run_id, run_folder.newest_runs(store)):
         try:
             swept = _swept(store, newer)
         except CorruptFile as corrupt:

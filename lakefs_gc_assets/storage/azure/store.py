@@ -431,7 +431,9 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             return None
 
     def _alike(self, one: BlobProperties, other: BlobProperties) -> bool:
-        return _alike(one, other) and _is_whole(other)
+        """Same size, the same MD5 where both have one, and no copy to the other is under way, was aborted or failed."""
+        digests = {bytes(digest) for blob in (one, other) if (digest := blob.content_settings.content_md5)}
+        return one.size == other.size and len(digests) <= 1 and other.copy.status in (None, "success")
 
     def _copy_content(
         self,
@@ -513,17 +515,6 @@ def _condition(expected: Expected | None) -> dict[str, Any]:
     if expected.etag is None:
         return {"match_condition": MatchConditions.IfMissing}
     return {"match_condition": MatchConditions.IfNotModified, "etag": f'"{expected.etag}"'}
-
-
-def _alike(one: BlobProperties, other: BlobProperties) -> bool:
-    """Same size, and the same MD5 where both have one."""
-    digests = {bytes(digest) for blob in (one, other) if (digest := blob.content_settings.content_md5)}
-    return one.size == other.size and len(digests) <= 1
-
-
-def _is_whole(blob: BlobProperties) -> bool:
-    """True if no copy to this blob is under way, was aborted or failed."""
-    return blob.copy.status in (None, "success")
 
 
 def _endpoint(namespace: Namespace) -> str:

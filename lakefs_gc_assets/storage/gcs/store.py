@@ -334,7 +334,9 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             return None
 
     def _alike(self, one: Blob, other: Blob) -> bool:
-        return _alike(one, other)
+        """Same size and at least one digest in common, and all digests that both have are equal."""
+        digests = [pair for pair in ((one.md5_hash, other.md5_hash), (one.crc32c, other.crc32c)) if all(pair)]
+        return one.size == other.size and bool(digests) and all(each[0] == each[1] for each in digests)
 
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:
@@ -374,12 +376,6 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 def _answer(response: Response) -> Answer:
     headers = {name.lower(): value for name, value in response.headers.items()}
     return Answer(response.status_code, headers, response.content)
-
-
-def _alike(one: Blob, other: Blob) -> bool:
-    """True if both have the same size and at least one digest in common, and all digests that both have are equal."""
-    digests = [pair for pair in ((one.md5_hash, other.md5_hash), (one.crc32c, other.crc32c)) if all(pair)]
-    return one.size == other.size and bool(digests) and all(each[0] == each[1] for each in digests)
 
 
 def _page(answer: Mapping[str, Any]) -> Page:

@@ -445,7 +445,9 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
             raise NoCredentialsError
         region = settings.region or session.region_name or _region_of(session, settings, bucket)
         client = _client(session, settings, region)
-        files = _files(session, client, bucket, region, _bundle(session, settings))
+        # The file of certificates that boto3 trusts, by settings, environment (AWS_CA_BUNDLE) or profile.
+        bundle = settings.ca_bundle or session._session.get_config_variable("ca_bundle") or ""
+        files = _files(session, client, bucket, region, bundle)
     except (ClientError, BotoCoreError, BaseError) as error:
         raise errors.explain("open the bucket", error) from None
     except (ValueError, OSError) as error:
@@ -530,16 +532,12 @@ def _client(session: boto3.Session, settings: StoreSettings, region: str) -> "S3
     client.meta.events.register(EVENT, read_page)
     client.meta.events.register("before-sign.s3.DeleteObjects", _send_content_md5)
     _show_waits(client)
-    _end_deletes_in_time(client)
+    # Last: the client may wait by its own rate before it sends. What is raised here is not retried.
+    client.meta.events.register_last("before-send", cloud.require_time_to_delete)
     if encryption := _encryption(settings):
         for operation in _WRITES:
             client.meta.events.register(f"before-parameter-build.s3.{operation}", partial(_encrypt, encryption))
     return client
-
-
-def _end_deletes_in_time(client: "S3Client") -> None:
-    # Last: the client may wait by its own rate before it sends. What is raised here is not retried.
-    client.meta.events.register_last("before-send", cloud.require_time_to_delete)
 
 
 def _show_waits(client: "S3Client") -> None:
@@ -575,11 +573,6 @@ def _send_content_md5(request: AWSRequest, **_: object) -> None:
     body = request.body.encode() if isinstance(request.body, str) else request.body
     digest = hashlib.md5(body, usedforsecurity=False).digest()
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()
-
-
-def _bundle(session: boto3.Session, settings: StoreSettings) -> str:
-    """The file of certificates that boto3 trusts, by settings, environment (AWS_CA_BUNDLE) or profile."""
-    return settings.ca_bundle or session._session.get_config_variable("ca_bundle") or ""
 
 
 def _region_of(session: boto3.Session, settings: StoreSettings, bucket: str) -> str:
