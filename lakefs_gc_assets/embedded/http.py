@@ -10,42 +10,31 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, unquote
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from lakefs_gc_assets.embedded.core import ApiFailure, bad_request
 
 _MAX_PER_PAGE = 1000
 
 
-_SAID: dict[type, str] = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "a boolean",
-    list: "an array",
-    dict: "an object",
+_Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+_NAMES_BY_TYPE: dict[Any, str] = {
+    str: "name storage_namespace default_branch source type path message src_path src_ref physical_address checksum "
+    "content_type ref id strategy committer metarange_id continuation_token now destination branch_id etag",
+    _Int64: "size_bytes mtime parent_number creation_date generation date count part_number version "
+    "default_retention_days retention_days",
+    float: "seconds",
+    bool: "read_only hidden force allow_empty squash_merge shallow override_metadata",
+    list[Any]: "paths parts",
+    list[str]: "parents",
+    dict[str, Any]: "staging commit",
+    dict[str, str]: "metadata user_metadata set",
 }
-_TYPES: dict[str, type] = {
-    **dict.fromkeys(("name", "storage_namespace", "default_branch", "source", "type", "path", "message"), str),
-    **dict.fromkeys(("src_path", "src_ref", "physical_address", "checksum", "content_type", "ref", "id"), str),
-    **dict.fromkeys(("strategy", "committer", "metarange_id", "continuation_token"), str),
-    **dict.fromkeys(("now", "destination", "branch_id", "etag"), str),
-    **dict.fromkeys(
-        ("size_bytes", "mtime", "parent_number", "creation_date", "generation", "date", "count", "part_number"), int
-    ),
-    **dict.fromkeys(("version", "default_retention_days", "retention_days"), int),
-    "seconds": float,
-    **dict.fromkeys(
-        ("read_only", "hidden", "force", "allow_empty", "squash_merge", "shallow", "override_metadata"), bool
-    ),
-    **dict.fromkeys(("paths", "parents", "parts"), list),
-    **dict.fromkeys(("metadata", "user_metadata", "staging", "set", "commit"), dict),
-}
-"""Types of the properties of bodies, by name: the same in every call that has them."""
-_OF_STRINGS = frozenset({"metadata", "user_metadata", "set", "parents"})
-"""Properties whose items, or values, are strings."""
-_INT64 = range(-(1 << 63), 1 << 63)
+"""Properties of bodies by their types: the same in every call that has them."""
+_TYPES = {name: TypeAdapter[Any](kind) for kind, names in _NAMES_BY_TYPE.items() for name in names.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +113,12 @@ def checked_object(body: Any, *required: str) -> dict[str, Any]:
             raise bad_request(f'request body has an error: property "{name}" is missing')
     for name, value in body.items():
         if name in _TYPES and (value is not None or name in required):
-            _check(name, value)
+            try:
+                _TYPES[name].validate_python(value, strict=True)
+            except ValidationError as error:
+                problem = error.errors()[0]["msg"]
+                raise bad_request(f'request body has an error: Error at "/{name}": {problem}') from None
     return body
-
-
-def _check(name: str, value: Any) -> None:
-    expected = _TYPES[name]
-    kinds = (int, float) if expected is float else (expected,)
-    # True is an int for Python, not for JSON.
-    if type(value) not in kinds:
-        raise bad_request(f'request body has an error: Error at "/{name}": value must be {_SAID[expected]}')
-    if expected is int and value not in _INT64:
-        raise bad_request(f'request body has an error: Error at "/{name}": number must be an int64')
-    if name in _OF_STRINGS:
-        items = value.values() if isinstance(value, dict) else value
-        if not all(isinstance(item, str) for item in items):
-            raise bad_request(f'request body has an error: Error at "/{name}": items must be strings')
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,22 +291,9 @@ def _among(etag: str, etags: tuple[str, ...]) -> bool:
     return "*" in etags or etag in etags
 
 
-FaultKind = Literal["slow", "throttled", "failing", "truncated"]
-_KINDS: tuple[FaultKind, ...] = ("slow", "throttled", "failing", "truncated")
 _THROTTLED_STATUS = 429
 FAULTS_PATH = "/_embedded/faults"
-_FAULT_TYPES: dict[str, tuple[type, ...]] = {
-    "kind": (str,),
-    "path": (str,),
-    "method": (str,),
-    "times": (int, type(None)),
-    "after": (int,),
-    "seconds": (int, float),
-    "status": (int,),
-    "acts": (bool,),
-}
-_STATUSES = range(200, 600)
-_LONGEST_SECONDS = 3600
+_Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(slots=True)
@@ -343,13 +309,15 @@ class Fault:
         acts: true if a throttled or failing request is carried out all the same.
     """
 
-    kind: FaultKind
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    kind: Literal["slow", "throttled", "failing", "truncated"]
     path: str
     method: str = ""
-    times: int | None = 1
-    after: int = 0
-    seconds: float = 1
-    status: int = 500
+    times: _Count | None = 1
+    after: _Count = 0
+    seconds: Annotated[float, Field(ge=0, le=3600)] = 1
+    status: Annotated[int, Field(ge=200, lt=600)] = 500
     acts: bool = False
 
     @property
@@ -397,23 +365,14 @@ class Faults:
         return None
 
 
+_FAULT = TypeAdapter(Fault)
+
+
 def fault_from_json(body: dict[str, Any]) -> Fault:
     """Reads a fault. Raises ApiFailure 400."""
-    if body.get("kind") not in _KINDS:
-        raise bad_request(f"kind must be one of {', '.join(_KINDS)}")
-    for name, value in body.items():
-        # True is an int for Python, not for JSON.
-        if type(value) not in _FAULT_TYPES.get(name, ()):
-            raise bad_request(
-                f"fault: {name} cannot be {value!r}" if name in _FAULT_TYPES else f"fault: what is {name}?"
-            )
     try:
-        re.compile(body.get("path", ""))
-    except re.error as error:
+        fault = _FAULT.validate_json(json.dumps({"path": "", **body}))
+        re.compile(fault.path)
+    except (ValidationError, re.error) as error:
         raise bad_request(f"fault: {error}") from None
-    fault = Fault(**{"path": "", **body})
-    if min(fault.after, fault.times or 0) < 0 or not 0 <= fault.seconds <= _LONGEST_SECONDS:
-        raise bad_request(f"fault: no negative times, after or seconds, and at most {_LONGEST_SECONDS} seconds")
-    if fault.status not in _STATUSES:
-        raise bad_request("fault: status is a number from 200 to 599")
     return fault
