@@ -55,7 +55,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing
+from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing, share_out
 from lakefs_gc_assets.errors import (
     CorruptFile,
     LakeFSError,
@@ -388,7 +388,8 @@ class _Comparison(Generic[R]):
         """The input of the comparison (ROWS)."""
         step, engine, opener = self.step, self.step.engine, self.step.repository.opener
         window_size, settings = step.plan.slice_window, step.repository.settings
-        parts = listing(step.repository.store, datetime.max.replace(tzinfo=UTC), window_size=window_size).parts
+        store, never = step.repository.store, datetime.max.replace(tzinfo=UTC)
+        parts = share_out(store, listing(store, never, window_size=window_size), window_size)
         groups = [[group] for group in spread(parts, step.tasks(settings.listing_partitions))]
         listed = engine.read(groups, partial(_list, opener, window_size), ROWS)
         read = partial(_read_uncommitted, opener, step.repository.namespace, window_size)

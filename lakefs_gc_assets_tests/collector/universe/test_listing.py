@@ -3,6 +3,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,6 +20,7 @@ from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ListsInOrder
+from lakefs_gc_assets.storage.local import store as local_store
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
@@ -94,6 +96,30 @@ def test_a_large_slice_is_listed_by_several_calls_at_once(opener: StoreOpener, t
 
     assert Counter(found["address"].to_pylist()) == Counter(large + other)
     assert 1 < most <= 4
+
+
+def test_a_large_folder_that_is_no_slice_is_shared_out(
+    opener: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies in it, in the root or in a shard is listed once."""
+    monkeypatch.setattr(local_store, "_ORDERED_ROWS", 50)
+    flat = [sha256(bytes([number % 256, number // 256])).hexdigest()[:32] for number in range(1000)]
+    large, shard = [f"data/old/{name}" for name in flat], [f"data/!ab/c/{name}" for name in flat[:300]]
+    slice_ = slice_of(300, BORN)
+    make_files(tmp_path / "repository", flat + large + shard + slice_, BORN.timestamp())
+    store = opener.open()
+
+    parts = listing.share_out(store, listing.listing(store, CUTOFF), "month", large=100)
+
+    shares = [
+        [key for batch in listing.list_all(store, [part], "month") for key in batch["address"].to_pylist()]
+        for part in parts
+    ]
+    assert Counter(key for share in shares for key in share) == Counter(flat + large + shard + slice_)
+    pieces = Counter(part.prefix for part in parts)
+    assert min(pieces[""], pieces["data/old/"]) > 5
+    assert pieces["data/!ab/"] == pieces[slice_[0].rpartition("/")[0] + "/"] == 1
+    assert max(map(len, shares)) == 300
 
 
 @pytest.mark.parametrize(
