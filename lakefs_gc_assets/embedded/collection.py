@@ -191,7 +191,7 @@ def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
         repository,
         "tag",
         [
-            (tag["id"], tag["commit_id"], formats.tag_data(**_renamed(tag)))
+            (tag["id"], tag["commit_id"], formats.tag_data(tag["id"], tag["commit_id"]))
             for tag in branches.every_tag(core, repository)
         ],
     )
@@ -200,10 +200,6 @@ def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
         "branches_meta_range_id": branches_id,
         "tags_meta_range_id": tags_id,
     }
-
-
-def _renamed(tag: dict[str, Any]) -> dict[str, str]:
-    return {"tag_id": tag["id"], "commit_id": tag["commit_id"]}
 
 
 def _write_dump(core: Core, repository: Repository, entity: str, rows: list[tuple[str, str, bytes]]) -> str:

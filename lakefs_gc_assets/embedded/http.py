@@ -137,11 +137,6 @@ def json_response(status: int, content: Any, headers: Mapping[str, str] | None =
     return Response(status, body, "application/json", headers or {})
 
 
-def text_response(status: int, content: str) -> Response:
-    """An answer in plain text."""
-    return Response(status, content.encode(), "text/plain; charset=utf-8")
-
-
 NO_CONTENT = Response(204)
 
 Handler = Callable[..., Response]
@@ -231,16 +226,8 @@ def answer_get(request: Request, content: bytes, content_type: str, headers: dic
 
 def answer_head(request: Request, size: int, content_type: str, headers: dict[str, str]) -> Response:
     """Answers HEAD: what GET would say of an object of this size."""
-    wanted = _wanted_bytes(request, size)
-    if wanted is None:
-        return Response(200, content_type=content_type, headers=headers | {"Content-Length": str(size)})
-    if not wanted:
-        return Response(416, headers={"Content-Range": f"bytes */{size}"})
-    described = {
-        "Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{size}",
-        "Content-Length": str(len(wanted)),
-    }
-    return Response(206, content_type=content_type, headers=headers | described)
+    answer = answer_get(request, bytes(size), content_type, headers)
+    return replace(answer, body=b"", headers={**answer.headers, "Content-Length": str(len(answer.body))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,23 +253,19 @@ ALWAYS = Condition()
 
 def write_condition(request: Request) -> Condition:
     """The condition of an upload. Raises ApiFailure 400 for an If-None-Match that is not `*`."""
-    absent = _etags(request, "if-none-match")
+    absent = etags_of(request, "if-none-match")
     if absent not in ((), ("*",)):
         raise bad_request("Unsupported value for If-None-Match - Only '*' is supported")
-    return Condition(bool(absent), _etags(request, "if-match"))
+    return Condition(bool(absent), etags_of(request, "if-match"))
 
 
 def is_unchanged(request: Request, etag: str) -> bool:
     """True if a reader has this content already, and is answered 304."""
-    return _among(etag, _etags(request, "if-none-match"))
+    return _among(etag, etags_of(request, "if-none-match"))
 
 
-def check_reading(request: Request, etag: str) -> None:
-    """Raises ApiFailure 412 where a reader asks for other content than this."""
-    Condition(etags=_etags(request, "if-match")).check(etag)
-
-
-def _etags(request: Request, header: str) -> tuple[str, ...]:
+def etags_of(request: Request, header: str) -> tuple[str, ...]:
+    """The ETags that a header of a condition names."""
     etags = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
     return tuple(etag for etag in etags if etag)
 

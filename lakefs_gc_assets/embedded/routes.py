@@ -21,7 +21,6 @@ from lakefs_gc_assets.embedded.http import (
     checked_object,
     json_response,
     page,
-    text_response,
 )
 from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -201,7 +200,7 @@ def _create_branch(core: Core, request: Request, repository: str) -> Response:
         str(body["source"]),
         hidden=bool(body.get("hidden", False)),
     )
-    return text_response(201, commit_id)
+    return Response(201, commit_id.encode(), "text/plain; charset=utf-8")
 
 
 def _list_branches(core: Core, request: Request, repository: str) -> Response:

@@ -316,7 +316,7 @@ class Gateway:
         for name, value in entry.metadata.items():
             if name.lower().startswith(_METADATA_HEADER):
                 headers[name.lower()] = value
-        http.check_reading(request, entry.etag)
+        http.Condition(etags=http.etags_of(request, "if-match")).check(entry.etag)
         if http.is_unchanged(request, entry.etag):
             return Response(304, headers=headers)
         if request.method == "HEAD":
