@@ -85,13 +85,6 @@ def put_rules(core: Core, repository: Repository, body: Any) -> None:
             )
 
 
-def delete_rules(core: Core, repository: Repository) -> None:
-    """Removes the rules; the file stays, empty."""
-    with core.database.transaction() as database:
-        store_of(core, repository).put(RULES_KEY, b"")
-        database.execute("DELETE FROM retention_rules WHERE repository = ?", (repository.id,))
-
-
 _RETENTION_FOLDER = "_lakefs/retention/gc"
 COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
 

@@ -75,22 +75,6 @@ def every(core: Core) -> list[Repository]:
         return [_from_row(row) for row in database.execute("SELECT * FROM repositories ORDER BY id").fetchall()]
 
 
-_TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
-"""Tables with rows of a repository, beside that of repositories."""
-
-
-def delete(core: Core, name: str) -> None:
-    """Forgets a repository; its objects and files stay where they are."""
-    repository = get(core, name)
-    with core.database.transaction() as database:
-        database.execute(
-            "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
-        )
-        for table in _TABLES:
-            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
-        database.execute("DELETE FROM repositories WHERE id = ?", (repository.id,))
-
-
 def set_metadata(core: Core, repository: Repository, key: str, value: str) -> None:
     """Sets one pair of the repository's own metadata."""
     with core.database.transaction() as database:
@@ -103,14 +87,6 @@ def protection_patterns(core: Core, repository: Repository) -> list[str]:
     with core.database.transaction() as database:
         rows = database.execute("SELECT pattern FROM protected_branches WHERE repository = ?", (repository.id,))
         return sorted(pattern for (pattern,) in rows)
-
-
-def protect_branches(core: Core, repository: Repository, patterns: list[str]) -> None:
-    """Sets the branch protection rules in place of those before."""
-    with core.database.transaction() as database:
-        database.execute("DELETE FROM protected_branches WHERE repository = ?", (repository.id,))
-        for pattern in patterns:
-            database.execute("INSERT INTO protected_branches VALUES (?, ?)", (repository.id, pattern))
 
 
 def _from_row(row: tuple[str, str, str, int, int, str] | sqlite3.Row) -> Repository:

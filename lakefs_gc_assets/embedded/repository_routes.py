@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from lakefs_gc_assets.embedded import branches, collection, commits, http, objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, TaskState, bad_request, not_found, timestamp
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response, page
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 
@@ -49,13 +49,6 @@ def _list_all(core: Core, request: Request) -> Response:
 
 def _get(core: Core, request: Request, repository: str) -> Response:
     return json_response(200, _as_json(repositories.get(core, repository)))
-
-
-def _delete(core: Core, request: Request, repository: str) -> Response:
-    if not request.flag("force"):
-        repositories.get_writable(core, repository)
-    repositories.delete(core, repository)
-    return NO_CONTENT
 
 
 _MARKER = "_lakefs/dummy"
@@ -168,23 +161,9 @@ def _put_rules(core: Core, request: Request, repository: str) -> Response:
     return NO_CONTENT
 
 
-def _delete_rules(core: Core, request: Request, repository: str) -> Response:
-    collection.delete_rules(core, repositories.get_writable(core, repository))
-    return NO_CONTENT
-
-
 def _get_protection(core: Core, request: Request, repository: str) -> Response:
     patterns = repositories.protection_patterns(core, repositories.get(core, repository))
     return json_response(200, [{"pattern": pattern} for pattern in patterns])
-
-
-def _put_protection(core: Core, request: Request, repository: str) -> Response:
-    repo, rules = repositories.get_writable(core, repository), request.json()
-    if not isinstance(rules, list):
-        raise bad_request("request body has an error: value must be an array")
-    patterns = [str(checked_object(rule, "pattern")["pattern"]) for rule in rules]
-    repositories.protect_branches(core, repo, patterns)
-    return NO_CONTENT
 
 
 def _prepare_uncommitted(core: Core, request: Request, repository: str) -> Response:
@@ -274,12 +253,9 @@ ROUTES = (
     Route("POST", "/repositories", "fs:CreateRepository", _create),
     Route("GET", "/repositories", "fs:ListRepositories", _list_all),
     Route("GET", _REPOSITORY, "fs:ReadRepository", _get),
-    Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete),
     Route("GET", _REPOSITORY + "/settings/gc_rules", "retention:GetGarbageCollectionRules", _get_rules),
     Route("PUT", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _put_rules),
-    Route("DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules),
     Route("GET", _REPOSITORY + "/settings/branch_protection", "branches:GetBranchProtectionRules", _get_protection),
-    Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     Route("POST", _REPOSITORY + "/gc/prepare_uncommited", _PREPARE + "Uncommitted", _prepare_uncommitted),
     Route("POST", _REPOSITORY + "/gc/prepare_commits", _PREPARE + "Commits", _prepare_commits),
     Route("POST", _REPOSITORY + "/gc/prepare_commits/async", _PREPARE + "Commits", _start_prepare_commits),

@@ -10,6 +10,7 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients, routes
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
 Invoke = Callable[..., Result]
@@ -17,7 +18,7 @@ Invoke = Callable[..., Result]
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RetainedRepository]:
-    with EmbeddedServer(tmp_path / "server") as server:
+    with EmbeddedServer(tmp_path / "server", routes=ROUTES) as server:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(SECRET_VARIABLE, server.secret_access_key)
         monkeypatch.delenv("LAKEFS_GC_CONFIG", raising=False)

@@ -26,6 +26,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.embedded import clients, routes
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
 
@@ -96,7 +97,7 @@ def _fill(server: EmbeddedServer) -> None:
 
 @pytest.fixture(scope="module")
 def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("lakefs")) as server:
+    with EmbeddedServer(tmp_path_factory.mktemp("lakefs"), routes=ROUTES) as server:
         _fill(server)
         yield server
 

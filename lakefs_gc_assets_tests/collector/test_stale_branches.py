@@ -46,6 +46,7 @@ from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.fsck.test_check import Asked
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository
 
 RULES: list[dict[str, Any]] = [
@@ -58,7 +59,7 @@ RULES: list[dict[str, Any]] = [
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[RetainedRepository]:
     """Only `old-1` is stale by RULES: its commits are 90 and 40 days old."""
-    with EmbeddedServer(tmp_path / "server") as server:
+    with EmbeddedServer(tmp_path / "server", routes=ROUTES) as server:
         repository = RetainedRepository(server, tmp_path)
         with server.clock.at(datetime.now(UTC) - timedelta(days=200)):
             clients.repository(server)

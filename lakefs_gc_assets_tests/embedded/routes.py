@@ -1,16 +1,24 @@
 """Routes that only tests ask an embedded server for, and what else only tests do to one.
 
-`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: multipart uploads, bulk deletes, differences
-between commits, hard resets, cherry-picks, recorded commits, files of metadata, the older spelling of the retention
-rules' paths, and below `/_embedded` the clock and interruptions.
+`EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
+protection, multipart uploads, bulk deletes, differences between commits, hard resets, cherry-picks, recorded commits,
+files of metadata, the older spelling of the retention rules' paths, and below `/_embedded` the clock and interruptions.
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from lakefs_gc_assets.embedded import branches, commits, committing, objects, repositories, repository_routes
+from lakefs_gc_assets.embedded import (
+    branches,
+    collection,
+    commits,
+    committing,
+    objects,
+    repositories,
+    repository_routes,
+)
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, Writer, bad_request, new_user, not_found, timestamp
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import page_of_differences
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -66,6 +74,47 @@ def compact(core: Core, repository: Repository, branch_id: str) -> str:
             (branches.new_token(repository, branch.id), base, repository.id, branch.id),
         )
     return base
+
+
+_TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
+"""Tables with rows of a repository, beside that of repositories."""
+
+
+def _delete_repository(core: Core, request: Request, repository: str) -> Response:
+    """Forgets a repository; its objects and files stay where they are."""
+    if not request.flag("force"):
+        repositories.get_writable(core, repository)
+    name = repositories.get(core, repository).id
+    with core.database.transaction() as database:
+        database.execute(
+            "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
+        )
+        for table in _TABLES:
+            database.execute(f"DELETE FROM {table} WHERE repository = ?", (name,))  # noqa: S608
+        database.execute("DELETE FROM repositories WHERE id = ?", (name,))
+    return NO_CONTENT
+
+
+def _delete_rules(core: Core, request: Request, repository: str) -> Response:
+    """Removes the rules; the file stays, empty."""
+    written = repositories.get_writable(core, repository)
+    with core.database.transaction() as database:
+        repositories.store_of(core, written).put(collection.RULES_KEY, b"")
+        database.execute("DELETE FROM retention_rules WHERE repository = ?", (written.id,))
+    return NO_CONTENT
+
+
+def _put_protection(core: Core, request: Request, repository: str) -> Response:
+    """Sets the branch protection rules in place of those before."""
+    written, rules = repositories.get_writable(core, repository), request.json()
+    if not isinstance(rules, list):
+        raise bad_request("request body has an error: value must be an array")
+    patterns = [str(checked_object(rule, "pattern")["pattern"]) for rule in rules]
+    with core.database.transaction() as database:
+        database.execute("DELETE FROM protected_branches WHERE repository = ?", (written.id,))
+        for pattern in patterns:
+            database.execute("INSERT INTO protected_branches VALUES (?, ?)", (written.id, pattern))
+    return NO_CONTENT
 
 
 def _hard_reset(core: Core, request: Request, repository: str, branch: str) -> Response:
@@ -247,7 +296,7 @@ def _spelled_as_before() -> tuple[Route, ...]:
             route.actions,
             route.handler,
         )
-        for route in repository_routes.ROUTES
+        for route in (*repository_routes.ROUTES, _DELETE_RULES)
         if route.template == _REPOSITORY + "/settings/gc_rules"
     )
 
@@ -255,7 +304,14 @@ def _spelled_as_before() -> tuple[Route, ...]:
 _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
 
+_DELETE_RULES = Route(
+    "DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules
+)
+
 ROUTES = (
+    Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository),
+    _DELETE_RULES,
+    Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     *uploads.ROUTES,
     Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
     Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),

@@ -26,6 +26,7 @@ from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, keys_below
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
 Damage = Callable[[bytes], bytes]
@@ -35,7 +36,7 @@ Damage = Callable[[bytes], bytes]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetainedRepository]:
     """Versions of a file by age, with rules by which the second is held by branch `dev` alone; one staged object."""
     folder = tmp_path_factory.mktemp("fsck")
-    with EmbeddedServer(folder / "server") as server:
+    with EmbeddedServer(folder / "server", routes=ROUTES) as server:
         repository = with_history(server, folder)
         repository.rules(7, main=28)
         repository.put("staged one", "staged")
