@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -30,7 +31,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
-from lakefs_gc_assets.collector.engine.work import spread_by_weight
+from lakefs_gc_assets.collector.engine.work import spread_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder, tables
@@ -240,6 +241,11 @@ T = TypeVar("T")
 _SAMPLED_FILES = 5
 """Maximum number of files that a sample is taken from, if these have enough rows."""
 _FILE_BYTES = 32 * 1024 * 1024
+_ROWS_WAITING = 1 << 17
+"""A task keeps so many rows in memory before it writes them: of thousands of windows each would get groups of a few
+rows, which take several times the bytes and the seconds."""
+_PUT_AT_ONCE = 8
+"""With thousands of windows a task puts as many files, and one after the other each waits for the store's answer."""
 WRITTEN = pa.schema(
     [
         pa.field("key", pa.string(), nullable=False),
@@ -260,42 +266,62 @@ class FileWriter:
     def __init__(self, store: ObjectStore, folder: str, schema: pa.Schema) -> None:
         self._store, self._folder, self._schema = store, folder, schema
         self._open: dict[str, _OpenFile] = {}
+        self._waiting = 0
         self.written: list[FrameFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows of any windows."""
         # The cast refuses nulls where the frame has none.
         table = pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema)
-        windows = table.column("slice_window").unique().to_pylist()
-        for window in windows:
-            rows = table if len(windows) == 1 else table.filter(pc.equal(table.column("slice_window"), window))
-            file = self._open.setdefault(window, _OpenFile(self._schema))
-            file.write(rows)
-            if file.size >= _FILE_BYTES:
-                self._put(window, self._open.pop(window))
+        for window, rows in _by_window(table):
+            self._open.setdefault(window, _OpenFile(self._schema)).add(rows)
+        self._waiting += table.num_rows
+        if self._waiting >= _ROWS_WAITING:
+            for file in self._open.values():
+                file.flush()
+            self._waiting = 0
+            self._put([window for window, file in self._open.items() if file.size >= _FILE_BYTES])
 
     def close(self) -> list[FrameFile]:
         """Puts what is left; returns every file written."""
-        for window, file in self._open.items():
-            self._put(window, file)
-        self._open = {}
+        self._put([*self._open])
         return self.written
 
-    def _put(self, window: str, file: "_OpenFile") -> None:
+    def _put(self, windows: Sequence[str]) -> None:
+        # Threads put only: each that writes rows as parquet keeps some megabytes.
+        self.written += work_ahead(self._put_file, map(self._finish, windows), _PUT_AT_ONCE)
+
+    def _finish(self, window: str) -> tuple[FrameFile, bytes]:
+        file = self._open.pop(window)
         data = file.finish()
         key = f"{self._folder}slice_window={window}/part-{uuid.uuid4().hex}.parquet"
-        self._store.put(key, data)
-        self.written.append(
-            FrameFile(
-                key, window, file.rows, len(data), hashlib.sha256(data).hexdigest(), file.object_bytes, file.classes
-            )
-        )
+        digest = hashlib.sha256(data).hexdigest()
+        return FrameFile(key, window, file.rows, len(data), digest, file.object_bytes, file.classes), data
+
+    def _put_file(self, finished: tuple[FrameFile, bytes]) -> FrameFile:
+        file, data = finished
+        self._store.put(file.key, data)
+        return file
+
+
+def _by_window(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each window, in their order."""
+    windows = table.column("slice_window").combine_chunks().dictionary_encode()
+    names, numbers = windows.dictionary.to_pylist(), windows.indices.to_numpy()
+    if len(names) > 1:
+        # Sorted once: to choose the rows of each window by itself takes as many passes as there are windows.
+        order = np.argsort(numbers, kind="stable")
+        table, numbers = table.take(order), numbers[order]
+    bounds = np.searchsorted(numbers, np.arange(len(names) + 1)).tolist()
+    for name, (start, end) in zip(names, pairwise(bounds), strict=True):
+        yield name, table.slice(start, end - start)
 
 
 class _OpenFile:
     def __init__(self, schema: pa.Schema) -> None:
         self._buffer = io.BytesIO()
         self._writer = pq.ParquetWriter(self._buffer, schema, compression="zstd")
+        self._waiting: list[pa.Table] = []
         self.rows = 0
         self.object_bytes = 0
         self.classes: dict[str, Amount] = {}
@@ -304,7 +330,14 @@ class _OpenFile:
     def size(self) -> int:
         return self._buffer.tell()
 
-    def write(self, rows: pa.Table) -> None:
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting = []
         self._writer.write_table(rows)
         self.rows += rows.num_rows
         if "size" in rows.column_names:
@@ -316,6 +349,7 @@ class _OpenFile:
                     self.classes[name] = self.classes.get(name, Amount()).plus(row["size_count"], row["size_sum"])
 
     def finish(self) -> bytes:
+        self.flush()
         self._writer.close()
         return self._buffer.getvalue()
 

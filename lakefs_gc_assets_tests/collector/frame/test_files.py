@@ -1,6 +1,7 @@
 import hashlib
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -8,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile
 from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CorruptFile
+from lakefs_gc_assets.errors import CorruptFile, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -85,6 +87,7 @@ def test_rows_are_read_as_they_were_written(folder_store: ObjectStore, rows: lis
     assert sorted(file.slice_window for file in stored) == sorted({str(row["slice_window"]) for row in rows})
     for file in stored:
         inside = [row for row in rows if row["slice_window"] == file.slice_window]
+        assert read(folder_store, [file]) == inside
         assert (file.rows, file.object_bytes) == (len(inside), sum(int(str(row["size"])) for row in inside))
         assert Counter({name: amount[0] for name, amount in file.classes.items()}) == Counter(
             row["storage_class"] for row in inside if row["storage_class"] is not None
@@ -138,6 +141,7 @@ def test_a_sample_of_small_files_has_enough_rows_and_reads_no_more(store: Object
 
 def test_a_full_file_is_put_and_the_next_one_begun(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_FILE_BYTES", 1)
+    monkeypatch.setattr(files, "_ROWS_WAITING", 7)
     rows = [listed(f"data/{number}") for number in range(20)]
 
     stored = written(store, rows)
@@ -145,6 +149,45 @@ def test_a_full_file_is_put_and_the_next_one_begun(store: ObjectStore, monkeypat
     assert [file.rows for file in stored] == [7, 7, 6]
     assert len({file.key for file in stored}) == 3
     assert sorted_rows(read(store, stored)) == sorted_rows(rows)
+
+
+def test_rows_of_many_windows_wait_for_each_other(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_ROWS_WAITING", 30)
+    rows = [listed(f"data/{number}", slice_window=f"2026-1{number % 3}") for number in range(54)]
+
+    stored = written(store, rows)
+
+    groups = [pq.ParquetFile(pa.BufferReader(store.get(file.key))).num_row_groups for file in stored]
+    assert groups == [2, 2, 2]  # Not one of each of the eight batches.
+    assert sorted_rows(read(store, stored)) == sorted_rows(rows)
+
+
+def test_files_are_put_at_once(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, put = threading.Barrier(files._PUT_AT_ONCE, timeout=30), store.put
+
+    def wait_and_put(key: str, data: bytes) -> None:
+        together.wait()
+        put(key, data)
+
+    monkeypatch.setattr(store, "put", wait_and_put)
+
+    stored = written(store, [listed(f"data/{number}", slice_window=f"w{number}") for number in range(16)])
+
+    assert [file.slice_window for file in stored] == [f"w{number}" for number in range(16)]
+
+
+def test_a_file_that_cannot_be_put_ends_the_task(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = store.put
+
+    def refuse(key: str, data: bytes) -> None:
+        if "slice_window=w3/" in key:
+            raise StorageError(key, "refused")
+        put(key, data)
+
+    monkeypatch.setattr(store, "put", refuse)
+
+    with pytest.raises(StorageError, match="refused"):
+        written(store, [listed(f"data/{number}", slice_window=f"w{number}") for number in range(16)])
 
 
 def test_live_frames_have_no_sizes(store: ObjectStore) -> None:
