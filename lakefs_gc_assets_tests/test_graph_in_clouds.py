@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,9 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import (
     LiveObject,
     Sample,
+    Session,
     link_pending,
     make_sample_repository,
-    session,
     unreadable,
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -81,7 +81,7 @@ class InCloud:
         """A staged object is deleted: what it was is garbage from now on."""
         dropped = next(live for live in self.sample.live if live.kind == "staged")
         self.sample.live.remove(dropped)
-        with session(self.server, self.sample.repository) as api:
+        with closing(Session(self.server, self.sample.repository)) as api:
             api.delete(dropped.reference, dropped.path)
         return dropped
 

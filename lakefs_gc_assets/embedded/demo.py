@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -36,12 +36,12 @@ from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.embedded.sample import (
     GarbageObject,
     Sample,
+    Session,
     copy,
     link_pending,
     make_repository_of_months,
     make_sample_repository,
     rename,
-    session,
     unreadable,
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -380,5 +380,5 @@ def playground(
 
 
 def _exists(server: EmbeddedServer, repository: str) -> bool:
-    with session(server, repository) as api:
+    with closing(Session(server, repository)) as api:
         return api.call("GET", "")[0] == 200

@@ -10,7 +10,7 @@ every month, months that are only added, a branch that somebody forgot, a releas
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from http.client import HTTPConnection
@@ -110,16 +110,6 @@ class Session:
         self.expect(200, "PUT", f"/branches/{branch}/staging/backing", body, path=path)
 
 
-@contextmanager
-def session(server: EmbeddedServer, repository: str) -> Iterator[Session]:
-    """A session, closed afterwards."""
-    opened = Session(server, repository)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
 _FEWEST = 2
 """Objects of each kind at least."""
 
@@ -198,7 +188,7 @@ def make_sample_repository(
     counts = {kind: _FEWEST + int(max(objects - 60, 0) * share) for kind, share in _SHARES.items()}
     sample = Sample(repository)
     now = server.clock.now()
-    with session(server, repository) as api:
+    with closing(Session(server, repository)) as api:
         next_day = _DAYS
 
         @contextmanager
@@ -235,13 +225,26 @@ def _content(kind: str, number: int) -> bytes:
     return f"{kind} {number}\n".encode()
 
 
+def _upload(api: Session, sample: Sample, kind: str, path: str, content: bytes) -> LiveObject:
+    """Uploads a live object to `main`, and notes it in the sample."""
+    live = LiveObject(kind, "main", path, api.upload("main", path, content), content)
+    sample.live.append(live)
+    return live
+
+
+def _link(api: Session, sample: Sample, path: str, content: bytes) -> None:
+    """Uploads a live object to an issued address, links it on `main`, and notes it in the sample."""
+    physical_address = api.upload_to_issued_address("main", path, content)
+    api.link("main", path, physical_address, len(content))
+    sample.live.append(LiveObject("linked", "main", path, api.relative(physical_address), content))
+
+
 def _first_commits(api: Session, sample: Sample, committed: int) -> None:
     replaced = [(f"replaced/{number}", _content("old version", number)) for number in range(_FEWEST)]
     old = [(path, api.upload("main", path, content), content) for path, content in replaced]
     restored = api.upload("main", "restored", b"restored\n")
     for number in range(committed):
-        path, content = f"committed/first-{number:06d}", _content("committed first", number)
-        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+        _upload(api, sample, "committed", f"committed/first-{number:06d}", _content("committed first", number))
     first = api.commit("main", "first objects")
     sample.live += [
         LiveObject("only in an old commit", first, path, address, content) for path, address, content in old
@@ -264,17 +267,12 @@ def _first_commits(api: Session, sample: Sample, committed: int) -> None:
 
 def _later_commits(api: Session, sample: Sample, committed: int) -> None:
     for number in range(_FEWEST):
-        path, content = f"replaced/{number}", _content("new version", number)
-        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+        _upload(api, sample, "committed", f"replaced/{number}", _content("new version", number))
     api.delete("main", "restored")
     for number in range(committed):
-        path, content = f"committed/second-{number:06d}", _content("committed second", number)
-        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+        _upload(api, sample, "committed", f"committed/second-{number:06d}", _content("committed second", number))
     for number in range(_FEWEST):
-        path, content = f"linked/committed-{number}", _content("linked and committed", number)
-        physical_address = api.upload_to_issued_address("main", path, content)
-        api.link("main", path, physical_address, len(content))
-        sample.live.append(LiveObject("linked", "main", path, api.relative(physical_address), content))
+        _link(api, sample, f"linked/committed-{number}", _content("linked and committed", number))
     api.commit("main", "more objects")
 
 
@@ -300,9 +298,9 @@ def _imported(server: EmbeddedServer, api: Session, sample: Sample) -> None:
 
 def _staged_and_dropped(api: Session, sample: Sample, counts: dict[str, int]) -> None:
     for number in range(counts["overwritten"]):
-        path, content = f"overwritten/{number:06d}", _content("overwrites", number)
+        path = f"overwritten/{number:06d}"
         sample.garbage.append(GarbageObject("overwritten", api.upload("main", path, _content("overwritten", number))))
-        sample.live.append(LiveObject("committed", "main", path, api.upload("main", path, content), content))
+        _upload(api, sample, "committed", path, _content("overwrites", number))
     for number in range(counts["deleted"]):
         path = f"deleted/{number:06d}"
         sample.garbage.append(GarbageObject("deleted", api.upload("main", path, _content("deleted", number))))
@@ -337,13 +335,9 @@ def _interrupted(server: EmbeddedServer, api: Session, sample: Sample) -> None:
 
 def _staged(api: Session, sample: Sample, staged: int) -> None:
     for number in range(staged):
-        path, content = f"staged/{number:06d}", _content("staged", number)
-        sample.live.append(LiveObject("staged", "main", path, api.upload("main", path, content), content))
+        _upload(api, sample, "staged", f"staged/{number:06d}", _content("staged", number))
     for number in range(_FEWEST):
-        path, content = f"renamed/old-{number}", _content("renamed", number)
-        renamed = LiveObject("staged", "main", path, api.upload("main", path, content), content)
-        sample.to_rename.append(renamed)
-        sample.live.append(renamed)
+        sample.to_rename.append(_upload(api, sample, "staged", f"renamed/old-{number}", _content("renamed", number)))
     for number in range(_FEWEST):
         content = _content("copied", number)
         source = api.upload("main", f"copied/source-{number}", content)
@@ -355,20 +349,14 @@ def _staged(api: Session, sample: Sample, staged: int) -> None:
         if address != source:
             sample.garbage.append(GarbageObject("deleted", source))
     for number in range(_FEWEST):
-        path, content = f"linked/staged-{number}", _content("linked and staged", number)
-        physical_address = api.upload_to_issued_address("main", path, content)
-        api.link("main", path, physical_address, len(content))
-        sample.live.append(LiveObject("linked", "main", path, api.relative(physical_address), content))
+        _link(api, sample, f"linked/staged-{number}", _content("linked and staged", number))
     # Equal content at the same path: the server's uncommitted data leave this staged object out.
-    content = _content("new version", 0)
-    again = api.upload("main", "replaced/0", content)
-    sample.live.append(LiveObject("uploaded again with equal content", "main", "replaced/0", again, content))
+    _upload(api, sample, "uploaded again with equal content", "replaced/0", _content("new version", 0))
 
 
 def _young(api: Session, sample: Sample) -> None:
     for number in range(_FEWEST):
-        path, content = f"young/{number}", _content("just uploaded", number)
-        sample.live.append(LiveObject("just uploaded", "main", path, api.upload("main", path, content), content))
+        _upload(api, sample, "just uploaded", f"young/{number}", _content("just uploaded", number))
         path, content = f"young/linked-later-{number}", _content("linked later", number)
         physical_address = api.upload_to_issued_address("main", path, content)
         sample.pending.append(PendingLink("main", path, physical_address, content))
@@ -376,7 +364,7 @@ def _young(api: Session, sample: Sample) -> None:
 
 def copy(server: EmbeddedServer, sample: Sample, live: LiveObject, new_path: str) -> LiveObject:
     """Copies an object on its branch; returns the copy, which is live as well, and notes it in the sample."""
-    with session(server, sample.repository) as api:
+    with closing(Session(server, sample.repository)) as api:
         body = {"src_path": live.path}
         api.expect(201, "POST", f"/branches/{live.reference}/objects/copy", body, dest_path=new_path)
         address = api.address(live.reference, new_path)
@@ -388,7 +376,7 @@ def copy(server: EmbeddedServer, sample: Sample, live: LiveObject, new_path: str
 def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObject:
     """Renames a staged object as users do, by copy and delete; returns what is live now and notes it in the sample."""
     copied = copy(server, sample, live, live.path.replace("old", "new"))
-    with session(server, sample.repository) as api:
+    with closing(Session(server, sample.repository)) as api:
         api.delete(live.reference, live.path)
     renamed = replace(copied, kind="renamed")
     sample.live.remove(copied)
@@ -399,7 +387,7 @@ def rename(server: EmbeddedServer, sample: Sample, live: LiveObject) -> LiveObje
 
 def link_pending(server: EmbeddedServer, sample: Sample) -> None:
     """Links what was uploaded to addresses that are still valid; the objects are live then."""
-    with session(server, sample.repository) as api:
+    with closing(Session(server, sample.repository)) as api:
         for pending in sample.pending:
             api.link(pending.branch, pending.path, pending.physical_address, len(pending.content))
             address = api.relative(pending.physical_address)
@@ -410,7 +398,7 @@ def link_pending(server: EmbeddedServer, sample: Sample) -> None:
 def unreadable(server: EmbeddedServer, sample: Sample) -> list[LiveObject]:
     """Live objects that the API does not give back byte for byte; none after a correct collection."""
     lost = []
-    with session(server, sample.repository) as api:
+    with closing(Session(server, sample.repository)) as api:
         for live in sample.live:
             status, content = api.call("GET", f"/refs/{live.reference}/objects", path=live.path)
             if status != 200 or content != live.content:
@@ -434,7 +422,7 @@ def make_repository_of_months(server: EmbeddedServer) -> None:
     Raises UnexpectedAnswer where the server does not do its part.
     """
     now = server.clock.now()
-    with session(server, "months") as api:
+    with closing(Session(server, "months")) as api:
         for ago in range(_DAYS, _NEWEST - 1, -1):
             with server.clock.at(now - timedelta(days=ago)):
                 _day(api, ago)

@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -35,7 +36,7 @@ from lakefs_gc_assets.defs.partitions import RunPartitions, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets.embedded.sample import make_sample_repository, session
+from lakefs_gc_assets.embedded.sample import Session, make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.results import Table
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -251,7 +252,10 @@ def consumed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consumed]:
         sample = make_sample_repository(server, objects=60)
         loaded = Loaded(configuration(server, sample.repository), {})
         older = ArrowRuns(loaded).collect()
-        with session(server, sample.repository) as api, server.clock.at(server.clock.now() - timedelta(days=5)):
+        with (
+            closing(Session(server, sample.repository)) as api,
+            server.clock.at(server.clock.now() - timedelta(days=5)),
+        ):
             api.upload("main", "newer", b"garbage of the second run")
             api.delete("main", "newer")
         yield Consumed(loaded, older.run_id, ArrowRuns(loaded).collect().run_id, older.windows)
