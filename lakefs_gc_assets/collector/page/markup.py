@@ -7,6 +7,7 @@ embedded SVG in each row, so its figures can be read, copied and heard.
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from xml.etree.ElementTree import Element, tostring
 
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -31,58 +32,7 @@ def cost(prices: ReportSettings, total: int, by_class: Mapping[str, int], share:
     return f"{amount:,.{2 if amount < 1000 else 0}f} {prices.currency} a month{lacking}"
 
 
-_STYLE = """
-:root{color-scheme:light dark;--ink:#1b1b1f;--soft:#5a5a66;--paper:#fff;--box:#f4f4f7;--line:#dfdfe6;--bar:#4f43dd;
---live:#2e7d4f;--kept:#b36b00;--bad:#b3261e}
-@media (prefers-color-scheme:dark){:root{--ink:#ececf1;--soft:#a9a9b6;--paper:#16161a;--box:#212127;--line:#34343d;
---bar:#9d95ff;--live:#6fcf97;--kept:#f2b14b;--bad:#ff8a80}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:2rem 1.5rem 3rem}
-h1{font-size:1.5rem;line-height:1.25;margin:0 0 .25rem;overflow-wrap:anywhere}
-h2{font-size:1.15rem;margin:2.6rem 0 .4rem}
-p{margin:.4rem 0;overflow-wrap:anywhere;max-width:46rem}
-.soft,caption,figcaption{color:var(--soft)}
-.ending{font-weight:600}
-.bad{color:var(--bad)}
-.box{background:var(--box);border-left:4px solid var(--kept);padding:.5rem .9rem;margin:.6rem 0}
-.box.bad{border-color:var(--bad);color:inherit}
-.decision{background:var(--box);border-radius:.5rem;padding:1rem 1.4rem 1.1rem;margin:1.2rem 0}
-.figure{font-size:1.45rem;line-height:1.3;font-weight:600;margin:0 0 .5rem}
-table{border-collapse:collapse;width:100%;margin:.9rem 0 1.4rem;font-variant-numeric:tabular-nums}
-caption{text-align:left;padding:.2rem 0}
-th,td{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line);vertical-align:top;
-overflow-wrap:anywhere}
-th:last-child,td:last-child{padding-right:0}
-thead th{color:var(--soft);font-weight:600;overflow-wrap:normal}
-tbody th{font-weight:400}
-.number{text-align:right}
-.number,.short{white-space:nowrap}
-.drawn{width:26%;min-width:5rem}
-.drawn svg{margin-top:.4rem}
-.words{overflow-wrap:normal}
-code,pre{font:.9em ui-monospace,monospace;background:var(--box);overflow-wrap:anywhere}
-code.setting{overflow-wrap:normal}
-pre{padding:.5rem .9rem;white-space:pre-wrap;border-radius:.3rem}
-.decision pre{background:var(--paper);margin:.4rem 0 .8rem}
-figure{margin:.8rem 0}
-svg{display:block;width:100%;max-width:44rem;height:auto}
-svg.rail{height:.75rem;max-width:none;background:var(--line);border-radius:2px}
-svg text{fill:var(--ink);font:12px system-ui,sans-serif}
-.bar{fill:var(--bar)}.live{fill:var(--live)}.kept{fill:var(--kept)}.over{fill:var(--bad)}
-.curve{fill:none;stroke:var(--bar);stroke-width:2}.grid{stroke:var(--line)}.now{stroke:var(--kept);stroke-dasharray:5 4}
-@media screen and (max-width:58rem){table{display:block;overflow-x:auto}caption{display:block}}
-@media (max-width:40rem){main{padding:1rem}h1{font-size:1.3rem}.figure{font-size:1.2rem}}
-@media screen and (max-width:40rem){.drawn{width:14%;min-width:2rem}
-.stacked :is(thead,tbody){display:block}.stacked :is(th,td){border:0}
-.stacked tr{display:grid;grid-template-columns:1fr 3rem 5rem 6.5rem;border-bottom:1px solid var(--line)}
-.stacked td.number~:not(.number){grid-column:1/-1;padding-top:0}
-.stacked :is(thead .number~:not(.number),td:empty){display:none}}
-@media print{:root{--ink:#000;--soft:#333;--paper:#fff;--box:#fff;--line:#bbb;--bar:#4f43dd;--live:#2e7d4f;
---kept:#b36b00;--bad:#b3261e}
-main{max-width:none;padding:0}.decision{border:1px solid var(--line)}h2{break-after:avoid}
-figure,tr,.box,.decision{break-inside:avoid}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-"""
+_STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 _PARTS = ("bar", "kept")
 """CSS classes of the parts of a bar."""
