@@ -14,8 +14,10 @@ LOCK_FLAGS ?=
 SUITES ?=
 JSON ?=
 MODULES ?=
-# Versions for `make test-spark` and `make test-dagster`, without their last numbers.
+# Versions for `make test-spark` and `make test-dagster`, without their last numbers. `make bench` measures the lock's
+# Spark unless one is chosen.
 SPARK ?= 3.5
+SPARK_CHOSEN := $(filter-out file,$(origin SPARK))
 DAGSTER ?= 1.12
 # Processes of the tests; each takes files, dearest first. Of all tests two more than two cores: a third of their time
 # they wait, for servers and JVMs. Of a few, a process takes longer to begin than it saves. Four need 11 GB.
@@ -130,8 +132,8 @@ else
 	@$(BIN)/lakefs-gc demo --objects $(OBJECTS) --rules $(RULES) $(if $(STORE_URL),--store-url "$(STORE_URL)")
 endif
 
-bench: $(INSTALLED) ## Measures the collector against its marks (SUITES="decode small" chooses some; JSON=1)
-	@$(BIN)/python -m benchmarks $(SUITES) $(if $(JSON),--json)
+bench: $(INSTALLED) $(if $(SPARK_CHOSEN),$(OTHER_SPARK)/.installed) ## Measures the collector against its marks (SUITES="decode small" chooses some; SPARK=3.5 another Spark; JSON=1)
+	@$(if $(SPARK_CHOSEN),$(OTHER_SPARK)/bin,$(BIN))/python -m benchmarks $(SUITES) $(if $(JSON),--json)
 
 ui: $(INSTALLED) ## Starts the Dagster UI on a sample repository at http://127.0.0.1:3000 (PORT=3001 for another port)
 	@DAGSTER_HOME="$(CURDIR)/.dagster" $(BIN)/lakefs-gc ui --port $(PORT)

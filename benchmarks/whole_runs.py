@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks import changes, event_log, other_engines, prices, repositories, scaling, tables, vast
+from benchmarks import changes, event_log, prices, repositories, scaling, tables, vast
 from benchmarks.bottom_line import SIZE, bottom_line, require_exact
 from benchmarks.counting import Counts
 from benchmarks.marks import Measure, at_most, figure
@@ -18,6 +19,9 @@ from benchmarks.prices import least, least_of_clean
 from benchmarks.runs import Run, RunFailed, Show, run, run_command_line, served
 from benchmarks.shapes import EMPTY, LABORATORY, LARGE, SKEWED, SMALL, STEP, Shape
 from benchmarks.vast import Vast
+
+if TYPE_CHECKING:
+    from benchmarks.other_engines import Way
 
 _GIGABYTE = 1e9
 _RANGES_READ = re.compile(r"([\d,]+) ranges to read")
@@ -212,6 +216,9 @@ def forecast(show: Show, shape: Shape = LARGE) -> list[Measure]:
 
 def libraries(show: Show) -> list[Measure]:
     """Clean runs with sweep by the product's engine, by Spark's own DataFrames, and by libraries, in turns."""
+    # Spark has what this needs from 4.0 on.
+    from benchmarks import other_engines
+
     measures = []
     for size in (SMALL, LARGE, SMALL_BOTTOM_LINE):
         names = [None, *(name for name, way in other_engines.ways().items() if runs_way(size, way))]
@@ -227,7 +234,7 @@ def libraries(show: Show) -> list[Measure]:
     return measures
 
 
-def runs_way(size: Shape | Vast, way: other_engines.Way) -> bool:
+def runs_way(size: Shape | Vast, way: "Way") -> bool:
     """True if runs of this size can be made this way: Spark's own readers have no connector for a bucket."""
     return not (way.parquet and isinstance(size, Vast))
 
