@@ -13,6 +13,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import Sample, make_repository_of_months
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.conftest import REMOTE_VARIABLE
 from lakefs_gc_assets_tests.sample_runs import SampleRuns, sample_runs
 
 __all__ = ["sample_runs"]
@@ -21,7 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _PROJECT = Path(__file__).parents[1]
 _OLDEST = "3.5"
 _FEW = ("WORKERS=0", "TESTS=-k optimized")
-_SPARK = {"master": "local[2]", "config": {"spark.sql.shuffle.partitions": "2"}}
+_SPARK = (
+    {"remote": os.environ[REMOTE_VARIABLE]}
+    if REMOTE_VARIABLE in os.environ
+    else {"master": "local[2]", "config": {"spark.sql.shuffle.partitions": "2"}}
+)
 _ALL_ON_SPARK = """
 import sys
 
