@@ -186,19 +186,15 @@ def require_readable(key: str, size: int) -> None:
         )
 
 
-class GivesFacts(Protocol):
-    """A source of facts about objects, by key."""
-
-    def head(self, key: str) -> ObjectFacts:
-        """Facts of one object. Raises ObjectNotFound or another StorageError."""
-        ...
-
-
-class GivesObjects(GivesFacts, Protocol):
-    """A source of objects and of facts about them, by key."""
+class GivesObjects(Protocol):
+    """A source of objects and of facts about them, by key. Raises StorageError."""
 
     def get(self, key: str) -> bytes:
-        """The whole object. Raises ObjectNotFound or another StorageError."""
+        """The whole object. Raises ObjectNotFound, and CorruptFile by `require_readable` before it is read."""
+        ...
+
+    def head(self, key: str) -> ObjectFacts:
+        """Size, time, ETag and, where the service tells it, the MD5 of one object. Raises ObjectNotFound."""
         ...
 
 
@@ -210,7 +206,7 @@ def get_if_there(store: GivesObjects, key: str) -> bytes | None:
         return None
 
 
-def head_if_there(store: GivesFacts, key: str) -> ObjectFacts | None:
+def head_if_there(store: GivesObjects, key: str) -> ObjectFacts | None:
     """Facts of one object; None if there is none. Raises StorageError where the store cannot be asked."""
     try:
         return store.head(key)
@@ -227,7 +223,7 @@ def fetch(store: GivesObjects, key: str) -> bytes:
     return data
 
 
-class ObjectStore(Protocol):
+class ObjectStore(GivesObjects, Protocol):
     """An object store, bound to one storage namespace. Safe to use from several threads.
 
     Every method raises StorageError (or a subclass named below) with the key and what to do.
@@ -246,14 +242,6 @@ class ObjectStore(Protocol):
 
     def list_level(self, prefix: str) -> Level:
         """Sub-prefixes and objects directly below `prefix` (empty, or ends with `/`), each sorted by UTF-8 bytes."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """The whole object. Raises ObjectNotFound, and CorruptFile by `require_readable` before it is read."""
-        ...
-
-    def head(self, key: str) -> ObjectFacts:
-        """Size, time, ETag and, where the service tells it, the MD5 of one object. Raises ObjectNotFound."""
         ...
 
     def put(self, key: str, data: bytes) -> str | None:
