@@ -105,7 +105,7 @@ def _conclude(diagnosis: Diagnosis, wanted: Collection[Purpose]) -> None:
         click.echo(f"left behind: {key}, which could not be deleted; nothing reads it, so you may delete it yourself")
     for purpose in sorted(wanted, key=list(Purpose).index):
         missing = ", ".join(diagnosis.missing_for(purpose))
-        click.echo(f"{purpose.value}: {f'lacks {missing}' if missing else 'ready'}")
+        click.echo(f"{purpose.value}: {f'not ready; missing: {missing}' if missing else 'ready'}")
 
 
 def _described(repository: str, diagnosis: Diagnosis, wanted: Collection[Purpose]) -> dict[str, object]:

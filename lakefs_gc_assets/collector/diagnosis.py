@@ -24,13 +24,11 @@ from lakefs_gc_assets.errors import (
     AlreadyExists,
     CollectionError,
     LakeFSError,
-    NotFound,
     NotOffered,
     ObjectNotFound,
     PermissionMissing,
     PreconditionFailed,
     ReadOnlyRepository,
-    ServerUnavailable,
     StorageError,
     WrongKeys,
     counted,
@@ -87,7 +85,7 @@ class Finding:
     Attributes:
         purposes: uses that need it.
         detail: result, or what went wrong.
-        given_by: the right, and the document that has it; empty where no right gives it.
+        given_by: the right, and the document that has it; empty where no right gives it, or none was refused.
     """
 
     name: str
@@ -176,13 +174,17 @@ class _Check:
     """Something to try.
 
     Attributes:
+        given_by: the right that it needs, and the document that has it.
         attempt: says what was seen. Raises CollectionError where it does not work, _DoesNotApply where it cannot.
+        refusal: raised by `attempt` where that right is missing. Both sides may refuse: what lakeFS prepared is read
+            in the store, whose rights have findings of their own.
     """
 
     name: str
     purposes: tuple[Purpose, ...]
     given_by: str
     attempt: Callable[[], str]
+    refusal: type[CollectionError] = PermissionMissing
 
 
 class _DoesNotApply(Exception):
@@ -197,8 +199,7 @@ def _judged(check: _Check, wanted: Collection[Purpose]) -> Finding:
     except CollectionError as error:
         needed = not set(wanted).isdisjoint(check.purposes)
         state, detail = State.MISSING if needed else State.NOT_NEEDED, str(error)
-        # No permission mends these.
-        if isinstance(error, NotOffered | NotFound | ServerUnavailable | WrongKeys):
+        if not isinstance(error, check.refusal) or isinstance(error, WrongKeys):
             return Finding(check.name, check.purposes, state, detail)
     return Finding(check.name, check.purposes, state, detail, check.given_by)
 
@@ -228,6 +229,8 @@ class _Examination:
     other_repositories: OtherRepositories | None = None
     pointless: bool = False
     writes: bool = False
+    reads: bool = False
+    lists: bool = False
     stored: str | None = None
     written: list[str] = field(default_factory=list)
     prepared: list[str] = field(default_factory=list)
@@ -242,20 +245,24 @@ class _Examination:
         yield from self._of_deletes()
 
     def _of_server(self) -> Iterator[_Check]:
-        yield _Check("read the repository", _ALL, _of_server("fs:ReadRepository"), self._read_repository)
-        yield _Check("ask for the grace period", _ALL, _of_server("fs:ReadConfig"), self._grace_period)
-        yield _Check("list branches", _ALL, _of_server("fs:ListBranches"), self._list_branches)
-        yield _Check("read commits", _ALL, _of_server("fs:ReadCommit"), self._read_commit)
-        yield _Check("list what is staged", _ALL, _of_server("fs:ListObjects"), self._list_objects)
-        yield _Check("look at a path", _ALL, _of_server("fs:ReadObject"), self._stat)
+        yield _Check("read the repository", _ALL, _of_server("fs:ReadRepository"), self._read_repository, AccessDenied)
+        yield _Check("ask for the grace period", _ALL, _of_server("fs:ReadConfig"), self._grace_period, AccessDenied)
+        yield _Check("list branches", _ALL, _of_server("fs:ListBranches"), self._list_branches, AccessDenied)
+        yield _Check("read commits", _ALL, _of_server("fs:ReadCommit"), self._read_commit, AccessDenied)
+        yield _Check("list what is staged", _ALL, _of_server("fs:ListObjects"), self._list_objects, AccessDenied)
+        yield _Check("look at a path", _ALL, _of_server("fs:ReadObject"), self._stat, AccessDenied)
         unknown = () if self.settings.allow_unknown_repositories else _SWEEPS
-        yield _Check("list repositories", unknown, _of_server("fs:ListRepositories"), self._list_repositories)
+        yield _Check(
+            "list repositories", unknown, _of_server("fs:ListRepositories"), self._list_repositories, AccessDenied
+        )
 
     def _of_store(self) -> Iterator[_Check]:
         yield _Check("open the store", _ALL, "", self._open)
         yield _Check("list objects", _ALL, self._given("list"), self._list_stored)
         yield _Check("a storage namespace of its own", _SWEEPS, "", self._compare_namespaces)
-        yield _Check("tell a missing object from a refused one", _ALL, self._given("list"), self._look_for_nothing)
+        # A store hides what is missing from who may not list, or may not read.
+        hidden_without = self._given("read" if self.lists else "list")
+        yield _Check("tell a missing object from a refused one", _ALL, hidden_without, self._look_for_nothing)
         yield _Check("write its own files", _ALL, self._given("write"), self._write)
         yield _Check("read objects", _ALL, self._given("read"), self._read)
         deletes = () if self.settings.no_lock_reason else (*_SWEEPS, Purpose.RESTORE)
@@ -265,16 +272,18 @@ class _Examination:
 
     def _of_both(self) -> Iterator[_Check]:
         prepare = _of_server("retention:PrepareGarbageCollectionUncommitted")
-        yield _Check("prepare uncommitted data", _ALL, prepare, self._prepare)
+        yield _Check("prepare uncommitted data", _ALL, prepare, self._prepare, AccessDenied)
         yield _Check("addresses are spelt as the namespace", _SWEEPS, "", self._compare_addresses)
         dump = _of_server("fs:ListBranches, fs:ListTags and fs:ListCommits")
-        yield _Check("dump refs", (Purpose.RETENTION,), dump, self._dump)
+        yield _Check("dump refs", (Purpose.RETENTION,), dump, self._dump, AccessDenied)
 
     def _of_retention(self) -> Iterator[_Check]:
         rules = _of_server("retention:GetGarbageCollectionRules", "lakefs-retention")
-        yield _Check("read retention rules", (Purpose.RETENTION,), rules, self._rules)
+        yield _Check("read retention rules", (Purpose.RETENTION,), rules, self._rules, AccessDenied)
         prepare = _of_server("retention:PrepareGarbageCollectionCommits", "lakefs-retention")
-        yield _Check("list the commits that rules keep", (Purpose.RETENTION,), prepare, self._prepare_commits)
+        yield _Check(
+            "list the commits that rules keep", (Purpose.RETENTION,), prepare, self._prepare_commits, AccessDenied
+        )
 
     def _of_deletes(self) -> Iterator[_Check]:
         yield _Check("delete", _SWEEPS, self._given("delete"), self._delete)
@@ -359,8 +368,10 @@ class _Examination:
         also_live = self.settings.also_live
         self.other_repositories = other_repositories.compare_namespaces(self._server, self._known, None, also_live)
         if self.other_repositories.refusal is not None:
-            raise LakeFSError(self.other_repositories.refusal)
-        unchecked = ", ".join(self.other_repositories.unchecked) or "none"
+            raise AccessDenied(self.other_repositories.refusal)
+        if not self.other_repositories.unchecked:
+            return "no other one on the same bucket needs to be named in collection.also_live"
+        unchecked = ", ".join(self.other_repositories.unchecked)
         return f"on the same bucket and not looked at, as collection.also_live does not name them: {unchecked}"
 
     def _compare_namespaces(self) -> str:
@@ -390,6 +401,7 @@ class _Examination:
     def _list_stored(self) -> str:
         batches = self._store.list(DATA_PREFIX)
         self.stored = next((key for batch in batches for key in batch["key"].to_pylist()), None)
+        self.lists = True
         return f"{'something' if self.stored else 'nothing'} is stored below {DATA_PREFIX}"
 
     def _look_for_nothing(self) -> str:
@@ -423,6 +435,11 @@ class _Examination:
         if not self.writes:
             raise StorageError("not tried, since nothing could be written")
 
+    def _require_reads(self) -> None:
+        self._require_writes()
+        if not self.reads:
+            raise StorageError("not tried, since nothing could be read")
+
     def _read(self) -> str:
         if self.stored is not None:
             # Nobody knows how large it is: its facts take the same right.
@@ -430,10 +447,11 @@ class _Examination:
         self._require_writes()
         if self._store.get(KEY) != _CONTENT:
             raise StorageError(f"{KEY} does not hold what was written last: is somebody else at work? Try again")
+        self.reads = True
         return "what was written last is what is read"
 
     def _prove_conditions(self) -> str:
-        self._require_writes()
+        self._require_reads()
         wrong = (
             "a lock would not hold: sweep with a version of the store that honours If-None-Match and If-Match, or set "
             "collection.no_lock_reason; dry runs need none"
@@ -456,7 +474,7 @@ class _Examination:
         raise NotOffered(f"the store replaces an object by an ETag that it does not have; {wrong}")
 
     def _compare_clocks(self) -> str:
-        self._require_writes()
+        self._require_reads()
         self._store.put(KEY, _CONTENT)
         store, own = self._store.head(KEY).last_modified, self.clock.now()
         clocks = Clocks.read(own, self._server.server_clocks, store)
@@ -466,7 +484,7 @@ class _Examination:
         return f"ours, the server's and the store's are {apart:.0f} s apart, of {skew * 30:.0f} s that are allowed"
 
     def _copy(self) -> str:
-        self._require_writes()
+        self._require_reads()
         store = self._store
         if not isinstance(store, CopiesObjects):
             raise StorageError("this kind of store makes no copies: collection.sweep_mode cannot be quarantine")
@@ -488,7 +506,7 @@ class _Examination:
                 f"the server wrote to {folder}{self._storage}, where the store has nothing: `store` must name the "
                 "endpoint and the account that the server has this repository on"
             )
-        return "and what the server wrote is found in the store"
+        return "what the server wrote is found in the store"
 
     def _compare_addresses(self) -> str:
         branch = self._a_branch()
@@ -503,7 +521,7 @@ class _Examination:
         try:
             dump = commits.dump_refs(self._server, self._store, self.settings, self.clock)
         except LakeFSError as error:
-            raise LakeFSError(
+            raise type(error)(
                 f"{error}; without a dump every range file is read, and flows by retention cannot run"
             ) from None
         return f"{counted(len(dump.commits.ids), 'commits')}; the server keeps its files, as after each run"
@@ -530,10 +548,10 @@ class _Examination:
         return f"{counted(len(commits.read_server_commits(fetch(store, file), file).ids), 'commits stay')}"
 
     def _delete(self) -> str:
-        self._require_writes()
+        self._require_reads()
         [self.deleted] = self._store.delete([KEY])
         if self.deleted.result is not DeleteResult.ACCEPTED:
-            raise StorageError(f"{KEY} was not deleted: {self.deleted.error}")
+            raise PermissionMissing(f"{KEY} was not deleted: {self.deleted.error}")
         if head_if_there(self._store, KEY) is not None:
             raise StorageError(f"the store said that {KEY} was deleted, and it is still there")
         self.written = [key for key in self.written if key != KEY]

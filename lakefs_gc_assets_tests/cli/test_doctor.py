@@ -63,7 +63,7 @@ def test_what_is_missing_is_said_with_what_gives_it(doctor: Doctor) -> None:
     assert missing.startswith("missing     list repositories (sweep, quarantine): GET /repositories: 403")
     assert missing.endswith("[fs:ListRepositories, docs/policies/lakefs-collect.json]")
     assert [line for line in lines if line.startswith("not needed  dump refs (retention)")]
-    assert lines[-2:] == ["dry run: ready", "sweep: lacks list repositories"]
+    assert lines[-2:] == ["dry run: ready", "sweep: not ready; missing: list repositories"]
 
     dry = doctor("--for", "dry-run", denied=("fs:ListRepositories",))
     assert (dry.exit_code, dry.stdout.splitlines()[-1]) == (0, "dry run: ready")
@@ -78,8 +78,8 @@ def test_nothing_else_is_tried_with_a_wrong_secret(doctor: Doctor) -> None:
     assert missing.endswith("Check lakefs.access_key_id and lakefs.secret_access_key"), "no permission mends it"
     assert rest == [
         "nothing else was tried: correct this first",
-        "dry run: lacks read the repository",
-        "sweep: lacks read the repository",
+        "dry run: not ready; missing: read the repository",
+        "sweep: not ready; missing: read the repository",
     ]
 
 
