@@ -75,6 +75,8 @@ _NO_ASSET_EVENTS = {"dagster/defer_asset_events": "true"}
 open on an instance that ends with its process. With 2,001 windows they took 72 seconds of processor time."""
 _NOT_REACHED = "Dependencies for step "
 """Prefix of Dagster's message about each step that is skipped after a failed one."""
+_WAITING = "waiting "
+"""Prefix of a step's message that a person should see who would otherwise wait for minutes without knowing why."""
 
 
 def execute(
@@ -99,7 +101,8 @@ def execute(
     collecting = Collector.from_loaded(loaded, clock)
     new = jobs.open_run(home, collecting, asked.flow, windows=asked.windows)
     if detail.level <= logging.INFO:
-        progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}, windows {new.windows[0]} to {new.windows[-1]}")
+        limited = f", {plans.describe_windows(new.windows)}" if asked.windows else ""
+        progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}{limited}")
     job = definitions.resolve_job_def(names.qualified("collect"))
     console: dict[str, object] = {"loggers": {"console": {}}}
     owner = str(uuid.uuid4())
@@ -226,9 +229,11 @@ def line_logger(progress: LogLine, detail: Detail = _NORMAL) -> dg.LoggerDefinit
             if level > logging.DEBUG and (event or message.startswith(_NOT_REACHED)):
                 return
             if step:
-                if watch is not None and record.levelno < logging.WARNING:
+                message = message.removeprefix(f"{asset_of(step)}: ")
+                if watch is None or record.levelno >= logging.WARNING:
+                    message = f"{step}: {message}"
+                elif not message.startswith(_WAITING):
                     return
-                message = f"{step}: {message.removeprefix(f'{asset_of(step)}: ')}"
             progress(f"  {message}")
 
     @dg.logger

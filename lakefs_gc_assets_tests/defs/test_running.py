@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from lakefs_gc_assets.cli.progress import StepLines
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.running import FEW_WRITES
@@ -34,6 +35,17 @@ def test_no_events_of_assets_are_stored_on_an_instance_that_ends_with_its_proces
     (ended,) = runs.instance.get_runs()
     assert runs.instance.all_logs(ended.run_id, of_type={_PLANNED, _STORED}) == []
     assert runs.instance.all_logs(ended.run_id, of_type=dg.DagsterEventType.STEP_SUCCESS)
+
+
+def test_a_bar_is_no_reason_to_hide_a_wait() -> None:
+    """A sweep waits up to ten minutes, in which nothing else is to be seen; other messages of steps are internals."""
+    lines: list[str] = []
+    definition = running.line_logger(lines.append, running.Detail(watch=StepLines(lines.append)))
+    logger = definition.logger_fn(dg.build_init_logger_context())
+    for message in ("waiting 564 s before checking again what is live", "4 ranges to read"):
+        logger.info(message, extra={"dagster_meta": {"step_key": "deleted_report", "orig_message": message}})
+
+    assert lines == ["  waiting 564 s before checking again what is live"]
 
 
 def test_one_event_plans_all_windows_of_an_asset_on_an_instance_of_ones_own(

@@ -341,6 +341,8 @@ def describe(report: Report) -> list[str]:
         lines.append(
             f"  not gone    {statistics.failed:>12,} failed, {statistics.kept_live:,} kept as live at the recheck"
         )
+    if statistics.failed:
+        lines.append(f"  why each failed: lakefs-gc deleted {report.run_id}; lakefs-gc doctor names a missing right")
     if archived := statistics.kept_archived:
         archived_size = size(statistics.kept_archived_bytes or 0)
         lines.append(

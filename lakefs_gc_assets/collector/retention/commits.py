@@ -232,7 +232,7 @@ def _wait(repository: OpenRepository, prepared_until: datetime, note: LogLine) -
     """Waits until a set time after the preparation of uncommitted data; returns for how many seconds."""
     wait = _left(repository, prepared_until, repository.clock.now())
     if wait:
-        note(f"waiting {wait:.0f} s before the refs dump")
+        note(f"waiting {wait:.0f} s before reading commits")
         repository.clock.sleep(wait)
     return wait
 

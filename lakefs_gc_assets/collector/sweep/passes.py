@@ -355,7 +355,7 @@ def wait_for_recheck(step: Step[R], prepared_at: datetime) -> None:
     clock = step.repository.clock
     wait = prepared_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
     if wait > timedelta():
-        step.log(f"waiting {wait.total_seconds():.0f} s before the recheck")
+        step.log(f"waiting {wait.total_seconds():.0f} s before checking again what is live")
         clock.sleep(wait.total_seconds())
         step.waited += wait.total_seconds()
 

@@ -66,6 +66,8 @@ def without_garbage_collection(work: Callable[..., int]) -> Callable[..., int]:
         try:
             code = work(*arguments)
         except ConnectionError:
+            # Files of the socket that go with this frame fail to write their last bytes, and would say so.
+            sys.unraisablehook = lambda _: None
             return _LEFT
         done += 1
         if done <= _LOADING_TASKS:

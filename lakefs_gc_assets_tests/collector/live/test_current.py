@@ -315,7 +315,7 @@ class TestCommits:
         step, lines = repositories.step(), list[str]()
         step.log = lines.append
         ask_committed(step, step.repository.clock.now(), frozenset())
-        assert "waiting 30 s before the refs dump" in lines
+        assert "waiting 30 s before reading commits" in lines
 
     @pytest.mark.parametrize("flow", [Flow.UNIFIED, Flow.CLEAN])
     def test_by_retention_are_defined_by_everything_that_counts(

@@ -101,6 +101,14 @@ def test_time_between_steps_is_no_part_of_the_duration() -> None:
     assert "  took                 6.5 s" in reports.describe(replace(report, waited_seconds={}))
 
 
+def test_a_sweep_that_failed_says_where_the_reasons_are() -> None:
+    swept = replace(REPORT, dry_run=False, counts=COUNTS | {"failed": 2}, object_bytes=BYTES)
+    reasons = f"  why each failed: lakefs-gc deleted {REPORT.run_id}; lakefs-gc doctor names a missing right"
+
+    assert reasons in reports.describe(swept)
+    assert reasons not in reports.describe(replace(swept, counts=COUNTS | {"failed": 0}))
+
+
 def test_the_duration_of_a_run_of_an_earlier_version_is_unknown() -> None:
     content = json.loads(REPORT.to_json())
     del content["worked_seconds"], content["sha256"]

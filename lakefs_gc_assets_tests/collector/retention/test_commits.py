@@ -312,7 +312,7 @@ class TestWaiting:
         api = dumping(put_dump(store, LINE, []), put_dump(store, LINE, MAIN))
         commits.live_commits(opened(api, store), NOW, notes.append)
         assert notes == [
-            "waiting 30 s before the refs dump",
+            "waiting 30 s before reading commits",
             "the refs dump names no branch, and every repository has one; asking for another one",
         ]
 

@@ -600,7 +600,7 @@ class TestWhatTheLogIsTold:
         settings = CollectionSettings(wait_before_dump_seconds=30)
         retention.live_definition(opened(server.api, server.store, NAMESPACE, settings), NOW, NOW, note=notes.append)
         assert notes == [
-            "waiting 30 s before the refs dump",
+            "waiting 30 s before reading commits",
             "prepare_commits cannot be started in the background (POST /async: 404): making the blocking call",
             "retention: of 7 commits 5 stay, 2 are expired",
         ]
@@ -644,7 +644,7 @@ def test_without_rules_a_refused_dump_is_reported_with_its_reason_and_waits(serv
     notes: list[str] = []
     repository = opened(server.api, server.store, NAMESPACE, CollectionSettings(wait_before_dump_seconds=30))
     found = retention.live_definition(repository, NOW, NOW, notes.append, at_once=at_once)
-    waiting = "waiting 30 s before the refs dump"
+    waiting = "waiting 30 s before reading commits"
     refused = "refs dump not available (dump: 403): reading every range file of the repository instead"
     assert notes == ([refused, waiting] if at_once else [waiting, refused])
     assert found.live.waited == 30

@@ -476,7 +476,7 @@ class TestWaitForRecheck:
         run = Sweeping(opener, wait_before_recheck_seconds=600)
         passes.wait_for_recheck(run.step, NOW - timedelta(seconds=ago))
         assert run.step.repository.clock.now() == NOW + timedelta(seconds=sum(waits))
-        assert run.lines[1:] == [f"waiting {wait:.0f} s before the recheck" for wait in waits]
+        assert run.lines[1:] == [f"waiting {wait:.0f} s before checking again what is live" for wait in waits]
 
 
 class TestResume:

@@ -81,5 +81,30 @@ def test_a_worker_that_spark_has_left_ends_without_a_word(short_folder: str) -> 
     assert said == b""
 
 
+LEFT = """
+import os
+from lakefs_gc_assets.spark.start.worker_daemon import without_garbage_collection
+
+def answer_nobody():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with_pending_bytes = os.fdopen(writer, "wb")
+    with_pending_bytes.write(b"x")
+    with_pending_bytes.flush()
+
+print(without_garbage_collection(answer_nobody)())
+"""
+
+
+def test_a_worker_that_was_left_with_an_answer_ends_without_a_word() -> None:
+    """As after minutes of waiting for the recheck. Python before 3.13 tells it in its development mode alone."""
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", LEFT]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout == "1\n"
+    assert "BrokenPipeError" not in done.stderr
+
+
 def test_archives_stay_where_pyspark_is_in_nothing_else(tmp_path: Path) -> None:
     assert without_archives([*ARCHIVES, str(tmp_path)]) == [*ARCHIVES, str(tmp_path)]
