@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def init(
             # The value may be the secret itself, so the message does not repeat it.
             raise click.UsageError(f"{option} is the name of an environment variable, not what it holds.")
     _require_absent(out)
-    endpoint = _without_credentials("--endpoint", endpoint or _ask("--endpoint", "URL of the lakeFS server"))
+    endpoint = _url("--endpoint", endpoint, "URL of the lakeFS server")
     repository = repository or _ask("--repository", "Repository")
     store = store or _ask_for_store()
     answers = _Answers(store_endpoint, local_root, _scalar(region) if region else "")
@@ -112,10 +112,10 @@ def _write(out: Path, text: str) -> None:
         raise CollectionError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
-def _ask(option: str, question: str) -> str:
-    """Asks a question on the terminal. Raises UsageError if there is no terminal."""
+def _ask(option: str, question: str, parse: Callable[[str], str] = str.strip) -> str:
+    """Asks a question on the terminal, again after a UsageError. Raises UsageError if there is no terminal."""
     try:
-        return str(click.prompt(question, err=True)).strip()
+        return str(click.prompt(question, err=True, value_proc=parse))
     except click.Abort:
         raise click.UsageError(f"nobody is there to ask: give {option}.") from None
 
@@ -136,18 +136,27 @@ class _Answers:
     region: str
 
     def store_endpoint(self) -> str:
-        url = self._store_endpoint or _ask("--store-endpoint", "URL of the store")
-        return _scalar(_without_credentials("--store-endpoint", url))
+        return _scalar(_url("--store-endpoint", self._store_endpoint, "URL of the store"))
 
     def local_root(self) -> str:
         return _scalar(self._local_root or _ask("--local-root", "Folder of the server's blockstore.local.path"))
 
 
-def _without_credentials(option: str, url: str) -> str:
-    """The URL. Raises ConfigurationError, without repeating the URL, if it holds a user or a password."""
-    if "@" in url:
-        raise ConfigurationError(f"{option} holds a user or password: credentials belong into environment variables")
-    return url
+def _url(option: str, value: str | None, question: str) -> str:
+    """The URL that the option or a person gives.
+
+    Raises ConfigurationError, without repeating the URL, if it holds a user or a password, UsageError if it is none.
+    """
+
+    def parse(text: str) -> str:
+        url = text.strip()
+        if "@" in url:
+            raise ConfigurationError(f"{option} holds a user or password: set credentials as environment variables")
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError(f"{option} must begin with http:// or https://")
+        return url
+
+    return parse(value) if value else _ask(option, question, parse)
 
 
 def _scalar(value: str) -> str:

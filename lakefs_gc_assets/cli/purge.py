@@ -94,4 +94,7 @@ def _describe(planned: PurgePlan) -> Iterator[str]:
         yield f"run {moved.run_id}: {counted(moved.copies.num_rows, 'objects')}, {size(moved.size)}, {due_at}"
         yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
-    yield f"{_due(planned)}, would be checked and deleted unless they are live; this was a dry run"
+    if planned.due:
+        yield f"{_due(planned)}, would be checked and deleted unless they are live; this was a dry run"
+    else:
+        yield "nothing in quarantine is due"

@@ -230,7 +230,10 @@ def find_key(repository: OpenRepository, address: str) -> str:
         )
     stats = opened[location.bucket].api.stat(reference, path)
     if stats is None:
-        raise ConfigurationError(f"lakeFS has no object at {address}: give an address of the object store instead")
+        raise ConfigurationError(
+            f"lakeFS has no object at {address}: check branch and path. An object that no path leads to has an "
+            "address in the store alone, such as data/…, which `lakefs-gc candidates` lists"
+        )
     return relative(repository, stats.physical_address)
 
 

@@ -49,7 +49,7 @@ _REMEDIES = (
     (
         re.compile("Cannot run program|reading the port number from|PYTHON_VERSION_MISMATCH"),
         "a Python worker of Spark did not start. Each machine of Spark needs this version of Python with this package: "
-        "see to the image of the executors, or name their Python by spark.pyspark.python under spark.config. Where "
+        "check the image of the executors, or name their Python by spark.pyspark.python under spark.config. Where "
         "that is right, the worker was killed, most often for lack of memory",
     ),
 )

@@ -283,7 +283,7 @@ class CloudErrors:
             yield
         except (LookupError, ValueError, TypeError, AttributeError, SyntaxError) as error:
             raise self.failed(
-                action, f"the answer cannot be read ({error!r})", "see to the service and what lies between"
+                action, f"the answer cannot be read ({error!r})", "check the service and what lies between"
             ) from None
 
     def not_found(self, action: str) -> ObjectNotFound:
@@ -300,7 +300,7 @@ class CloudErrors:
     def no_bucket(self, action: str) -> StorageError:
         """The error where the bucket or container itself is missing."""
         return self.failed(
-            action, "there is no such bucket or container", "see to the storage namespace and the endpoint"
+            action, "there is no such bucket or container", "check the storage namespace and the endpoint"
         )
 
     def other_version(self, action: str) -> PreconditionFailed:
@@ -314,13 +314,15 @@ class CloudErrors:
     def unreachable(self, action: str) -> StorageError:
         """The error where no answer came."""
         return self.failed(
-            action, "no connection, or it broke or timed out", "see to `store.endpoint_url` and the network"
+            action,
+            "no connection, or it broke or timed out",
+            "check `store.endpoint_url`: http or https, host, port",
         )
 
     def nonsense(self, action: str, what: str) -> StorageError:
         """The error where an answer cannot be what the service means."""
         return self.failed(
-            action, f"the service's answer makes no sense: {what}", "see to the service and what lies between"
+            action, f"the service's answer makes no sense: {what}", "check the service and what lies between"
         )
 
     def failed(self, action: str, what: str, remedy: str) -> StorageError:

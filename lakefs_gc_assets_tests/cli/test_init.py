@@ -57,6 +57,16 @@ def test_what_is_written_is_a_configuration_of_a_dry_run(invoke: Invoke, store: 
     assert configuration.store.local_root == ("/var/lib/lakefs" if store == "local" else "")
 
 
+def test_a_url_without_a_scheme_is_asked_for_again(invoke: Invoke) -> None:
+    answers = "lakefs.example.com\nhttps://lakefs.example.com\nimages\ns3\n"
+    found = CliRunner().invoke(main, ["init"], input=answers)
+
+    assert found.exit_code == 0, found.output
+    assert "--endpoint must begin with http:// or https://" in found.stderr
+    assert load(FILE).configuration.lakefs.endpoint == "https://lakefs.example.com"
+    assert invoke("init", "--endpoint", "lakefs.example.com", "--out", "other.yaml").exit_code == Status.USAGE
+
+
 @pytest.mark.parametrize("store", STORES)
 def test_an_editor_finds_the_schema_beside_the_file(invoke: Invoke, store: str) -> None:
     found = invoke("init", *ANSWERED, "--store", store, *STORES[store], "--out", "conf.yaml", "--json")

@@ -431,7 +431,7 @@ def tidy_facts(step: Step[R]) -> None:
             problems += _merge_small(step, kind, files, own)
     except StorageError as error:
         step.warn(
-            f"facts of earlier runs could not be tidied up: {error}. They stay, are still true, and take up space: let "
+            f"facts of earlier runs could not be tidied up: {error}; they stay, are still true, and take up space: let "
             f"runs that sweep delete below {facts.ROOT}"
         )
     if problems:

@@ -356,4 +356,9 @@ def _judged(call: Call, answer: Answer, endpoint: str) -> tuple[type[LakeFSError
         return ServerUnavailable, "The server is overloaded or failing: see its log, and start the collection again"
     if 300 <= status < 400:
         return LakeFSError, "Set lakefs.endpoint to the address that the server redirects to"
+    if answer.message is None:
+        return (
+            LakeFSError,
+            f"Check lakefs.endpoint: {endpoint} is another service, or a proxy answered for lakeFS",
+        )
     return LakeFSError, "The server's log tells more; check that lakeFS and this collector fit together"

@@ -264,7 +264,9 @@ def api_endpoint(endpoint: str) -> str:
     base = endpoint.strip().rstrip("/")
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigurationError("lakefs.endpoint is no address such as https://lakefs.example.com")
+        raise ConfigurationError(
+            "lakefs.endpoint must begin with http:// or https:// and name a host, such as https://lakefs.example.com"
+        )
     return base if base.endswith(_API_PATH) else base + _API_PATH
 
 

@@ -309,7 +309,7 @@ _NO_REASON = re.compile(r"\s|Picked up |WARNING: |Using Spark's default log4j|Se
 _ADVICE = (
     (
         re.compile("UnknownHostException|UnresolvedAddress"),
-        "That host name does not resolve: add this machine's name to /etc/hosts, or see to the host of spark.master",
+        "That host name does not resolve: add this machine's name to /etc/hosts, or check the host of spark.master",
     ),
     (
         re.compile("object heap|heap size|OutOfMemory|Cannot allocate memory"),
@@ -322,7 +322,7 @@ _ADVICE = (
     ),
     (
         re.compile("BindException"),
-        "No port could be opened at that address: see to spark.driver.bindAddress and spark.driver.host",
+        "No port could be opened at that address: check spark.driver.bindAddress and spark.driver.host",
     ),
 )
 _OTHER_ADVICE = "Check the section spark of the configuration, and what the environment sets for Java and Spark"

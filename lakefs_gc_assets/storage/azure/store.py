@@ -93,7 +93,7 @@ class Identity:
             raise StorageError(
                 f"Azure hands out no access token ({code[0] if code else type(error).__name__}): no credentials for "
                 "Azure were found, or they were refused; set store.account_key, store.sas_token or "
-                "store.client_secret, see to the identity of this machine, or log in with `az login`"
+                "store.client_secret, check the identity of this machine, or log in with `az login`"
             ) from None
 
     def for_obstore(self) -> "AzureCredential":

@@ -180,7 +180,7 @@ def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
 
 def no_token(error: GoogleAuthError) -> StorageError:
     """The error where Google does not say who we are; what it said may repeat the request."""
-    return StorageError(f"Google hands out no access token ({type(error).__name__}): see to the credentials of `store`")
+    return StorageError(f"Google hands out no access token ({type(error).__name__}): check the credentials of `store`")
 
 
 def _credentials(settings: StoreSettings) -> Any:

@@ -29,7 +29,7 @@ def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
         raise ConfigurationError(f"storage namespace {namespace.uri} leads out of store.local_root")
     folder = Path(settings.local_root).expanduser() / relative
     if not folder.is_dir():
-        raise ConfigurationError(f"there is no folder {folder} for {namespace.uri}: see to store.local_root")
+        raise ConfigurationError(f"there is no folder {folder} for {namespace.uri}: check store.local_root")
     return folder
 
 

@@ -496,4 +496,4 @@ def failed(action: str, error: OSError) -> StorageError:
     """A StorageError that names the file the system complained about."""
     where = shown(os.fsencode(error.filename)) if error.filename else "the storage namespace"
     kind = PermissionMissing if isinstance(error, PermissionError) else StorageError
-    return kind(f"cannot {action} {where}: {error.strerror}; see to the folder's rights and its disk")
+    return kind(f"cannot {action} {where}: {error.strerror}; check the folder's rights and its disk")

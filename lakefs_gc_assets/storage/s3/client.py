@@ -386,7 +386,7 @@ class S3Errors(CloudErrors):
             return self.failed(
                 action,
                 "there is no such bucket",
-                "see to the storage namespace and the endpoint, and whether it needs `store.path_style: true`",
+                "check the storage namespace and the endpoint, and whether it needs `store.path_style: true`",
             )
         return super().no_bucket(action)
 
@@ -438,6 +438,11 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
 
     Raises ConfigurationError for contradicting settings, StorageError where there are no credentials or no endpoint.
     """
+    if urlsplit(settings.endpoint_url).path.strip("/") == bucket:
+        # Else every key would begin with the bucket's name: a server may take writes there, and list nothing.
+        raise ConfigurationError(
+            f"store.endpoint_url ends with the bucket's name: leave out /{bucket}, which the storage namespace names"
+        )
     errors = S3Errors.of_bucket(bucket, settings.endpoint_url or "the service's usual endpoint")
     try:
         session = _session(settings)

@@ -44,7 +44,7 @@ class TestRefusals:
             (Scripted(301, b"", {"Location": "https://elsewhere/"}), LakeFSError, "redirects"),
             (refused(410, "gone"), LakeFSError, "410 Gone"),
             (Scripted(418, b""), LakeFSError, "418"),
-            (Scripted(400, b"\xff\xfe"), LakeFSError, "400 Bad Request"),
+            (Scripted(400, b"\xff\xfe"), LakeFSError, "Check lakefs.endpoint"),
         ],
     )
     def test_are_told_apart_at_once(self, answer: Scripted, kind: type[LakeFSError], words: str) -> None:

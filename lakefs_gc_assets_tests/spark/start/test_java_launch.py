@@ -184,7 +184,7 @@ def test_workers_get_the_umask_that_java_does_not() -> None:
     ("printed", "advice"),
     [
         ("java.net.UnknownHostException: node-7", "add this machine's name to /etc/hosts"),
-        ("java.net.BindException: Cannot assign requested address", "see to spark.driver.bindAddress"),
+        ("java.net.BindException: Cannot assign requested address", "check spark.driver.bindAddress"),
         ("Something else", "Check the section spark"),
     ],
 )

@@ -138,6 +138,12 @@ def test_the_region_is_found_out(s3_server: S3Server) -> None:
     assert all("/eu-north-1/s3/" in request.headers["authorization"] for request in s3_server.requests)
 
 
+def test_an_endpoint_that_ends_with_the_bucket_is_explained(s3_server: S3Server, bucket: str) -> None:
+    settings = s3_server.settings().model_copy(update={"endpoint_url": f"{s3_server.url}/{bucket}/"})
+    with pytest.raises(ConfigurationError, match=f"store.endpoint_url ends with .* leave out /{bucket}"):
+        open_store(settings, Namespace.parse(f"s3://{bucket}/x"))
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
