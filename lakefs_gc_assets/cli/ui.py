@@ -51,6 +51,11 @@ _INSTANCE = {
     "nux": {"enabled": False},
 }
 """Settings of the project's own dagster.yaml for one machine, whose queue is looked at more often."""
+LINEAGE = "/asset-groups~+key:*deleted_report"
+"""Path of the lineage of each repository's five assets: its `deleted_report` and all that this is made of.
+
+The root of the UI shows runs. The whole lineage also has the assets of checks and forecasts, which nothing joins.
+"""
 _INSTANCE_INFO = "query { instance { info } }"
 _LOCATIONS = """query { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
   locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
@@ -263,9 +268,9 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     The sample is on an embedded lakeFS; its first start makes a dry run, so that there is something to see. Your own
     repositories are not collected until you launch a run.
 
-    It prints the UI's URL last, listens on this machine alone, and ends on INT and TERM. Dagster's runs are kept in
-    $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to it, the
-    command line's runs show up too.
+    It prints last the URL of the lineage of a repository's five assets. The UI listens on this machine alone, and ends
+    on INT and TERM. Dagster's runs are kept in $DAGSTER_HOME, else in .dagster beside the configuration file, or in the
+    folder. With DAGSTER_HOME set to it, the command line's runs show up too.
     """
     with requiring("ui", "the Dagster UI"):
         import dagster_webserver  # noqa: F401
@@ -276,7 +281,7 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
         if as_json:
             answer({"url": url}, indent=None)
         else:
-            click.echo(url)
+            click.echo(f"{url}{LINEAGE}")
 
     with suppress(KeyboardInterrupt), ending_on_signals():
         if file is not None:

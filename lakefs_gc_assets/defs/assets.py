@@ -75,9 +75,10 @@ def candidates(
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
             counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
-            context.add_output_metadata(pages.garbage_charts(marked, counts, current.plan.slice_window, now))
             found = Garbage(marked.manifest.rows, marked.manifest.object_bytes, store_df.manifest.rows)
-            context.add_output_metadata(_approval(context, collector, current.plan, found))
+            link_first = _approval(context, collector, current.plan, found)
+            charts = pages.garbage_charts(marked, counts, current.plan.slice_window, now)
+            context.add_output_metadata({**link_first, **charts})
         return marked
 
 

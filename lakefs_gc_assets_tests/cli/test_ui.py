@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.cli.ui import LINEAGE
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.free_ports import free_port
@@ -99,15 +100,16 @@ def test_an_installation_without_the_ui_says_what_to_install(invoke: Invoke, mon
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_it_opens_on_a_dry_run_and_prints_its_url_last_and_alone(tmp_path: Path) -> None:
+def test_it_opens_on_a_dry_run_and_prints_the_url_of_the_lineage_last_and_alone(tmp_path: Path) -> None:
     port = free_port()
     process = start(tmp_path, port)
     try:
         first = lines_until_url(process)
-        assert first[-1] == f"http://127.0.0.1:{port}"
-        assert first[-2].startswith(f"the UI is at {first[-1]}; making a dry run there")
+        root = f"http://127.0.0.1:{port}"
+        assert first[-1] == f"{root}{LINEAGE}"
+        assert first[-2].startswith(f"the UI is at {root}; making a dry run there")
         body = json.dumps({"query": _CELLS}).encode()
-        request = urllib.request.Request(f"{first[-1]}/graphql", body, {"Content-Type": "application/json"})
+        request = urllib.request.Request(f"{root}/graphql", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             nodes = json.load(answer)["data"]["assetNodes"]
         cells = [node["partitionStats"] for node in nodes if node["partitionStats"]]

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from lakefs_gc_assets.cli.ui import LINEAGE
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets_tests.cli.test_ui import end, lines_until_url, start
 from lakefs_gc_assets_tests.free_ports import free_port
 
@@ -35,7 +37,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The UI of a sample repository, with its first dry run."""
     process = start(tmp_path_factory.mktemp("ui"), free_port())
     try:
-        yield lines_until_url(process)[-1]
+        yield lines_until_url(process)[-1].removesuffix(LINEAGE)
         end(process, signal.SIGTERM)
     finally:
         process.kill()
@@ -74,6 +76,18 @@ def test_the_lineage_is_green_and_its_checks_have_passed(url: str) -> None:
         assert lineage.get_by_text("failed").count() == 0
 
 
+def test_the_printed_address_opens_the_lineage_of_the_five_assets_whole(url: str) -> None:
+    with page(url, LINEAGE, width=1440, height=900, picture="first_look") as lineage:
+        nodes = lineage.locator("foreignObject")
+        nodes.nth(len(STEPS) - 1).wait_for()
+        assert {*nodes.all_text_contents()} == {*STEPS}
+        left = lineage.get_by_placeholder("Jump to").bounding_box()
+        for place in range(nodes.count()):
+            box = nodes.nth(place).bounding_box()
+            assert left["x"] + left["width"] < box["x"] and box["x"] + box["width"] <= 1440
+            assert box["y"] >= 0 and box["y"] + box["height"] <= 900
+
+
 def test_the_runs_page_says_what_a_run_does_and_how_it_ended(url: str) -> None:
     with page(
         url, "/runs", "collect", "lakefs/run_id: ", "lakefs/mode: dry run", "lakefs/ending: marked, nothing deleted"
@@ -90,10 +104,22 @@ _TABLES = """tables => tables.map(table => [table.clientWidth, table.scrollWidth
 
 
 @pytest.mark.parametrize(
-    ("asset", "pictures"), [("store_df", 0), ("candidates", 3), ("committed_df", 0), ("deleted_report", 1)]
+    ("asset", "pictures", "first"),
+    [
+        ("store_df", 0, ("frame", "preview")),
+        ("uncommitted_df", 0, ("frame", "preview")),
+        ("committed_df", 0, ("frame", "preview")),
+        ("candidates", 3, ("next", "garbage_by_age", "frame")),
+        ("deleted_report", 1, ("ending", "outcome", "from_stored_to_deleted", "next", "frame")),
+    ],
 )
-def test_pictures_are_seen_without_a_click_and_nothing_is_cut(url: str, asset: str, pictures: int) -> None:
+def test_what_decides_comes_first_and_nothing_is_cut(
+    url: str, asset: str, pictures: int, first: tuple[str, ...]
+) -> None:
+    """Pictures are seen without a click."""
     with page(url, f"/assets/{asset}?view=overview", "Metadata", "rows_by_window", width=1440, height=2600) as shown:
+        tops = [shown.get_by_text(key, exact=True).last.bounding_box()["y"] for key in (*first, "rows_by_window")]
+        assert tops == sorted(tops)
         images = shown.locator("img[src^='data:image/svg+xml']")
         if pictures:
             images.nth(pictures - 1).wait_for()
