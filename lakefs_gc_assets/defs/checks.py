@@ -7,7 +7,7 @@ has a single one, so a passed check of a run over several windows would be shown
 the run that its Dagster run belongs to. Executed alone, it checks the run that made its asset last, and ends nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -51,7 +51,10 @@ from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persist
 
 
 class FrameModel(DataFrameModel):  # type: ignore[type-arg]
-    """Base of the pandera models of all frames."""
+    """Base of the pandera models of all frames.
+
+    pandera ignores `Field(unique=True)` on Spark. `unique` of the class Config is checked.
+    """
 
     class Config:
         """Columns that are not declared are an error."""
@@ -101,8 +104,9 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
     """Finds errors in a frame's columns and values, in pandera's words; a valid frame is read once.
 
     pandera would run one Spark job per rule. So it first checks names and types only, which reads nothing. Then
-    tasks (for few rows, the driver) count the rows that break any rule of the schema in one pass. pandera validates the
-    frame itself only if there are such rows, or if the schema has a rule that is not counted here.
+    tasks (for few rows, the driver) count the rows that break any rule of the schema in one pass. pandera itself
+    validates a sound frame only by those rules that are not counted here, in a few jobs for each: what somebody adds to
+    a model needs no code here. It validates a frame with such rows by the whole schema.
     """
     schema = model.to_schema()
     # No environment variable may turn validation off, or let pandera cache a frame that has no rows.
@@ -111,8 +115,10 @@ def shape_violations(engine: SparkEngine, rows: Rows, model: type[FrameModel]) -
     ):
         misshapen = _errors(_names_and_types(schema), columns_of(rows))
         broken = {} if misshapen else broken_rules(engine, rows, schema)
-        if not misshapen and not broken and all(rule.name in _BREAKS for _, rule in _value_rules(schema)):
-            return []
+        if not misshapen and not broken:
+            schema = _without(schema, _BREAKS)
+            if not _has_rules(schema):
+                return []
         with persisted(dataframe_of(rows)) as frame:
             return _errors(schema, frame) or [Violation("DATA", rule, count) for rule, count in broken.items()]
 
@@ -143,12 +149,25 @@ def _value_rules(schema: DataFrameSchema) -> Iterator[tuple[str, Any]]:
         yield from ((name, rule) for rule in column.checks)
 
 
+def _has_rules(schema: DataFrameSchema) -> bool:
+    """True if a schema says more of its rows than names and types of columns."""
+    return bool(schema.checks or schema.unique or any(_value_rules(schema)))
+
+
 def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:
     """A schema without the rules about values."""
-    bare = deepcopy(schema)
-    for column in bare.columns.values():
-        column.nullable, column.checks = True, []
+    bare = _without(schema, None)
+    bare.checks, bare.unique = [], None
     return bare
+
+
+def _without(schema: DataFrameSchema, rules: Container[str] | None) -> DataFrameSchema:
+    """A schema whose columns may have nulls, without some rules about their values; None for all of these."""
+    fewer = deepcopy(schema)
+    for column in fewer.columns.values():
+        column.nullable = True
+        column.checks = [rule for rule in column.checks if rules is not None and rule.name not in rules]
+    return fewer
 
 
 def _errors(schema: DataFrameSchema, frame: DataFrame) -> list[Violation]:

@@ -1,12 +1,12 @@
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from pandera.config import config_context
-from pandera.pyspark import Field
+from pandera.pyspark import Field, check, dataframe_check
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType
@@ -15,7 +15,8 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import FrameFile, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.records.outcomes import Outcome
-from lakefs_gc_assets.defs.checks import MODELS, broken_rules, shape_violations
+from lakefs_gc_assets.collector.reporting import Violation
+from lakefs_gc_assets.defs.checks import MODELS, FrameModel, broken_rules, shape_violations
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.running import failure_of
 from lakefs_gc_assets.lakefs.layout import Layout
@@ -126,15 +127,57 @@ def test_rows_that_break_a_rule_are_counted(spark: SparkSession) -> None:
     }
 
 
-def test_a_rule_that_only_pandera_knows_is_checked_by_pandera(spark: SparkSession) -> None:
-    # pandera knows the names of columns and their types by the class's own annotations.
-    members = {"__annotations__": {"address": StringType}, "address": Field(str_startswith="data/")}
-    stricter = type("stricter", (MODELS["store_df"],), members)
-    good, bad = GOOD["store_df"], {**GOOD["store_df"], "address": "elsewhere"}
+STORE_MODEL: Any = MODELS["store_df"]
 
-    assert shape_violations(engine_of(rows := frame(spark, "store_df", good)), rows, stricter) == []
-    (violation,) = shape_violations(engine_of(rows := frame(spark, "store_df", good, bad)), rows, stricter)
-    assert (violation.rule, "str_startswith" in violation.detail) == ("DATA: DATAFRAME_CHECK", True)
+
+class _Pattern(STORE_MODEL):  # type: ignore[misc]
+    address: StringType = Field(str_startswith="data/")
+
+
+class _OwnCheck(STORE_MODEL):  # type: ignore[misc]
+    @check("address")
+    def is_below_data(cls, frame: DataFrame) -> bool:
+        return frame.filter(~frame.address.startswith("data/")).isEmpty()
+
+
+class _OfTheFrame(STORE_MODEL):  # type: ignore[misc]
+    @dataframe_check
+    def lies_below_data(cls, frame: DataFrame) -> bool:
+        return frame.filter(~frame.address.startswith("data/")).isEmpty()
+
+
+class _Unique(STORE_MODEL):  # type: ignore[misc]
+    class Config:
+        unique: ClassVar = ["address"]
+
+
+@pytest.mark.parametrize(
+    ("model", "bad", "rule"),
+    [
+        (_Pattern, "elsewhere", "DATA: DATAFRAME_CHECK"),
+        (_OwnCheck, "elsewhere", "DATA: DATAFRAME_CHECK"),
+        (_OfTheFrame, "elsewhere", "DATA: DATAFRAME_CHECK"),
+        (_Unique, "data/a", "DATA: DUPLICATES"),
+    ],
+)
+@pytest.mark.parametrize("on_driver", [True, False])
+def test_a_rule_that_somebody_adds_to_a_model_needs_nothing_else(
+    spark: SparkSession, model: type[FrameModel], bad: str, rule: str, on_driver: bool
+) -> None:
+    good = GOOD["store_df"]
+    engine = SparkEngine(spark, 2)
+
+    def found(*rows: dict[str, Any]) -> list[Violation]:
+        table = pa.Table.from_pylist(list(rows), schema=nullable(FRAMES["store_df"].schema))
+        return shape_violations(engine, engine.table(table) if on_driver else spark.createDataFrame(table), model)
+
+    group = f"{model.__name__} {on_driver}"
+    spark.sparkContext.setJobGroup(group, group)
+    assert found(good) == []
+    # The whole model would be one for each of its rules, beside those of the new one.
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) <= 5
+    (violation,) = found(good, {**good, "address": bad})
+    assert violation.rule == rule
 
 
 def test_another_type_is_reported(spark: SparkSession) -> None:
