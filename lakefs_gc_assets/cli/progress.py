@@ -156,13 +156,14 @@ class RunBar(StepLines):
         return self._bar.add_task(phase, total=None, done="", left="")
 
     def show_tasks(self, done: int, total: int, seconds: float) -> None:
-        """Shows the finished tasks of Spark's current stages, and the estimated time for the others.
+        """Shows the finished tasks of Spark's current stages, their rate, and the estimated time for the others.
 
         Args:
             seconds: time since these stages began.
         """
         remaining = f"{_clock(seconds * (total - done) / done)} left" if 0 < done < total else ""
-        progress = f"{done}/{counted(total, 'tasks')}"
+        rate = f", {done / max(seconds, 1 / _POLLS):,.1f} a second" if done else ""
+        progress = f"{done}/{counted(total, 'tasks')}{rate}"
         self._bar.update(self._task, completed=done, total=total or None, done=progress, left=remaining, refresh=True)
 
     def count(self, unit: str, done: int, total: int) -> None:
