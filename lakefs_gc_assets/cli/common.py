@@ -312,8 +312,10 @@ def start_as_usual(arguments: Sequence[str]) -> None:
         spark_session.start(SparkSettings())
 
 
-def says_yes(question: str) -> bool:
-    """Asks a question on standard error; false too if nobody is there to answer."""
+def agrees(question: str) -> bool:
+    """True if --yes is given, or if a person says yes to a question on standard error."""
+    if is_confirmed():
+        return True
     try:
         return click.confirm(question, err=True)
     except click.Abort:
@@ -327,7 +329,7 @@ def require_yes(question: str, refusal: str = "nothing was changed") -> None:
     Args:
         refusal: says what was not done, such as `nothing was purged`.
     """
-    if not is_confirmed() and not says_yes(question):
+    if not agrees(question):
         raise CollectionError(f"it was not confirmed: {refusal}. --yes does it without asking")
 
 

@@ -14,12 +14,11 @@ from lakefs_gc_assets.cli.common import (
     QUIET,
     REPOSITORY,
     YES,
+    agrees,
     answer,
-    is_confirmed,
     loaded_configuration,
     open_collector,
     require_yes_or_terminal,
-    says_yes,
     show_progress,
 )
 from lakefs_gc_assets.cli.group import Status
@@ -131,11 +130,15 @@ def _prepare(repository: OpenRepository, finding: Finding) -> None:
     steps = list_first_steps(finding)
     for step in steps:
         click.echo(shown(str(step)))
-        if is_confirmed() or says_yes("Do it?"):
+        if agrees("Do it?"):
             click.echo(shown(take_first_step(repository, step)))
     if not steps:
         click.echo("no branch and no tag holds an address")
+    for line in _describe_gaps(finding):
+        click.echo(shown(line))
     click.echo("what still holds the addresses is shown by the same command without --prepare")
+    if finding.unchecked:
+        sys.exit(Status.INCOMPLETE)
 
 
 def _require_approved(finding: Finding, digest: str) -> None:
@@ -192,8 +195,7 @@ def describe(finding: Finding) -> Iterator[str]:
     if (more := len(finding.addresses) - _SHOWN) > 0:
         yield f"{counted(more, 'more addresses are')} shown with --json"
     yield from (f"not erased: {path} is outside of the storage namespace, or not certain" for path in finding.elsewhere)
-    yield from (f"not read: {what}" for what in finding.unread)
-    yield from (f"not checked: {what}" for what in finding.unchecked)
+    yield from _describe_gaps(finding)
     yield from (f"first: {remedy}" for remedy in finding.remedies)
     if list_first_steps(finding):
         yield "--prepare does this on branches and tags, and asks before each step"
@@ -205,6 +207,12 @@ def describe(finding: Finding) -> Iterator[str]:
     yield f"{finding.repository}: {counted(erasable, 'objects')} can be erased, held: {held:,}"
     if erasable and not finding.unchecked:
         yield f"to erase them: the same command with --approve {finding.digest} --key FILE --certificate FILE"
+
+
+def _describe_gaps(finding: Finding) -> Iterator[str]:
+    """What the search could not look at, where something may hold an address too."""
+    yield from (f"not read: {what}" for what in finding.unread)
+    yield from (f"not checked: {what}" for what in finding.unchecked)
 
 
 def _describe_address(held: Held) -> Iterator[str]:

@@ -17,12 +17,13 @@ from lakefs_gc_assets.cli.common import (
     YES,
     answer,
     is_confirmed,
-    is_on_terminal,
     loaded_configuration,
     names_run,
     open_collector,
     open_repository,
     print_outcomes,
+    require_yes,
+    require_yes_or_terminal,
     show_progress,
 )
 from lakefs_gc_assets.cli.progress import shown_bar, shown_items
@@ -30,7 +31,7 @@ from lakefs_gc_assets.collector.quarantine import restore as restore_run
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import CollectionError, counted
+from lakefs_gc_assets.errors import counted
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.defs import maintenance
@@ -38,6 +39,7 @@ else:
     maintenance = deferred("lakefs_gc_assets.defs.maintenance")
 
 _SHOWN = 20
+_REFUSAL = "nothing was brought back"
 
 
 @click.command()
@@ -65,8 +67,8 @@ def restore(
 ) -> None:
     """Brings back what a run deleted: out of quarantine, or in a bucket that keeps versions.
 
-    On a terminal it shows what would be brought back, and brings it back only with --yes. Where there is no terminal,
-    it refuses unless --yes or --dry-run is given.
+    The command shows what would be brought back and asks; where there is no terminal, it refuses unless --yes or
+    --dry-run is given.
 
     From quarantine, each object is copied to its address unless there is one already. In a bucket that keeps versions,
     only delete markers that the run's receipts name are removed, and only if they are still the newest version. May be
@@ -79,19 +81,18 @@ def restore(
     loaded = loaded_configuration(file, repository)
     if run_id is None:
         raise click.UsageError("Missing argument RUN, the run whose deletions are undone.")
-    is_dry = dry_run or not is_confirmed()
-    if is_dry and not dry_run and not is_on_terminal():
-        raise CollectionError("nothing was brought back: give --yes, or --dry-run to see what would be")
-    if is_dry:
+    if not dry_run:
+        require_yes_or_terminal(_REFUSAL)
+    if dry_run or not is_confirmed():
         planned = restore_run.plan_restore(open_repository(loaded), run_id, addresses, show_progress)
-        if as_json:
+        if dry_run and as_json:
             answer(planned.to_pylist())
             return
         for line in _describe(planned):
-            click.echo(line)
-        if not dry_run:
-            click.echo("nothing was brought back: give --yes to do it")
-        return
+            (click.echo if dry_run else show_progress)(line)
+        if dry_run:
+            return
+        require_yes("Bring them back?", _REFUSAL)
     owner = f"restore-{uuid.uuid4().hex}"
     with shown_bar("bringing back", quiet, "objects") as (say, count):
         total: list[int] = []
@@ -106,4 +107,4 @@ def _describe(planned: pa.Table) -> Iterator[str]:
     for row in islice(planned.to_pylist(), _SHOWN):
         yield f"{row['address']}: {size(row['size'])}"
     total = size(sum(planned.column("size").to_pylist()))
-    yield f"{counted(planned.num_rows, 'objects')}, {total}, would be brought back; this was a dry run"
+    yield f"{counted(planned.num_rows, 'objects')}, {total}, would be brought back"

@@ -9,12 +9,12 @@ from lakefs_gc_assets.cli.common import (
     JSON,
     REPOSITORY,
     YES,
+    agrees,
     answer,
     is_confirmed,
     is_on_terminal,
     loaded_configuration,
     open_repository,
-    says_yes,
 )
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import HeldLock, Life
@@ -75,5 +75,5 @@ def _require_dead(held: HeldLock, run_id: str) -> None:
             "you know that the process ended, give --yes"
         )
     click.echo(f"{facts}. {wait}.", err=True)
-    if not says_yes("Did you see that this process ended?"):
+    if not agrees("Did you see that this process ended?"):
         raise LockHeld("it was not confirmed: the lock was not released")

@@ -94,7 +94,7 @@ def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.Monk
     before = made.data
     monkeypatch.chdir(made.folder)
     monkeypatch.setattr(command, "require_yes_or_terminal", lambda: None)
-    monkeypatch.setattr(command, "says_yes", lambda question: True)
+    monkeypatch.setattr(command, "agrees", lambda question: True)
     look, said = list[str](), ""
     for line in "".join(block.text for block in fenced((DOCS / "how-to" / "erase.md").read_text())).splitlines():
         program, *words = shlex.split(line)
@@ -236,9 +236,16 @@ class TestPreparing:
         assert self.prepare(erasable).exit_code == Status.FAILED, "there is no terminal to ask on"
         monkeypatch.setattr(command, "require_yes_or_terminal", lambda: None)
         answers = iter([False, True])
-        monkeypatch.setattr(command, "says_yes", lambda question: next(answers))
+        monkeypatch.setattr(command, "agrees", lambda question: next(answers))
         assert self.prepare(erasable).exit_code == Status.WELL
         assert erasable.holders_in(erasable.shown(PATH))["old"] == {"tag v1 person/a"}
+
+    def test_what_could_not_be_checked_is_said_at_the_end(self, erasable: Erasing) -> None:
+        with mock.patch.object(uncommitted, "prepare", side_effect=LakeFSError("down")):
+            result = self.prepare(erasable, "--yes")
+        assert result.exit_code == Status.INCOMPLETE
+        *_, gap, last = result.stdout.splitlines()
+        assert gap.startswith("not checked: ") and "down" in gap and "without --prepare" in last
 
     def test_a_commit_takes_nothing_along_that_others_staged(self, erasable: Erasing) -> None:
         erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
