@@ -52,7 +52,7 @@ def shown(text: str, limit: int = 2000) -> str:
 
 
 def element(tag: str, *children: Child, **attributes: str) -> Element:
-    """An element; `class_` and `aria_label` stand for `class` and `aria-label`."""
+    """An element; `class_`, `aria_label` and `data_column` stand for `class`, `aria-label` and `data-column`."""
     names = {name: name.rstrip("_").replace("_", "-") for name in attributes}
     result = Element(tag, {names[name]: shown(value) for name, value in attributes.items()})
     last: Element | None = None
@@ -80,11 +80,15 @@ def table(
     kinds = [{"class_": "number"} if place in aligned else {} for place in range(len(heads))]
     head = element("tr", *(element("th", name, scope="col", **kind) for name, kind in zip(heads, kinds, strict=True)))
     body = element("tbody")
+    # A phone shows the words below two figures. More figures do not fit: each has a line, with the name of its column.
+    in_lines = numbers > 2
+    kind_of_table = {"class_": "lines"} if in_lines else {"class_": "stacked"} if words and numbers == 2 else {}
     for name, *values in rows:
-        cells = (element("td", value, **(kind or _kind(value))) for value, kind in zip(values, kinds[1:], strict=True))
+        cells = (
+            element("td", value, **(kind or _kind(value)), **({"data_column": column} if in_lines else {}))
+            for value, kind, column in zip(values, kinds[1:], heads[1:], strict=True)
+        )
         body.append(element("tr", element("th", name, scope="row", **_kind(name)), *cells))
-    # A phone shows the words below two figures; more figures do not fit, and the table scrolls.
-    kind_of_table = {"class_": "stacked"} if words and numbers == 2 else {}
     return element("table", element("caption", caption), element("thead", head), body, **kind_of_table)
 
 
