@@ -94,7 +94,7 @@ _LIMITS: Mapping[str, Mutant] = {
     "name late": Mutant("purges", "NoneIsGoneForGood", "", "", {"Clients": some("name late")}),
     "long commit": Mutant("purges", "NoneIsGoneForGood", "", "", {"Clients": some("write"), "Longest": 3, "End": 6}),
 }
-"""What docs/how-to/metadata.md demands or warns of: without it a file is missing, or is gone for good."""
+"""What the pages about unneeded metadata demand or warn of: without it a file is missing, or is gone for good."""
 
 METADATA = Model(
     "Metadata.tla", _LEAST, ("NoneIsGoneForGood", "OnlyLockHolderDeletesMetadata"), _SCOPES, _MUTANTS, _LIMITS
