@@ -182,7 +182,7 @@ def _written(store: ObjectStore, state: _Progress) -> tuple[str, ...]:
                 prefix,
                 "uncommitted files",
                 f"the server said that it wrote {counted(file_count, 'files')}, the store lists {len(keys)}"
-                + ("" if keys else "; does `store` name the endpoint and the account that the server writes to?"),
+                + ("" if keys else ": check that `store` names the endpoint and the account that the server writes to"),
             )
         files.extend(keys)
     return tuple(sorted(files))
