@@ -2,27 +2,36 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from html import unescape
 from pathlib import Path
-from urllib.parse import urlencode
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+import yaml
 
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
-from lakefs_gc_assets.embedded.demo import still_stored
+from lakefs_gc_assets.embedded.demo import configuration, still_stored
 from lakefs_gc_assets.embedded.sample import make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, dagster_dev
+from lakefs_gc_assets_tests.dagster_dev import PROJECT, DagsterDev, Run, dagster_dev
 from lakefs_gc_assets_tests.defs.test_live import SECRET_VARIABLE, run_id_of, written
 from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.webhook import receiving
 
 _FOREIGN = {"Origin": "https://elsewhere.example", "Content-Type": "text/plain; x=application/json"}
 _LOOSE = {"resources": {"collection": {"config": {"max_candidate_share": 1.0, "min_age_hours": 0, "sweep": True}}}}
 _OWN_SPARK = {"resources": {"spark": {"config": {"remote": "sc://elsewhere.example"}}}}
 _OWN_SERVER = {"resources": {"lakefs": {"config": {"endpoint": "http://elsewhere.example"}}}}
+_WEBHOOK_VARIABLE = "TEST_LAUNCHED_WEBHOOK"
+_UI = "https://ui.example"
+_NEXT = """query { assetOrError(assetKey: { path: ["deleted_report"] }) { ... on Asset {
+  assetMaterializations(limit: 1) { metadataEntries { label ... on MarkdownMetadataEntry { mdStr } } } } } }"""
 _AT_ONCE = {"ops": {"open_new_run": {"config": {"sweep": True}}}}
 
 
@@ -36,6 +45,34 @@ def refusal(dev: DagsterDev, run_id: str) -> str:
 
     dev.wait_for("refusal", failed, 200)
     return dev.failures(run_id)
+
+
+def next_link(dev: DagsterDev, text: str) -> str:
+    """The link on the page of `deleted_report` with this text."""
+    (newest,) = dev.ask(_NEXT)["assetOrError"]["assetMaterializations"]
+    (shown,) = [entry["mdStr"] for entry in newest["metadataEntries"] if entry["label"] == "next"]
+    found = re.search(rf"\[{text}[^]]*\]\(([^)]+)\)", shown)
+    assert found, shown
+    return found[1]
+
+
+def follow(dev: DagsterDev, address: str, job: str, **changes: Any) -> Run:
+    """Launches what a link fills in, perhaps after changes of its configuration; returns the run once it succeeded."""
+    parts = urlsplit(address)
+    assert f"{parts.scheme}://{parts.netloc}" == _UI
+    assert parts.path == f"/locations/{dev.location}/jobs/{job}/playground/setup"
+    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    config = yaml.safe_load(query["config"])
+    (op,) = config["ops"].values()
+    op["config"] |= changes
+    launched = dev.launch(job, config, {query["tags[0][key]"]: query["tags[0][value]"]})
+
+    def succeeded() -> Run | None:
+        (run,) = [run for run in dev.runs(job) if run.run_id == launched]
+        assert run.status != "FAILURE", dev.failures(launched)
+        return run if run.status == "SUCCESS" else None
+
+    return dev.wait_for(f"end of {job}", succeeded, 200)
 
 
 @contextmanager
@@ -69,13 +106,25 @@ def viewers(dev: DagsterDev, home: Path, environment: Mapping[str, str]) -> Iter
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
+    """Two launches approve: the first by the link in the webhook's message, the second by that on the asset's page.
+
+    Then a link there brings back what they moved to quarantine.
+    """
     home = tmp_path / "home"
     home.mkdir()
-    with EmbeddedServer(tmp_path / "lakefs") as server:
+    with EmbeddedServer(tmp_path / "lakefs") as server, receiving() as receiver:
         sample = make_sample_repository(server, objects=60)
-        # The file lets what starts by itself delete; it says nothing of launches.
-        file = written(server, sample.repository, tmp_path, launch={})
-        environment = {CONFIGURATION_VARIABLE: str(file), SECRET_VARIABLE: server.secret_access_key}
+        # The file lets what starts by itself delete, and a launch only after two approvals.
+        notifications = {"ended_webhook": {"env": _WEBHOOK_VARIABLE}, "ui_url": _UI}
+        collection = configuration(server, sample.repository).model_dump(exclude_defaults=True)["collection"]
+        sections = {
+            "collection": {**collection, "sweep": True, "sweep_mode": "quarantine"},
+            "launch": {"approvers": 2},
+            "notifications": notifications,
+        }
+        file = written(server, sample.repository, tmp_path, **sections)
+        secrets = {SECRET_VARIABLE: server.secret_access_key, _WEBHOOK_VARIABLE: receiver.url}
+        environment = {CONFIGURATION_VARIABLE: str(file), **secrets}
         with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment) as dev:
             for config in (_LOOSE, _OWN_SPARK, _OWN_SERVER):
                 answer = dev.post("/graphql", json.dumps(dev.launching("open_run", config)), _FOREIGN)
@@ -104,8 +153,23 @@ def test_launches_decide_what_the_file_lets_them(tmp_path: Path) -> None:
                 answer = dev.post("/graphql", json.dumps(query), {"Content-Type": "application/json"}, url)
                 assert answer["data"]["launchRun"]["__typename"] == "UnauthorizedError"
 
-            dev.launch("approve", {"ops": {"approve_dry_run": {"config": {"run_id": run_id_of(dry)}}}})
+            (message,) = dev.wait_for("message about the dry run", lambda: receiver.posted or None, 200)
+            # Slack shows what is escaped in its texts as it was before.
+            address = unescape(message["text"]).partition(". To approve it: ")[2]
+            first = follow(dev, address, "approve", approved_by="Ada")
+            assert first.tags["lakefs/approved_by"] == "Ada, as the launch says"
+            again = {"run_id": run_id_of(dry), "approved_by": "ada"}
+            same = dev.launch("approve", {"ops": {"approve_dry_run": {"config": again}}})
+            assert "needs a second approval under another name" in refusal(dev, same)
+            assert len(dev.runs("collect")) == 1
+            assert len(still_stored(server, sample)) == len(sample.garbage)
+            follow(dev, next_link(dev, "Approve: "), "approve", approved_by="Bob")
             dev.wait_for("sweep", lambda: collected(1), 900)
+            swept = dev.runs("collect")[1]
+            assert swept.tags["lakefs/approved_by"] == "Ada, as the launch says; Bob, as the launch says"
+            assert still_stored(server, sample) == []
+            undone = follow(dev, next_link(dev, "See what can be brought back"), "restore", confirm=True)
+            assert undone.tags["lakefs/run_id"] == run_id_of(dry)
             assert sorted(run.status for run in dev.runs("open_run")) == ["FAILURE", "SUCCESS"]
-        assert still_stored(server, sample) == []
+        assert len(still_stored(server, sample)) == len(sample.garbage)
         assert unreadable(server, sample) == []
