@@ -19,8 +19,8 @@ from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import SystemClock
-from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, key_of
+from lakefs_gc_assets.defs import jobs, launching
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, key_of
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.errors import ConfigurationError
@@ -127,6 +127,15 @@ def test_a_launchpad_can_be_launched_as_it_opens(screens: Screens) -> None:
         assert "resources" not in config, job
         if job == "open_run":
             assert screens.status(screens.launch(job, config)) == "SUCCESS"
+            config["ops"]["open_new_run"]["config"]["windows"] = "legacy"
+            limited = screens.launch(job, config)
+            assert screens.status(limited) == "SUCCESS"
+            run = screens.instance.get_run_by_id(limited)
+            assert run is not None
+            for bound in (RANGE_START_TAG, RANGE_END_TAG):
+                assert run.tags[jobs.OPENED_TAG_PREFIX + bound].endswith("|legacy"), (
+                    "it is limited to the chosen windows"
+                )
 
 
 @pytest.mark.slow
