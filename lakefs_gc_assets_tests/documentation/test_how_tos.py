@@ -320,6 +320,7 @@ def test_watching_and_finding_out_what_went_wrong(reader: Reader) -> None:
     reader.collect()
     reader.configure()
     reader.follow("monitoring")
+    reader.follow("notify")
     reader.follow("approve")
     reader.follow("check")
     reader.follow("metadata")
