@@ -151,7 +151,7 @@ def test_windows_that_cannot_be_meant(runs: PlainRuns, invoke: Invoke) -> None:
 def test_a_run_over_one_window(runs: PlainRuns, invoke: Invoke) -> None:
     ended = invoke("run", "--windows", "2026-11")
     assert ended.exit_code == 0, ended.stderr
-    assert ended.stderr.splitlines()[0].endswith("windows 2026-11 to 2026-11")
+    assert ended.stderr.splitlines()[0].endswith("the window 2026-11")
     assert "limited to the window 2026-11: 0 slices of other windows were not listed" in ended.stdout
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.definitions.reconstruct import ReconstructableJob
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import InProcessCodeLocationOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
@@ -155,6 +156,9 @@ def open_screens(
         environment.setenv(SECRET_VARIABLE, server.secret_access_key)
         overrides = {**_LAUNCHED_HERE, **(storage or {})}
         instance = stack.enter_context(dg.instance_for_test(overrides=overrides, temp_dir=str(folder)))
+        # Dagster keeps the job that this process ran last, which may be of the server of an earlier test.
+        ReconstructableJob.get_repository_definition.cache_clear()
+        ReconstructableJob.get_definition.cache_clear()
         origin = LoadableTargetOrigin(executable_path=None, module_name="lakefs_gc_assets.definitions")
         target = InProcessWorkspaceLoadTarget(InProcessCodeLocationOrigin(origin))
         context = stack.enter_context(WorkspaceProcessContext(instance, target))

@@ -16,6 +16,7 @@ import yaml
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.ui import LINEAGE
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.demo import still_stored
@@ -102,7 +103,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
 
         process = start(tmp_path, free_port(), "--config", str(tmp_path / FILE))
         try:
-            url = lines_until_url(process)[-1]
+            url = lines_until_url(process)[-1].removesuffix(LINEAGE)
             time.sleep(max(old_at - time.monotonic(), 0))
             launch(url, "open_run", "{}", "opened run ")
             run_id = run_id_at_the_end(url, "marked, nothing deleted")
