@@ -210,7 +210,7 @@ def describe(finding: Finding) -> Iterator[str]:
 
 
 def _describe_gaps(finding: Finding) -> Iterator[str]:
-    """What the search could not look at, where something may hold an address too."""
+    """Lines about places that the search could not look at: something there may hold an address too."""
     yield from (f"not read: {what}" for what in finding.unread)
     yield from (f"not checked: {what}" for what in finding.unchecked)
 

@@ -411,7 +411,7 @@ def _list_as_task(
 
 
 def share_out(store: ObjectStore, listing: Listing, window_size: WindowSize, large: int = 20_000) -> list[Part]:
-    """The parts of a listing, of which large ones that are no slices are cut, so that several tasks list them.
+    """The parts of a listing; large ones that are no slices are cut, so that several tasks list them.
 
     A folder of an old layout may have millions of objects. Its beginning is listed here and by tasks once more. Shards
     are not cut: they are many, and of one size.
@@ -420,8 +420,10 @@ def share_out(store: ObjectStore, listing: Listing, window_size: WindowSize, lar
         large: after so many objects of one part the rest of it is cut.
     """
     shards = {f"{DATA_PREFIX}{name}/" for name in listing.folders.shards}
-    others = [part for part in listing.parts if part.slice is None and part.prefix not in shards]
-    shares = [part for part in listing.parts if part not in others]
+    shares: list[Part] = []
+    others: list[Part] = []
+    for part in listing.parts:
+        (others if part.slice is None and part.prefix not in shards else shares).append(part)
     listed = work_ahead(partial(_list_whole, store, window_size, large, None), others, _AT_ONCE)
     for part, (_, rest) in zip(others, listed, strict=True):
         shares += [part] if rest is None else [replace(part, until=rest.part.after), *cut(rest)]
