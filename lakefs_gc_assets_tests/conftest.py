@@ -120,3 +120,11 @@ def spark() -> "Iterator[SparkSession]":
         session = spark_session.session(settings)
     yield session
     session.stop()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Waits until commands of earlier tests have started Spark: theirs is this session, and its properties change."""
+    if "spark" in getattr(item, "fixturenames", ()):
+        from lakefs_gc_assets.spark import session as spark_session
+
+        spark_session.wait_for_start()

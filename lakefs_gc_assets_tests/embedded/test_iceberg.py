@@ -96,9 +96,9 @@ def test_the_files_of_a_table_survive_every_flow(server: EmbeddedServer, flow: F
     assert all(each.success for each in found)
     require_whole(server)
     if mode == "quarantine":
-        # The clock of a server tells whole seconds: a second must have passed since the store wrote the last receipt.
+        # The clock of a server tells whole seconds: a second must have passed since the store wrote a receipt.
         written = datetime.now(UTC).timestamp() - 60
-        for receipt in server.objects_folder.glob(f"**/{found[-1].run_id}/receipts/*"):
+        for receipt in server.objects_folder.glob("**/receipts/*"):
             os.utime(receipt, (written, written))
         assert {each.fate for each in made.purge()} == {Fate.PURGED}
         require_whole(server)
