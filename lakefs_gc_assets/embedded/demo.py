@@ -324,7 +324,7 @@ class _Users:
             rename(self._server, self._sample, live)
         link_pending(self._server, self._sample)
         self._console.print(
-            f"  meanwhile: {len(moved)} objects copied, {len(moved)} renamed, {linked} uploaded ones linked",
+            f"  while it ran, users copied {len(moved)} objects, renamed {len(moved)} and linked {linked} uploads",
             style="italic",
         )
         self.worked = True

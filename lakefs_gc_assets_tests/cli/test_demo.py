@@ -70,7 +70,7 @@ def test_all_live_objects_answer_and_all_garbage_is_gone(
     assert well, reported
     assert f"rule set {rules}" in reported
     assert "no production server" in reported
-    assert "2 objects copied, 2 renamed, 2 uploaded ones linked" in reported
+    assert "users copied 2 objects, renamed 2 and linked 2 uploads" in reported
     verdict = next(line for line in reported.splitlines() if "live objects answered" in line).split()
     assert verdict[0] == verdict[2] and int(verdict[0]) > 25
 

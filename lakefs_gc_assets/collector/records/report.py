@@ -338,8 +338,11 @@ def describe(report: Report) -> list[str]:
             f"  deleted     {counted(statistics.deleted or 0, 'objects', 12)}, {size(statistics.deleted_bytes or 0)}"
         )
     if not report.dry_run:
+        lines.append(f"  failed      {counted(statistics.failed or 0, 'objects', 12)}")
+    if kept_live := statistics.kept_live:
+        them = "it" if kept_live == 1 else "them"
         lines.append(
-            f"  not gone    {statistics.failed:>12,} failed, {statistics.kept_live:,} kept as live at the recheck"
+            f"  kept live   {counted(kept_live, 'objects', 12)}: something references {them} since the marking"
         )
     if statistics.failed:
         lines.append(f"  why each failed: lakefs-gc deleted {report.run_id}; lakefs-gc doctor names a missing right")

@@ -105,8 +105,17 @@ def test_a_sweep_that_failed_says_where_the_reasons_are() -> None:
     swept = replace(REPORT, dry_run=False, counts=COUNTS | {"failed": 2}, object_bytes=BYTES)
     reasons = f"  why each failed: lakefs-gc deleted {REPORT.run_id}; lakefs-gc doctor names a missing right"
 
-    assert reasons in reports.describe(swept)
+    assert {"  failed                 2 objects", reasons} <= {*reports.describe(swept)}
     assert reasons not in reports.describe(replace(swept, counts=COUNTS | {"failed": 0}))
+
+
+def test_what_the_recheck_kept_is_named_only_where_there_is_some() -> None:
+    swept = replace(REPORT, dry_run=False, counts=COUNTS | {"kept_live": 1}, object_bytes=BYTES)
+    kept = "  kept live              1 object: something references it since the marking"
+
+    assert kept in reports.describe(swept)
+    none = reports.describe(replace(swept, counts=COUNTS | {"kept_live": 0}))
+    assert not [line for line in none if line.startswith("  kept live")]
 
 
 def test_the_duration_of_a_run_of_an_earlier_version_is_unknown() -> None:
