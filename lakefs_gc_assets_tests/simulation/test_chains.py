@@ -34,11 +34,11 @@ def test_runs_are_asked_for_one_after_the_other() -> None:
 @pytest.mark.slow
 def test_much_happens() -> None:
     """Histories in which no run builds on another, or on one that built on another, would show nothing."""
-    results = [play(generate(seed)) for seed in range(30)]
+    results = [play(generate(seed)) for seed in range(12)]
     figures = [result.figures for result in results]
-    assert sum(result.compared for result in results) > 60
-    assert sum(each.longest_chain >= 3 for each in figures) > 8
-    assert sum(each.instead for each in figures) > 28
-    assert sum(each.kills for each in figures) > 1
-    assert sum(result.deleted for result in results) > 190
-    assert sum(result.live for result in results) > 360
+    assert sum(result.compared for result in results) > 19
+    assert sum(each.longest_chain >= 3 for each in figures) > 2
+    assert sum(each.instead for each in figures) > 11
+    assert sum(each.kills for each in figures) > 0
+    assert sum(result.deleted for result in results) > 85
+    assert sum(result.live for result in results) > 150

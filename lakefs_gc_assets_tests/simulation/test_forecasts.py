@@ -38,9 +38,9 @@ def test_nor_do_more_histories_tell_them_apart(part: int, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_much_is_compared(tmp_path: Path) -> None:
     """Histories in which nothing may go by any rules would show nothing."""
-    found = _compare_all(range(20), tmp_path)
+    found = _compare_all(range(10), tmp_path)
     scenarios = sum((each.scenarios for each in found), Counter[Kind]())
-    assert all(scenarios[kind] > 8 for kind in Kind)
-    assert sum(each.marked for each in found) > 110
-    assert sum(each.unasked for each in found) > 10
-    assert sum(len(each.refused) for each in found) < 7
+    assert all(scenarios[kind] > 3 for kind in Kind)
+    assert sum(each.marked for each in found) > 45
+    assert sum(each.unasked for each in found) > 5
+    assert sum(len(each.refused) for each in found) < 4

@@ -38,8 +38,8 @@ def test_there_are_three_writers_or_more() -> None:
 @pytest.mark.slow
 def test_much_happens() -> None:
     """Histories in which nothing is deleted, killed or kept would show nothing."""
-    results = [play(generate(seed)) for seed in range(40)]
-    assert sum(result.deleted for result in results) > 130
-    assert sum(result.live for result in results) > 240
-    assert sum(result.figures.kills for result in results) > 3
-    assert sum(result.figures.sweeps for result in results) > 70
+    results = [play(generate(seed)) for seed in range(16)]
+    assert sum(result.deleted for result in results) > 50
+    assert sum(result.live for result in results) > 90
+    assert sum(result.figures.kills for result in results) > 0
+    assert sum(result.figures.sweeps for result in results) > 27

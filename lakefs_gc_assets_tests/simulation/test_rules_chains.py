@@ -43,10 +43,10 @@ def test_so_do_more_of_these() -> None:
 @pytest.mark.slow
 def test_much_happens() -> None:
     """Histories in which no run builds on another, or none finds what expired, would show nothing."""
-    results = [play(generate(seed)) for seed in range(20)]
+    results = [play(generate(seed)) for seed in range(10)]
     figures = [result.figures for result in results]
-    assert sum(result.compared for result in results) > 35
-    assert sum(result.went for result in results) > 30
-    assert sum(each.longest_chain >= 3 for each in figures) > 2
-    assert sum(each.instead for each in figures) > 25
-    assert sum(result.expired for result in results) > 80
+    assert sum(result.compared for result in results) > 18
+    assert sum(result.went for result in results) > 16
+    assert sum(each.longest_chain >= 3 for each in figures) > 0
+    assert sum(each.instead for each in figures) > 13
+    assert sum(result.expired for result in results) > 32
