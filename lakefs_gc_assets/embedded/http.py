@@ -1,8 +1,5 @@
-"""Requests, responses and routes of any service; ranges, conditions, and faults to switch on.
-
-The header Range says which bytes of an object are asked for (RFC 9110, section 14); several ranges at once are not
-served. If-None-Match and If-Match (section 13) write only where nothing is, or what is known. Faults slow, throttle,
-fail or truncate answers, by path.
+"""Requests, responses and routes of any service, and faults to switch on: by path, they slow, throttle, fail or
+truncate answers.
 """
 
 import json
@@ -94,9 +91,9 @@ class Request:
         return amount if 0 < amount <= _MAX_PER_PAGE else _MAX_PER_PAGE
 
     def refuse(self, *names: str) -> None:
-        """Raises ApiFailure 501 for a query parameter that this server does not know what to do with."""
+        """Raises ApiFailure 501 for a query parameter or a header that this server does not know what to do with."""
         for name in names:
-            if self.query.get(name, "").lower() not in ("", "false"):
+            if self.query.get(name, self.headers.get(name, "")).lower() not in ("", "false"):
                 raise ApiFailure(501, f"parameter {name!r} is not served by the embedded server")
 
     def flag(self, name: str) -> bool:
@@ -195,83 +192,6 @@ def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more
         },
         "results": list(items),
     }
-
-
-_BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-
-
-def _wanted_bytes(request: Request, size: int) -> range | None:
-    """Positions of the bytes asked for, empty where the object has none of them; None for the whole object."""
-    match = _BYTE_RANGE.fullmatch(request.headers.get("range", "").strip())
-    if match is None or match[0] == "bytes=-":
-        return None
-    first, last = match.groups()
-    if not first:
-        return range(max(size - int(last), 0), size)
-    if last and int(last) < int(first):
-        return None
-    return range(int(first), min(int(last) + 1, size) if last else size)
-
-
-def answer_get(request: Request, content: bytes, content_type: str, headers: dict[str, str]) -> Response:
-    """Answers GET: the bytes asked for, or all of them."""
-    wanted = _wanted_bytes(request, len(content))
-    if wanted is None:
-        return Response(200, content, content_type, headers)
-    if not wanted:
-        return Response(416, headers={"Content-Range": f"bytes */{len(content)}"})
-    described = {"Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{len(content)}"}
-    return Response(206, content[wanted.start : wanted.stop], content_type, headers | described)
-
-
-def answer_head(request: Request, size: int, content_type: str, headers: dict[str, str]) -> Response:
-    """Answers HEAD: what GET would say of an object of this size."""
-    answer = answer_get(request, bytes(size), content_type, headers)
-    return replace(answer, body=b"", headers={**answer.headers, "Content-Length": str(len(answer.body))})
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """Required of a path before it is written: that it has no object, or one with one of these ETags."""
-
-    absent: bool = False
-    etags: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return self.absent or bool(self.etags)
-
-    def check(self, etag: str | None) -> None:
-        """Checks conditions against the current ETag; None if there is nothing. Raises ApiFailure 412."""
-        if self.absent and etag is not None:
-            raise ApiFailure(412, "path already exists")
-        if self.etags and (etag is None or not _among(etag, self.etags)):
-            raise ApiFailure(412, "precondition failed")
-
-
-ALWAYS = Condition()
-
-
-def write_condition(request: Request) -> Condition:
-    """The condition of an upload. Raises ApiFailure 400 for an If-None-Match that is not `*`."""
-    absent = etags_of(request, "if-none-match")
-    if absent not in ((), ("*",)):
-        raise bad_request("Unsupported value for If-None-Match - Only '*' is supported")
-    return Condition(bool(absent), etags_of(request, "if-match"))
-
-
-def is_unchanged(request: Request, etag: str) -> bool:
-    """True if a reader has this content already, and is answered 304."""
-    return _among(etag, etags_of(request, "if-none-match"))
-
-
-def etags_of(request: Request, header: str) -> tuple[str, ...]:
-    """The ETags that a header of a condition names."""
-    etags = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
-    return tuple(etag for etag in etags if etag)
-
-
-def _among(etag: str, etags: tuple[str, ...]) -> bool:
-    return "*" in etags or etag in etags
 
 
 _THROTTLED_STATUS = 429

@@ -7,7 +7,6 @@ from typing import Any
 from lakefs_gc_assets.embedded import branches, commits, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found
 from lakefs_gc_assets.embedded.formats import Entry, decode_entry
-from lakefs_gc_assets.embedded.http import ALWAYS, Condition
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType
@@ -111,42 +110,22 @@ def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
     return Entry(address, AddressType.RELATIVE, len(content), etag, core.clock.seconds())
 
 
-def stage(
-    core: Core, repository: Repository, branch_id: str, path: str, entry: Entry, condition: Condition = ALWAYS
-) -> None:
-    """Puts an entry at a path of a branch. Raises ApiFailure 404, or 412 where the condition does not hold."""
+def stage(core: Core, repository: Repository, branch_id: str, path: str, entry: Entry) -> None:
+    """Puts an entry at a path of a branch. Raises ApiFailure 404."""
     if not path:
         raise bad_request("path is required")
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
-        _check(core, repository, branch_id, path, condition)
         branches.stage_entry(database, branch.staging_token, path, entry)
 
 
-def _check(core: Core, repository: Repository, branch_id: str, path: str, condition: Condition) -> None:
-    if condition:
-        try:
-            etag = find(core, repository, branch_id, path).entry.etag
-        except ApiFailure:
-            etag = None
-        condition.check(etag)
-
-
-def upload(
-    core: Core,
-    place: Place,
-    content: bytes,
-    content_type: str,
-    metadata: Mapping[str, str],
-    condition: Condition = ALWAYS,
-) -> Entry:
+def upload(core: Core, place: Place, content: bytes, content_type: str, metadata: Mapping[str, str]) -> Entry:
     """Writes an object and stages it. An upload whose branch is gone leaves the object behind, as real servers do."""
     repository, branch_id, path = place.repository, place.reference, place.path
     branches.get(core, repository, branch_id)
-    _check(core, repository, branch_id, path, condition)
     stored = store_bytes(core, repository, content)
     entry = replace(stored, content_type=content_type or DEFAULT_CONTENT_TYPE, metadata=dict(metadata))
-    stage(core, repository, branch_id, path, entry, condition)
+    stage(core, repository, branch_id, path, entry)
     return entry
 
 
@@ -224,18 +203,8 @@ def stage_address(core: Core, repository: Repository, branch_id: str, path: str,
     return entry
 
 
-def link(
-    core: Core,
-    repository: Repository,
-    branch_id: str,
-    path: str,
-    body: Mapping[str, Any],
-    condition: Condition = ALWAYS,
-) -> Entry:
-    """Stages an object that was uploaded to an issued address.
-
-    Raises ApiFailure 400 for any other address, 412 where the condition does not hold: the address may still be linked.
-    """
+def link(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
+    """Stages an object that was uploaded to an issued address. Raises ApiFailure 400 for any other address."""
     described = body.get("staging")
     physical_address = described.get("physical_address") if isinstance(described, Mapping) else None
     if not isinstance(physical_address, str):
@@ -244,7 +213,7 @@ def link(
     with core.database.transaction():
         repositories.redeem_address(core, repository, branch_id, path, address)
         entry = _described(core, address, kind, body)
-        stage(core, repository, branch_id, path, entry, condition)
+        stage(core, repository, branch_id, path, entry)
     return entry
 
 

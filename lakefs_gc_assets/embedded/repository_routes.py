@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
-from lakefs_gc_assets.embedded import branches, collection, commits, http, objects, repositories
+from lakefs_gc_assets.embedded import branches, collection, commits, objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, TaskState, bad_request, not_found, timestamp
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, json_response, page
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -240,7 +240,7 @@ def serve_presigned(core: Core, request: Request) -> Response:
             content = objects.read_address(core, repository, key)
         except ObjectNotFound:
             raise not_found("object") from None
-        return http.answer_get(request, content, "application/octet-stream", {})
+        return Response(200, content, "application/octet-stream")
     etag = core.blockstore.put(repository.storage_namespace, key, request.body)
     return Response(200, headers={"ETag": f'"{etag}"'})
 

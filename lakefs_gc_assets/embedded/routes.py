@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lakefs_gc_assets.embedded import branches, commits, committing, http, objects, repositories
+from lakefs_gc_assets.embedded import branches, commits, committing, objects, repositories
 from lakefs_gc_assets.embedded.committing import Description, Difference, MergeOptions
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found, timestamp
 from lakefs_gc_assets.embedded.formats import decode_entry
@@ -26,6 +26,8 @@ from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
 
 _METADATA_HEADER = "x-lakefs-meta-"
+CONDITIONS = ("if-match", "if-none-match")
+"""Headers of a write on a condition, which is refused: without regard to it, it would overwrite what it must not."""
 _CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
 
 
@@ -37,8 +39,8 @@ def _upload(core: Core, request: Request, repository: str, branch: str) -> Respo
         for name, value in request.headers.items()
         if name.startswith(_METADATA_HEADER)
     }
-    condition = http.write_condition(request)
-    entry = objects.upload(core, Place(repo, branch, path), content, content_type, metadata, condition)
+    request.refuse(*CONDITIONS)
+    entry = objects.upload(core, Place(repo, branch, path), content, content_type, metadata)
     return json_response(201, objects.stats(repo, path, entry))
 
 
@@ -60,16 +62,14 @@ def _content(request: Request) -> tuple[bytes, str]:
 def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
     repo = repositories.get(core, repository)
     entry = objects.find(core, repo, ref, request.required("path")).entry
-    headers = {"ETag": f'"{entry.etag}"', "Accept-Ranges": "bytes"}
+    headers = {"ETag": f'"{entry.etag}"'}
     if request.flag("presign") and request.method == "GET":
         return Response(302, headers={"Location": repositories.presigned_url(core, repo, entry.address, "GET")})
-    if http.is_unchanged(request, entry.etag):
-        return Response(304, headers=headers)
     if request.method == "HEAD":
         if not objects.exists(core, repo, entry):
             raise ApiFailure(410, "No data")
-        return http.answer_head(request, entry.size, entry.content_type, headers)
-    return http.answer_get(request, objects.read(core, repo, entry), entry.content_type, headers)
+        return Response(200, b"", entry.content_type, {**headers, "Content-Length": str(entry.size)})
+    return Response(200, objects.read(core, repo, entry), entry.content_type, headers)
 
 
 def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
@@ -168,7 +168,8 @@ def _get_address(core: Core, request: Request, repository: str, branch: str) -> 
 def _link_address(core: Core, request: Request, repository: str, branch: str) -> Response:
     repo, path = repositories.get_writable(core, repository), request.required("path")
     body = request.json_object("staging", "checksum", "size_bytes")
-    entry = objects.link(core, repo, branch, path, body, http.write_condition(request))
+    request.refuse(*CONDITIONS)
+    entry = objects.link(core, repo, branch, path, body)
     return json_response(200, objects.stats(repo, path, entry))
 
 

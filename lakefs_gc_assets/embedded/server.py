@@ -189,7 +189,8 @@ class EmbeddedServer:
         rules: shorthand for the setting of that name.
         port: that of the API, 0 for any free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
-        routes: served besides its own; those below `ADMINISTRATION_PREFIX` beside the API.
+        routes: served besides its own, and in place of those with the same path; those below `ADMINISTRATION_PREFIX`
+            beside the API.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class EmbeddedServer:
             signing_key=_signing_key(folder),
         )
         beside = [route for route in routes if route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)]
-        self._api = Router((*ROUTES, *(route for route in routes if route not in beside)))
+        self._api = Router((*(route for route in routes if route not in beside), *ROUTES))
         self._administration = Router((*repository_routes.ADMINISTRATION_ROUTES, *beside))
         self._listener = Listener(_HOST, port, self._serve, self.clock, self.faults)
         self.url = self._listener.url

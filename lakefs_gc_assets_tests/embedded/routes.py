@@ -2,7 +2,8 @@
 
 `EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
 protection, multipart uploads, bulk deletes, differences between commits, hard resets, cherry-picks, recorded commits,
-files of metadata, the older spelling of the retention rules' paths, and below `/_embedded` the clock and interruptions.
+files of metadata, the older spelling of the retention rules' paths, below `/_embedded` the clock and interruptions, and
+reads and writes of objects on a condition, in place of the server's own.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from lakefs_gc_assets.embedded.routes import page_of_differences
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
-from lakefs_gc_assets_tests.embedded import uploads
+from lakefs_gc_assets_tests.embedded import headers, uploads
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -313,6 +314,7 @@ ROUTES = (
     _DELETE_RULES,
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     *uploads.ROUTES,
+    *headers.ROUTES,
     Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
     Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from lakefs_gc_assets.embedded import branches, http, objects, repositories
+from lakefs_gc_assets.embedded import branches, objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, timestamp
 from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found, Place
@@ -31,7 +31,7 @@ from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import grouped
 from lakefs_gc_assets.embedded.server import EmbeddedServer, Listener
 from lakefs_gc_assets.storage import cloud
-from lakefs_gc_assets_tests.embedded import uploads
+from lakefs_gc_assets_tests.embedded import headers, uploads
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -308,34 +308,31 @@ class Gateway:
 
     def _get(self, request: Request, key: Place) -> Response:
         entry = self._find(key).entry
-        headers = {
+        described = {
             "ETag": f'"{entry.etag}"',
             "Last-Modified": formatdate(entry.last_modified, usegmt=True),
             "Accept-Ranges": "bytes",
         }
         for name, value in entry.metadata.items():
             if name.lower().startswith(_METADATA_HEADER):
-                headers[name.lower()] = value
-        http.Condition(etags=http.etags_of(request, "if-match")).check(entry.etag)
-        if http.is_unchanged(request, entry.etag):
-            return Response(304, headers=headers)
+                described[name.lower()] = value
+        headers.Condition(etags=headers.etags_of(request, "if-match")).check(entry.etag)
+        if headers.is_unchanged(request, entry.etag):
+            return Response(304, headers=described)
         if request.method == "HEAD":
-            return http.answer_head(request, entry.size, entry.content_type, headers)
+            described["Content-Length"] = str(entry.size)
+            return headers.part_of(request, Response(200, b"", entry.content_type, described))
         try:
             content = objects.read(self._core, key.repository, entry)
         except ApiFailure:
             raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
-        return http.answer_get(request, content, entry.content_type, headers)
+        return headers.part_of(request, Response(200, content, entry.content_type, described))
 
     def _put(self, request: Request, key: Place) -> Response:
-        entry = objects.upload(
-            self._core,
-            key,
-            content_of(request),
-            request.headers.get("content-type", ""),
-            _metadata(request),
-            http.write_condition(request),
-        )
+        content, content_type = content_of(request), request.headers.get("content-type", "")
+        with self._core.database.transaction():
+            headers.check_write(self._core, request, key)
+            entry = objects.upload(self._core, key, content, content_type, _metadata(request))
         return Response(200, headers={"ETag": f'"{entry.etag}"'})
 
     def _copy(self, request: Request, key: Place) -> Response:
@@ -456,13 +453,13 @@ class Gateway:
             raise _Failure(400, "MalformedXML", "No parts are named.")
         if any(later <= earlier for (earlier, _), (later, _) in pairwise(parts)):
             raise _Failure(400, "InvalidPartOrder", "Parts must be named in ascending order.")
-        condition = http.write_condition(request)
         # In one transaction: where the condition does not hold, the upload is still there.
         with self._core.database.transaction():
+            headers.check_write(self._core, request, key)
             entry = uploads.complete_upload(self._core, key.repository, upload_id, parts)
             # The answer has S3's ETag; the entry keeps it without the number of parts, as on real servers.
             stored = replace(entry, etag=entry.etag.partition("-")[0])
-            objects.stage(self._core, key.repository, key.reference, key.path, stored, condition)
+            objects.stage(self._core, key.repository, key.reference, key.path, stored)
         name = f"{key.reference}/{key.path}"
         return xml_document(
             "CompleteMultipartUploadResult",
@@ -506,7 +503,7 @@ def _metadata(request: Request) -> dict[str, str]:
 class GatewayServer(EmbeddedServer):
     """An embedded server that also serves S3, at `s3_url`, with the same credentials, clock and faults.
 
-    It takes the parts of multipart uploads at their links, too.
+    It takes the parts of multipart uploads at their links, and answers parts of objects, too.
     """
 
     def __init__(self, folder: Path, **options: Any) -> None:
@@ -523,7 +520,7 @@ class GatewayServer(EmbeddedServer):
     def _serve(self, request: Request) -> Response:
         if request.path.startswith(uploads.PARTS_PATH):
             return uploads.serve_part(self.core, request)
-        return super()._serve(request)
+        return headers.part_of(request, super()._serve(request))
 
     def stop(self) -> None:
         self._s3_listener.shutdown()

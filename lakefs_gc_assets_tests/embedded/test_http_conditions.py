@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import md5
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ def test_an_upload_overwrites_what_it_names_only(server: EmbeddedServer) -> None
     objects.upload_object("repo", "main", "new", content=b"x", if_none_match="*")
     clients.call(server, "DELETE", "/repositories/repo/branches/main/objects", path="a-True")
     objects.upload_object("repo", "main", "a-True", content=b"again", if_none_match="*")
+
+
+def test_the_server_itself_refuses_to_write_on_a_condition(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        clients.repository(server)
+        objects = clients.sdk(server).objects_api
+        for condition in ({"if_none_match": "*"}, {"if_match": _etag(b"one")}):
+            assert _status(objects.upload_object, "repo", "main", "a", content=b"two", **condition) == 501
+        staging = clients.sdk(server).staging_api
+        issued = staging.get_physical_address("repo", "main", "a")
+        body = models.StagingMetadata(staging=issued, checksum="c", size_bytes=1)
+        assert _status(staging.link_physical_address, "repo", "main", "a", body, if_none_match="*") == 501
+        assert clients.call(server, "GET", "/repositories/repo/refs/main/objects", path="a")[0] == 404
 
 
 def test_of_several_uploads_of_what_is_not_there_one_succeeds(server: EmbeddedServer) -> None:

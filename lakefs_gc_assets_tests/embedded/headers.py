@@ -1,0 +1,126 @@
+"""Ranges and conditions of requests to an embedded server, which only clients in tests send.
+
+The header Range says which bytes of an object are asked for (RFC 9110, section 14); several ranges at once are not
+served. If-None-Match and If-Match (section 13) write only where nothing is, or what is known, and read only what is
+not known yet. The server itself answers the whole object, and refuses to write on a condition.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from lakefs_gc_assets.embedded import objects, repositories
+from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
+from lakefs_gc_assets.embedded.http import Request, Response, Route
+from lakefs_gc_assets.embedded.objects import Place
+from lakefs_gc_assets.embedded.routes import CONDITIONS, OBJECT_ROUTES
+
+_BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+def _wanted_bytes(request: Request, size: int) -> range | None:
+    """Positions of the bytes asked for, empty where the object has none of them; None for the whole object."""
+    match = _BYTE_RANGE.fullmatch(request.headers.get("range", "").strip())
+    if match is None or match[0] == "bytes=-":
+        return None
+    first, last = match.groups()
+    if not first:
+        return range(max(size - int(last), 0), size)
+    if last and int(last) < int(first):
+        return None
+    return range(int(first), min(int(last) + 1, size) if last else size)
+
+
+def part_of(request: Request, answer: Response) -> Response:
+    """The bytes asked for of a whole object that GET or HEAD was answered with; any other answer as it is."""
+    if answer.status != 200 or request.method not in ("GET", "HEAD"):
+        return answer
+    size = int(answer.headers.get("Content-Length", len(answer.body)))
+    wanted = _wanted_bytes(request, size)
+    if wanted is None:
+        return answer
+    if not wanted:
+        return Response(416, headers={"Content-Range": f"bytes */{size}"})
+    described = {"Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{size}", "Content-Length": str(len(wanted))}
+    body = answer.body[wanted.start : wanted.stop]
+    return replace(answer, status=206, body=body, headers={**answer.headers, **described})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Required of a path before it is written: that it has no object, or one with one of these ETags."""
+
+    absent: bool = False
+    etags: tuple[str, ...] = ()
+
+    def check(self, etag: str | None) -> None:
+        """Checks conditions against the current ETag; None if there is nothing. Raises ApiFailure 412."""
+        if self.absent and etag is not None:
+            raise ApiFailure(412, "path already exists")
+        if self.etags and (etag is None or not _among(etag, self.etags)):
+            raise ApiFailure(412, "precondition failed")
+
+
+def check_write(core: Core, request: Request, place: Place) -> None:
+    """Checks the condition of a write, in the transaction of that write.
+
+    Raises ApiFailure 412, or 400 for an If-None-Match that is not `*`.
+    """
+    absent = etags_of(request, "if-none-match")
+    if absent not in ((), ("*",)):
+        raise bad_request("Unsupported value for If-None-Match - Only '*' is supported")
+    try:
+        etag = objects.find(core, place.repository, place.reference, place.path).entry.etag
+    except ApiFailure:
+        etag = None
+    Condition(bool(absent), etags_of(request, "if-match")).check(etag)
+
+
+def is_unchanged(request: Request, etag: str) -> bool:
+    """True if a reader has this content already, and is answered 304."""
+    return _among(etag, etags_of(request, "if-none-match"))
+
+
+def etags_of(request: Request, header: str) -> tuple[str, ...]:
+    """The ETags that a header of a condition names."""
+    etags = (part.strip().removeprefix("W/").strip('"') for part in request.headers.get(header, "").split(","))
+    return tuple(etag for etag in etags if etag)
+
+
+def _among(etag: str, etags: tuple[str, ...]) -> bool:
+    return "*" in etags or etag in etags
+
+
+def _writing_on_condition(route: Route) -> Route:
+    def write(core: Core, request: Request, repository: str, branch: str) -> Response:
+        place = Place(repositories.get(core, repository), branch, request.required("path"))
+        headers = {name: value for name, value in request.headers.items() if name not in CONDITIONS}
+        if len(headers) == len(request.headers):
+            return route.handler(core, request, repository, branch)
+        with core.database.transaction():
+            check_write(core, request, place)
+            return route.handler(core, replace(request, headers=headers), repository, branch)
+
+    return replace(route, handler=write)
+
+
+def _reading_on_condition(route: Route) -> Route:
+    def read(core: Core, request: Request, repository: str, ref: str) -> Response:
+        answer = route.handler(core, request, repository, ref)
+        if answer.status == 200 and is_unchanged(request, answer.headers["ETag"].strip('"')):
+            return Response(304, headers=answer.headers)
+        return answer
+
+    return replace(route, handler=read)
+
+
+_ON_CONDITION = (("POST", "/objects"), ("PUT", "/staging/backing"))
+
+ROUTES = (
+    *(
+        _writing_on_condition(route)
+        for route in OBJECT_ROUTES
+        if (route.method, route.template.partition("{branch}")[2]) in _ON_CONDITION
+    ),
+    *(_reading_on_condition(route) for route in OBJECT_ROUTES if route.template.endswith("/refs/{ref}/objects")),
+)
+"""Routes of the server that take conditions."""
