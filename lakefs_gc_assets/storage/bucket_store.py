@@ -124,13 +124,15 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         )
 
     def _checked_pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
-        """Pages of `_pages`.
+        """All pages of what lies below a prefix, with full keys, behind a key (or also before it).
 
-        Raises StorageError where one lists what lies elsewhere, or deeper than the delimiter, and where the service
-        does not list in the order that it promises: nothing could be proved complete then.
+        Raises StorageError where one lists what lies elsewhere, or deeper than the delimiter, where the service does
+        not list in the order that it promises, and where it would go on where an earlier page did: nothing could be
+        proved complete then.
         """
-        last = ""
-        for page in self._pages(action, prefix, behind, delimiter):
+        last, token, tokens = "", None, set[str | None]()
+        while True:
+            page = self._page(action, prefix, behind, delimiter, token)
             keys = page.rows["key"]
             if not pc.all(pc.starts_with(keys, prefix), min_count=0).as_py():
                 raise self._errors.nonsense(action, "it lists an object elsewhere")
@@ -143,14 +145,20 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
                     raise self._errors.nonsense(action, "it does not list in order of keys")
                 last = keys[-1].as_py()
             yield page
+            token = page.token
+            if token is None:
+                return
+            if token in tokens:
+                raise self._errors.nonsense(action, "it would go on where it was before")
+            tokens.add(token)
 
     @abstractmethod
-    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
-        """The service's own pages of what lies below a prefix, with full keys, behind a key (or also before it).
+    def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
+        """The service's own page that begins at a token, the first one without.
 
         Where there is a delimiter, objects with a further one are left out, and their prefixes are given. The last page
-        is one that says so: raises StorageError where an answer is no page of a listing, does not say whether there is
-        more, or would go on where an earlier one did.
+        is one that says so: raises StorageError where an answer is no page of this listing, or does not say whether
+        there is more.
         """
 
     def get(self, key: str) -> bytes:

@@ -77,11 +77,13 @@ class Page:
     Attributes:
         rows: LISTING_SCHEMA.
         prefixes: what lies deeper, where a listing goes no further than a delimiter.
+        token: where the next page begins; None on the last one.
         versions: ETags of the rows, in their order, where listings give other ones than `head`.
     """
 
     rows: pa.RecordBatch
-    prefixes: tuple[str, ...] = ()
+    prefixes: tuple[str, ...]
+    token: str | None
     versions: tuple[str, ...] | None = None
 
     def objects(self) -> Iterator[ObjectFacts]:

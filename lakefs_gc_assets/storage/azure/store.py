@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -341,31 +340,19 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         errors = CloudErrors(f"container {container!r} at {endpoint}", _MEANINGS)
         super().__init__(f"{endpoint}/{container}", namespace.location.key, files, errors, ordered=False)
 
-    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
+    def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         container = self._client.container
-
-        def ask(marker: str) -> object:
-            # The names alone: the library spends no time on the rest, which is parsed here.
-            listed: Any = (
-                container.walk_blobs(prefix, results_per_page=PAGE)
-                if delimiter
-                else container.list_blob_names(name_starts_with=prefix, results_per_page=PAGE)
-            )
-            return next(listed.by_page(continuation_token=marker), None)
-
-        marker, markers = "", {""}
-        while True:
-            answer = self._ask(action, partial(ask, marker))
-            if answer.status != 200:
-                raise self._refused_container(action, answer)
-            with self._errors.reading(action):
-                page, marker = _listing_page(answer.body, prefix)
-            yield page
-            if not marker:
-                return
-            if marker in markers:
-                raise self._errors.nonsense(action, "it would go on where it was before")
-            markers.add(marker)
+        # The names alone: the library spends no time on the rest, which is parsed here.
+        listed: Any = (
+            container.walk_blobs(prefix, results_per_page=PAGE)
+            if delimiter
+            else container.list_blob_names(name_starts_with=prefix, results_per_page=PAGE)
+        )
+        answer = self._ask(action, lambda: next(listed.by_page(continuation_token=token), None))
+        if answer.status != 200:
+            raise self._refused_container(action, answer)
+        with self._errors.reading(action):
+            return _listing_page(answer.body, prefix)
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
@@ -525,11 +512,10 @@ def _endpoint(namespace: Namespace) -> str:
     return f"https://{host[1].replace('.dfs.', '.blob.', 1)}"
 
 
-def _listing_page(body: bytes, prefix: str) -> tuple[Page, str]:
-    """A page of what lies below a prefix, without folders of a hierarchical namespace, and the marker of the next one.
+def _listing_page(body: bytes, prefix: str) -> Page:
+    """A page of what lies below a prefix, without folders of a hierarchical namespace.
 
-    The marker is empty on the last page. Raises ValueError where it is no page of this listing, or does not say whether
-    there is more.
+    Raises ValueError where it is no page of this listing, or does not say whether there is more.
     """
     page = cloud.parse_xml(body)
     if page.tag != "EnumerationResults" or len(page.findall("Blobs")) != 1 or len(page.findall("NextMarker")) != 1:
@@ -550,7 +536,7 @@ def _listing_page(body: bytes, prefix: str) -> tuple[Page, str]:
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
     prefixes = tuple(_name(element) for element in page.iterfind("Blobs/BlobPrefix"))
-    return Page(rows, prefixes), page.findtext("NextMarker") or ""
+    return Page(rows, prefixes, page.findtext("NextMarker") or None)
 
 
 def _properties(blob: xml.Element) -> dict[str, str]:

@@ -217,30 +217,21 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             self._connection.errors,
         )
 
-    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
+    def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         listed = self._bucket.list_blobs(
             prefix=prefix or None,
             start_offset=behind or None,
             delimiter=delimiter or None,
             fields=f"kind,nextPageToken,prefixes,items({_FIELDS})",
             page_size=PAGE,
+            page_token=token,
             **retry_policy(),
         )
-        pages, tokens = listed.pages, set[str]()
-        while True:
-            try:
-                with self._asking(action):
-                    listed_page = next(pages, None)
-                    page = _page(listed_page.raw_page) if listed_page else None
-            except ObjectNotFound:
-                raise self._errors.no_bucket(action) from None
-            if page is None:
-                return
-            if listed.next_page_token in tokens:
-                raise self._errors.nonsense(action, "it would go on where it was before")
-            if listed.next_page_token is not None:
-                tokens.add(listed.next_page_token)
-            yield page
+        try:
+            with self._asking(action):
+                return _page(next(listed.pages).raw_page)
+        except ObjectNotFound:
+            raise self._errors.no_bucket(action) from None
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
@@ -390,8 +381,9 @@ def _page(answer: Mapping[str, Any]) -> Page:
         pa.array([_md5(item.get("md5Hash")) for item in items], pa.string()),
         pa.array([item.get("storageClass") for item in items], pa.string()),
     ]
+    rows = pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA)
     versions = tuple(str(int(item["generation"])) for item in items)
-    return Page(pa.RecordBatch.from_arrays(columns, schema=LISTING_SCHEMA), tuple(map(str, prefixes)), versions)
+    return Page(rows, tuple(map(str, prefixes)), answer.get("nextPageToken"), versions)
 
 
 def _md5(digest: str | None) -> str | None:

@@ -55,7 +55,7 @@ from lakefs_gc_assets.errors import ConfigurationError, NotOffered, StorageError
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets.storage.cloud import CloudErrors, Meaning
-from lakefs_gc_assets.storage.interface import LISTING_SCHEMA
+from lakefs_gc_assets.storage.interface import LISTING_SCHEMA, Page
 
 EVENT = "before-parse.*.ListObjectsV2"
 """Handlers with a wildcard here are called before boto3's own one, which parses the whole page to look for an error."""
@@ -80,20 +80,14 @@ class _AnotherDocument(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPage:
+class ListedPage(Page):
     """One page of a listing.
 
     Attributes:
-        rows: LISTING_SCHEMA with full keys.
-        prefixes: what the page has of deeper levels, with full keys.
-        token: where the next page begins; None on the last one.
         prefix: the one that the page says it was asked for; None where it does not say.
     """
 
-    rows: pa.RecordBatch
-    prefixes: tuple[str, ...]
-    token: str | None
-    prefix: str | None
+    prefix: str | None = None
 
 
 def read_page(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
@@ -135,7 +129,9 @@ def parsed(body: bytes) -> ListedPage:
         raise ValueError("it lists a prefix without a name")
     if encoding == "url":
         prefixes = _decoded(prefixes)
-    return ListedPage(_batch(fast[1] if fast else _slow(root), encoding == "url"), tuple(prefixes), token, prefix)
+    return ListedPage(
+        _batch(fast[1] if fast else _slow(root), encoding == "url"), tuple(prefixes), token, prefix=prefix
+    )
 
 
 def is_of(page: ListedPage, prefix: str) -> bool:
@@ -427,7 +423,6 @@ _HANDED_ON_FOR = timedelta(minutes=9)
 class Connection:
     """Both clients of one bucket; safe to use from several threads."""
 
-    bucket: str
     client: "S3Client"
     files: Files
     errors: S3Errors
@@ -459,7 +454,7 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
         raise ConfigurationError(f"cannot open s3://{bucket} with the settings of `store`: {error}") from None
     in_host = bool(settings.endpoint_url) and not settings.path_style
     errors = S3Errors.of_bucket(bucket, client.meta.endpoint_url, bucket_in_host=in_host)
-    return Connection(bucket, client, files, errors)
+    return Connection(client, files, errors)
 
 
 def _session(settings: StoreSettings) -> boto3.Session:

@@ -7,9 +7,8 @@ made by S3 itself within the bucket, in parts above the size that one request ma
 import logging
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
@@ -33,7 +32,6 @@ from lakefs_gc_assets.storage.s3.client import (
     DIRECTORY_BUCKET,
     FAILURES,
     PAGE,
-    Connection,
     ListedPage,
     S3Errors,
     code_of,
@@ -52,6 +50,12 @@ _CONDITIONS = "conditional writes (If-None-Match, If-Match), which keep two coll
 _BAD_REQUEST = frozenset({"400", "BadRequest", "InvalidArgument", "InvalidRequest"})
 """Codes with which some services refuse the headers of a conditional write."""
 _NOT_IN_XML = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
+WHOLE = 5 * 1024**3
+"""Bytes that one CopyObject may copy. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
+PART = 1024**3
+"""Bytes of each part of a larger object."""
+MD5 = re.compile("[0-9a-f]{32}")
+_KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
@@ -65,14 +69,22 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
 
     def __init__(self, settings: StoreSettings, location: Location) -> None:
         """Binds to a bucket and prefix; asks the service nothing, unless its region is to be found out."""
-        self._connection = connect(settings, location.bucket)
-        self._client = self._connection.client
+        connection = connect(settings, location.bucket)
+        self._client = connection.client
         self._bucket = location.bucket
         self._deletes_in_bulk = True
-        super().__init__(f"s3://{self._bucket}", location.key, self._connection.files, self._connection.errors)
+        super().__init__(f"s3://{self._bucket}", location.key, connection.files, connection.errors)
 
-    def _pages(self, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
-        return list_pages(self._connection, action, prefix, behind, delimiter)
+    def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
+        given = {"StartAfter": behind, "Delimiter": delimiter, "ContinuationToken": token}
+        asked: dict[str, Any] = {name: value for name, value in given.items() if value}
+        answer = self._ask(action, lambda: self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **asked))
+        page = answer.get(PAGE)
+        if not isinstance(page, ListedPage):
+            raise self._errors.nonsense(action, str(page or "it is no page of a listing"))
+        if not is_of(page, prefix):
+            raise self._errors.nonsense(action, f"it is a page of another listing, below {page.prefix!r}")
+        return page
 
     def _read(self, action: str, full: str) -> bytes:
         return self._ask(action, lambda: self._client.get_object(Bucket=self._bucket, Key=full)["Body"].read())
@@ -88,8 +100,8 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             raise self._errors.explain(f"look at {full!r}", error) from None
         except BotoCoreError as error:
             raise self._errors.explain(f"look at {full!r}", error) from None
-        facts = object_facts(key, head["ContentLength"], head["LastModified"], head.get("ETag"))
-        return replace(facts, md5=self._md5(facts.etag or "", head))
+        etag, modified = head.get("ETag", "").strip('"'), head["LastModified"].astimezone(UTC)
+        return ObjectFacts(key, head["ContentLength"], modified, etag or None, self._md5(etag, head))
 
     def _md5(self, etag: str, head: "HeadObjectOutputTypeDef") -> str | None:
         """The ETag where it is the MD5 of the content.
@@ -194,11 +206,48 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         there: Mapping[str, Any] | None,
         only_if_absent: bool,
     ) -> Mapping[str, Any] | None:
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if only_if_absent else {}
         try:
-            copy_object(self._connection, source, target, content, only_if_absent)
+            if content["ContentLength"] <= WHOLE:
+                self._client.copy_object(
+                    Bucket=self._bucket,
+                    Key=target,
+                    CopySource={"Bucket": self._bucket, "Key": source},
+                    CopySourceIfMatch=content["ETag"],
+                    **condition,
+                )
+            else:
+                self._copy_in_parts(source, target, content, condition)
         except FAILURES as error:
             raise self._errors.explain(action, error) from None
         return self._content(target)
+
+    def _copy_in_parts(
+        self, source: str, target: str, content: Mapping[str, Any], condition: Mapping[str, Any]
+    ) -> None:
+        """Copies an object that is too large for one request."""
+        client, bucket, size = self._client, self._bucket, content["ContentLength"]
+        kept = {name: content[name] for name in _KEPT if name in content}
+        upload = client.create_multipart_upload(Bucket=bucket, Key=target, **kept)["UploadId"]
+        try:
+            parts: list[Any] = []
+            for number, start in enumerate(range(0, size, PART), 1):
+                answer = client.upload_part_copy(
+                    Bucket=bucket,
+                    Key=target,
+                    UploadId=upload,
+                    PartNumber=number,
+                    CopySource={"Bucket": bucket, "Key": source},
+                    CopySourceRange=f"bytes={start}-{min(start + PART, size) - 1}",
+                    CopySourceIfMatch=content["ETag"],
+                )
+                parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
+            client.complete_multipart_upload(
+                Bucket=bucket, Key=target, UploadId=upload, MultipartUpload={"Parts": parts}, **condition
+            )
+        except BaseException:
+            client.abort_multipart_upload(Bucket=bucket, Key=target, UploadId=upload)
+            raise
 
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
         """See KeepsVersions.remove_delete_marker. Takes the permissions to list and to delete versions."""
@@ -287,66 +336,6 @@ def _was_busy(outcome: DeleteOutcome) -> bool:
     return (outcome.error or "").partition(":")[0] in BUSY
 
 
-def list_pages(connection: Connection, action: str, prefix: str, behind: str, delimiter: str) -> Iterator[Page]:
-    """All pages of what lies below a prefix, with full keys, behind a key; `action` names the listing in errors.
-
-    S3 lists in the order of UTF-8 bytes, but for directory buckets (S3 Express). Raises StorageError, also where an
-    answer is no page of this listing, or does not say whether there is more.
-    """
-    arguments = {name: given for name, given in (("StartAfter", behind), ("Delimiter", delimiter)) if given}
-    tokens: set[str] = set()
-    while True:
-        page = _page(connection, action, prefix, arguments)
-        yield Page(page.rows, page.prefixes)
-        if page.token is None:
-            return
-        if page.token in tokens:
-            raise connection.errors.nonsense(action, "it would go on where it was before")
-        tokens.add(page.token)
-        arguments["ContinuationToken"] = page.token
-
-
-def _page(connection: Connection, action: str, prefix: str, arguments: dict[str, str]) -> ListedPage:
-    asked = cast("dict[str, object]", arguments)
-    try:
-        answer = connection.client.list_objects_v2(Bucket=connection.bucket, Prefix=prefix, **asked)  # type: ignore[arg-type]
-    except FAILURES as error:
-        raise connection.errors.explain(action, error) from None
-    page = answer.get(PAGE)
-    if not isinstance(page, ListedPage):
-        raise connection.errors.nonsense(action, str(page or "it is no page of a listing"))
-    if not is_of(page, prefix):
-        raise connection.errors.nonsense(action, f"it is a page of another listing, below {page.prefix!r}")
-    return page
-
-
-def object_facts(key: str, size: int, last_modified: datetime, etag: str | None) -> ObjectFacts:
-    """Facts as boto3 gives them."""
-    return ObjectFacts(key, size, last_modified.astimezone(UTC), etag.strip('"') if etag else None)
-
-
-WHOLE = 5 * 1024**3
-"""Bytes that one CopyObject may copy. https://docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html"""
-PART = 1024**3
-"""Bytes of each part of a larger object."""
-MD5 = re.compile("[0-9a-f]{32}")
-_KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
-
-
-def copy_object(
-    connection: Connection, source: str, target: str, facts: Mapping[str, Any], only_if_absent: bool
-) -> None:
-    """Copies this version of an object to another key of its bucket, where one may be unless `only_if_absent`.
-
-    Raises what boto3 raises.
-    """
-    condition = {"IfNoneMatch": "*"} if only_if_absent else {}
-    if facts["ContentLength"] <= WHOLE:
-        _copy_whole(connection, source, target, facts, condition)
-    else:
-        _copy_in_parts(connection, source, target, facts, condition)
-
-
 def same_content(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Same size and, where both ETags are digests of the content, the same ETag."""
     etags = [str(facts.get("ETag", "")).strip('"') for facts in (one, other)]
@@ -357,47 +346,3 @@ def same_content(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _has_own_key(facts: Mapping[str, Any]) -> bool:
     """True if the ETag depends on an encryption that is new for each write."""
     return str(facts.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in facts
-
-
-def _copy_whole(
-    connection: Connection, source: str, target: str, facts: Mapping[str, Any], condition: dict[str, Any]
-) -> None:
-    connection.client.copy_object(
-        Bucket=connection.bucket,
-        Key=target,
-        CopySource={"Bucket": connection.bucket, "Key": source},
-        CopySourceIfMatch=facts["ETag"],
-        **condition,
-    )
-
-
-def _copy_in_parts(
-    connection: Connection, source: str, target: str, facts: Mapping[str, Any], condition: dict[str, Any]
-) -> None:
-    client, bucket = connection.client, connection.bucket
-    kept = {name: facts[name] for name in _KEPT if name in facts}
-    upload = client.create_multipart_upload(Bucket=bucket, Key=target, **kept)["UploadId"]
-    try:
-        parts = []
-        for number, start in enumerate(range(0, facts["ContentLength"], PART), 1):
-            end = min(start + PART, facts["ContentLength"]) - 1
-            answer = client.upload_part_copy(
-                Bucket=bucket,
-                Key=target,
-                UploadId=upload,
-                PartNumber=number,
-                CopySource={"Bucket": bucket, "Key": source},
-                CopySourceRange=f"bytes={start}-{end}",
-                CopySourceIfMatch=facts["ETag"],
-            )
-            parts.append({"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]})
-        client.complete_multipart_upload(
-            Bucket=bucket,
-            Key=target,
-            UploadId=upload,
-            MultipartUpload={"Parts": parts},  # type: ignore[typeddict-item]
-            **condition,
-        )
-    except BaseException:
-        client.abort_multipart_upload(Bucket=bucket, Key=target, UploadId=upload)
-        raise
