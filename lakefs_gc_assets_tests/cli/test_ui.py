@@ -66,7 +66,7 @@ def end(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, 
     process.send_signal(number)
     printed = process.communicate(timeout=120)
     assert process.returncode == 0
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < until, left
         time.sleep(0.2)

@@ -456,7 +456,7 @@ def _refuse_key(code: str) -> Faults:
     ],
     ids=["secret", "key", "throttled", "refused connection", "silent", "bucket"],
 )
-def test_a_store_that_cannot_be_used_is_one_finding_within_ten_seconds(
+def test_a_store_that_cannot_be_used_is_one_finding_in_seconds(
     in_folder: Examined, s3_server: S3Server, change: dict[str, str], faults: Faults | None, detail: str
 ) -> None:
     bucket = s3_server.new_bucket() if faults else "no-such-bucket"
@@ -470,7 +470,8 @@ def test_a_store_that_cannot_be_used_is_one_finding_within_ten_seconds(
                 open_store=lambda _: open_store(settings, Namespace.parse(f"s3://{bucket}/lakes/repo"))
             )
 
-    assert time.monotonic() - began < 10
+    # Six, and more on a busy machine; with the patience of a run it would be minutes.
+    assert time.monotonic() - began < 30
     assert_stopped(found, "open the store", detail)
 
 

@@ -1,3 +1,4 @@
+import queue
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -297,13 +298,14 @@ def test_a_renewal_that_failed_is_tried_again(often: OpenRepository) -> None:
 
 
 def test_a_lost_lock_is_not_renewed(often: OpenRepository) -> None:
-    said: list[str] = []
+    said = queue.SimpleQueue[str]()
     failing = FailingLock(LockLost("it belongs to another run"), None)
 
-    with renewed(cast(Lock, failing), often, said.append):
+    with renewed(cast(Lock, failing), often, said.put):
+        assert said.get(timeout=60) == "it belongs to another run"
         assert not failing.done.wait(0.2)
 
-    assert said == ["it belongs to another run"]
+    assert said.empty()
     assert failing.renewals == 1
 
 

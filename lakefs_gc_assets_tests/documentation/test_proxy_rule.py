@@ -90,7 +90,7 @@ def proxying(folder: Path) -> Iterator[int]:
         )
         process = subprocess.Popen([program, "-p", folder, "-c", file], env=os.environ)
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 120
             while status(port, "GET", "/", {}) == 0:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)

@@ -3,6 +3,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from base64 import b64encode
 from datetime import timedelta
@@ -131,6 +132,10 @@ class TestConnections:
         with talking(Scripted(hangs=5), read_timeout_seconds=0.1, retries=1) as (client, server, sleeps):
             with pytest.raises(ServerUnavailable, match=r"did not answer in time.*attempts: 2.*read_timeout_seconds"):
                 client.start_refs_dump()
+            # A busy server reads a request after its client has given up.
+            until = time.monotonic() + 30
+            while len(server.requests) < 2 and time.monotonic() < until:
+                time.sleep(0.01)
             assert (len(server.requests), len(sleeps.seconds)) == (2, 1)
 
     @pytest.mark.parametrize("answer", [Scripted(breaks=True), Scripted(body=b'{"id": "ta', truncated=True)])
