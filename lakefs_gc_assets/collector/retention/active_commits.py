@@ -47,17 +47,14 @@ Array = npt.NDArray[Any]
 
 
 @compiled
-def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array) -> int:
-    """Hands the longest retention of the walks through each commit on to its parents, children first.
-
-    `longest` (seconds, -1 for none) and `start` (which walk it is) hold what begins at each commit, and in the end what
-    goes through it. Returns how many commits were visited: fewer than there are where parents go in a circle.
+def children_first(parents: Array, offsets: Array) -> Array:
+    """The commits, each before its parents; fewer than there are where parents go in a circle.
 
     Args:
         parents: positions of the parents to follow, those of each commit one after the other; -1 for none.
         offsets: where those of a commit begin; one longer than there are commits.
     """
-    count = len(longest)
+    count = len(offsets) - 1
     children = np.zeros(count, np.int64)
     for parent in parents:
         if parent >= 0:
@@ -74,16 +71,32 @@ def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array)
         visited += 1
         for at in range(offsets[commit], offsets[commit + 1]):
             parent = parents[at]
-            if parent < 0:
-                continue
-            if longest[commit] > longest[parent]:
+            if parent >= 0:
+                children[parent] -= 1
+                if children[parent] == 0:
+                    ready[last] = parent
+                    last += 1
+    return ready[:last]
+
+
+@compiled
+def spread_longest(parents: Array, offsets: Array, longest: Array, start: Array) -> int:
+    """Hands the longest retention of the walks through each commit on to its parents, children first.
+
+    `longest` (seconds, -1 for none) and `start` (which walk it is) hold what begins at each commit, and in the end what
+    goes through it. Returns how many commits were visited: fewer than there are where parents go in a circle.
+
+    Args:
+        parents, offsets: as for `children_first`.
+    """
+    order = children_first(parents, offsets)
+    for commit in order:
+        for at in range(offsets[commit], offsets[commit + 1]):
+            parent = parents[at]
+            if parent >= 0 and longest[commit] > longest[parent]:
                 longest[parent] = longest[commit]
                 start[parent] = start[commit]
-            children[parent] -= 1
-            if children[parent] == 0:
-                ready[last] = parent
-                last += 1
-    return visited
+    return len(order)
 
 
 @compiled
@@ -138,56 +151,27 @@ def raise_dates(parents: Array, offsets: Array, dates: Array, proved: Array, now
     What a parent says of its own date counts for its children too, unless it lies in the future: nobody made it then.
 
     Args:
-        parents: positions of all parents, those of each commit one after the other; -1 for one that is not known.
-        offsets: where the parents of a commit begin; one longer than there are commits.
+        parents, offsets: of all parents, as for `children_first`; -1 for one that is not known.
         dates: second and nanosecond of each commit as it says itself, shape (commits, 2); raised in place.
         proved: the same of what is known not to be later than the commit; used up.
         now: second and nanosecond of the present.
     Returns:
         How many commits were visited: fewer than there are where parents go in a circle.
     """
-    count = len(dates)
-    begins = np.zeros(count + 1, np.int64)
-    waits = np.zeros(count, np.int64)
-    for commit in range(count):
-        for at in range(offsets[commit], offsets[commit + 1]):
-            if parents[at] >= 0:
-                begins[parents[at] + 1] += 1
-                waits[commit] += 1
-    for commit in range(count):
-        begins[commit + 1] += begins[commit]
-    children = np.empty(begins[count], np.int64)
-    filled = begins[:-1].copy()
-    ready = np.empty(count, np.int64)
-    last = 0
-    for commit in range(count):
+    order = children_first(parents, offsets)
+    for commit in order[::-1]:
         for at in range(offsets[commit], offsets[commit + 1]):
             parent = parents[at]
             if parent >= 0:
-                children[filled[parent]] = commit
-                filled[parent] += 1
-        if waits[commit] == 0:
-            ready[last] = commit
-            last += 1
-    visited = 0
-    while visited < last:
-        commit = ready[visited]
-        visited += 1
+                second, nano = proved[parent, 0], proved[parent, 1]
+                if second > proved[commit, 0] or (second == proved[commit, 0] and nano > proved[commit, 1]):
+                    proved[commit, 0], proved[commit, 1] = second, nano
         second, nano = dates[commit, 0], dates[commit, 1]
         if proved[commit, 0] > second or (proved[commit, 0] == second and proved[commit, 1] > nano):
             dates[commit, 0], dates[commit, 1] = proved[commit, 0], proved[commit, 1]
         elif second < now[0] or (second == now[0] and nano <= now[1]):
             proved[commit, 0], proved[commit, 1] = second, nano
-        second, nano = proved[commit, 0], proved[commit, 1]
-        for at in range(begins[commit], begins[commit + 1]):
-            child = children[at]
-            if second > proved[child, 0] or (second == proved[child, 0] and nano > proved[child, 1]):
-                proved[child, 0], proved[child, 1] = second, nano
-            waits[child] -= 1
-            if waits[child] == 0:
-                ready[last] = child
-                last += 1
-    return visited
+    return len(order)
 
 
 Flags = npt.NDArray[np.bool_]
