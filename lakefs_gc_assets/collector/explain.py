@@ -35,6 +35,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
+from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS, METARANGES, NAMED_RANGES, name_ranges
 from lakefs_gc_assets.collector.live.hidden import clear_hidden, staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
@@ -435,9 +436,11 @@ class _Search:
         of_facts, of_ranges = (sum(each) + _REQUEST_BYTES * len(each) for each in sizes)
         if of_facts >= of_ranges:
             return frozenset()
-        look_up = partial(
-            facts_of_ranges.look_up_address, step.repository.store, step.repository.namespace.uri, self.key
-        )
+        namespace, key = step.repository.namespace.uri, self.key
+
+        def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
+            return facts_of_ranges.look_up_address(store, namespace, key, files)
+
         rows = references.look_up_facts(step, HASHES, fact_files, look_up, HOLDS_ADDRESS)
         entries = {record.id: record.count for record in records}
         lacking: dict[str, bool] = {}

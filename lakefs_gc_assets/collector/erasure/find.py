@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.engine.work import spread
 from lakefs_gc_assets.collector.erasure.remains import Remains, look
 from lakefs_gc_assets.collector.fsck.check import begin_reading
 from lakefs_gc_assets.collector.fsck.metadata import Problems, read_named
@@ -445,16 +444,15 @@ class _Search(Generic[R]):
         entries = self._find_entries(own.repository, own.records, unread)
         if not entries:
             return
-        opener, namespace = own.repository.opener, self.step.repository.namespace
-        window_size, range_ids = self.step.plan.slice_window, pa.array(sorted(entries), pa.string())
+        range_ids = pa.array(sorted(entries), pa.string())
 
-        def read(metarange_id: str) -> Iterator[pa.RecordBatch]:
-            ids = LiveFiles(opener.open(), namespace, window_size).metarange(metarange_id).column("id")
+        def read(files: LiveFiles, metarange_id: str) -> pa.Table:
+            ids = files.metarange(metarange_id).column("id")
             named = ids.filter(pc.is_in(ids, value_set=range_ids))
-            yield from pa.table([pa.repeat(metarange_id, len(named)), named], schema=_NAMING).to_batches()
+            return pa.table([pa.repeat(metarange_id, len(named)), named], schema=_NAMING)
 
-        engine = self.step.engine
-        naming = engine.collect(engine.read(spread(own.metarange_ids, engine.tasks), read, _NAMING)).to_pylist()
+        references = References.from_step(self.step, own.repository)
+        naming = self.step.engine.collect(references.of_each(own.metarange_ids, read, _NAMING)).to_pylist()
         holders = {
             metarange_id: tuple(own.holders(metarange_id)) for metarange_id in {row["metarange"] for row in naming}
         }

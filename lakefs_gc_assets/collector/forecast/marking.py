@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
-from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead
+from lakefs_gc_assets.collector.engine.work import merge, work_ahead
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.live import live_files
@@ -75,18 +75,14 @@ def read_ranges(step: Step[R], metaranges: Mapping[str, int], width: int) -> pa.
         metaranges: the bits of each.
         width: bytes of a set of bits.
     """
-    references, engine = References.from_step(step), step.engine
-    opener, namespace, window_size = references.opener, references.namespace, references.window_size
-
-    def read(group: Sequence[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
-        files = LiveFiles(opener.open(), namespace, window_size)
-        tables = work_ahead(lambda item: _with_bits(files.metarange(item[0]), item[1]), group, FILES_AHEAD)
-        yield from merge(tables, unite_ranges, ROWS_MERGED).to_batches()
-
     items = [(metarange_id, as_bytes(bits, width)) for metarange_id, bits in metaranges.items()]
-    groups = [[group] for group in runs_by_weight(items, references.tasks, lambda item: 1)]
-    distinct = unite_ranges(engine.collect(engine.read(groups, read, HELD_RANGES)))
-    return distinct.sort_by([("min_key", "ascending"), ("id", "ascending")])
+    rows = References.from_step(step).of_groups(items, _read_with_bits, HELD_RANGES)
+    return unite_ranges(step.engine.collect(rows)).sort_by([("min_key", "ascending"), ("id", "ascending")])
+
+
+def _read_with_bits(files: LiveFiles, metaranges: Sequence[tuple[str, bytes]]) -> pa.Table:
+    tables = work_ahead(lambda item: _with_bits(files.metarange(item[0]), item[1]), metaranges, FILES_AHEAD)
+    return merge(tables, unite_ranges, ROWS_MERGED)
 
 
 def unite_ranges(rows: pa.Table) -> pa.Table:

@@ -66,7 +66,7 @@ from lakefs_gc_assets.errors import (
     counted,
 )
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace
+from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts, head_if_there
 
@@ -232,15 +232,11 @@ def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str,
     return make_rows(NEEDED, addresses, pa.array([size for _, size in sizes], pa.int64())), places
 
 
-def _read_uncommitted(
-    opener: OpensStore, namespace: Namespace, window_size: WindowSize, file: str
-) -> Iterator[pa.RecordBatch]:
-    files = LiveFiles(opener.open(), namespace, window_size)
+def _read_uncommitted(files: LiveFiles, file: str) -> pa.Table:
     try:
-        rows = make_rows(NEEDED, files.certainly_uncommitted(file).column("address"))
+        return make_rows(NEEDED, files.uncommitted(file, only_certain=True).column("address"))
     except CorruptFile as corrupt:
-        rows = damage_row(corrupt)
-    yield from rows.to_batches()
+        return damage_row(corrupt)
 
 
 def _list(opener: OpensStore, window_size: WindowSize, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
@@ -387,13 +383,12 @@ class _Comparison(Generic[R]):
     def _rows(self, files: Sequence[str], staged: pa.Table) -> R:
         """The input of the comparison (ROWS)."""
         step, engine, opener = self.step, self.step.engine, self.step.repository.opener
-        window_size, settings = step.plan.slice_window, step.repository.settings
+        window_size = step.plan.slice_window
         store, never = step.repository.store, datetime.max.replace(tzinfo=UTC)
         parts = share_out(store, listing(store, never, window_size=window_size), window_size)
-        groups = [[group] for group in spread(parts, step.tasks(settings.listing_partitions))]
+        groups = [[group] for group in spread(parts, step.tasks(step.repository.settings.listing_partitions))]
         listed = engine.read(groups, partial(_list, opener, window_size), ROWS)
-        read = partial(_read_uncommitted, opener, step.repository.namespace, window_size)
-        prepared = engine.read(spread(files, step.tasks(settings.range_partitions)), read, ROWS)
+        prepared = References.from_step(step).of_each(files, _read_uncommitted, ROWS)
         entries = [
             References.from_step(step, each.repository).of_ranges(each.records, read_entries, ROWS)
             for each in self.live

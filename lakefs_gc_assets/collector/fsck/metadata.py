@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Item, R
-from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame.frames import RANGES
-from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
-from lakefs_gc_assets.collector.live.references import FILES_AHEAD, ROWS_MERGED, References
+from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
+from lakefs_gc_assets.collector.live.references import References, read_each_once
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
@@ -211,15 +210,8 @@ def read_named(
     """
     if not files:
         return RangeRecords.from_records([]), {}
-    opener, namespace, window_size = references.opener, references.namespace, references.window_size
-
-    def read(group: Sequence[Item]) -> Iterator[pa.RecordBatch]:
-        ranges_or_damage = partial(_ranges_or_damage, ranges_of, LiveFiles(opener.open(), namespace, window_size))
-        yield from merge(work_ahead(ranges_or_damage, group, FILES_AHEAD), each_once, ROWS_MERGED).to_batches()
-
-    groups = [[group] for group in runs_by_weight(files, references.tasks, lambda file: 1)]
-    engine = references.engine
-    rows = engine.collect(engine.distinct(engine.read(groups, read, _NAMED)))
+    read, engine = partial(read_each_once, partial(_ranges_or_damage, ranges_of)), references.engine
+    rows = engine.collect(engine.distinct(references.of_groups(files, read, _NAMED)))
     is_damaged = pc.is_valid(rows.column("detail"))
     damaged = {row["id"]: row["detail"] for row in rows.filter(is_damaged).to_pylist()}
     return RangeRecords.of_rows(rows.filter(pc.invert(is_damaged))), damaged

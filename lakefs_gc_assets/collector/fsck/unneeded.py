@@ -10,7 +10,7 @@ This only lists. What is listed may be needed again later, since ids are hashes 
 moves it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.engine.work import runs_by_weight, work_ahead
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.fsck.metadata import read_named
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
@@ -180,17 +180,9 @@ def _read_unnamed(references: References[R], files: Sequence[_Unnamed]) -> tuple
 
     Raises CorruptFile where a young file cannot be read: a commit under way may need what it names.
     """
-    opener, namespace, window_size = references.opener, references.namespace, references.window_size
-
-    def read(group: Sequence[_Unnamed]) -> Iterator[pa.RecordBatch]:
-        describe = partial(_describe, LiveFiles(opener.open(), namespace, window_size))
-        for rows in work_ahead(describe, group, FILES_AHEAD):
-            yield from rows.to_batches()
-
     if not files:
         return {}, IdSet()
-    groups = [[group] for group in runs_by_weight(files, references.tasks, lambda file: 1)]
-    rows = references.engine.collect(references.engine.read(groups, read, _UNNAMED))
+    rows = references.engine.collect(references.of_groups(files, _describe_all, _UNNAMED))
     young = {name for name, _, is_young in files if is_young}
     for row in rows.filter(pc.equal(rows.column("kind"), Kind.UNREADABLE.value)).to_pylist():
         if row["file"] in young:
@@ -199,6 +191,10 @@ def _read_unnamed(references: References[R], files: Sequence[_Unnamed]) -> tuple
     names, kinds = (rows.column(column).to_pylist() for column in ("file", "kind"))
     named = IdSet.of_columns(batch.column("names").drop_null() for batch in rows.to_batches())
     return {name: Kind(kind) for name, kind in zip(names, kinds, strict=True)}, named
+
+
+def _describe_all(files: LiveFiles, group: Sequence[_Unnamed]) -> pa.Table:
+    return pa.concat_tables(work_ahead(partial(_describe, files), group, FILES_AHEAD))
 
 
 def _describe(files: LiveFiles, file: _Unnamed) -> pa.Table:

@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CorruptFile, counted
-from lakefs_gc_assets.storage.interface import OpensStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 _ASKED_AT_ONCE = 8_000_000
 """Addresses that are looked up together: each task has all of their hashes, some 80 MB with what finds them.
@@ -122,8 +122,11 @@ def _look_up_part(
 
     Ranges whose facts do not fit are read later: what is recorded of them besides can only keep something.
     """
-    hashes = HashSet.from_hashes(part)
-    look_up = partial(_look_up, step.repository.opener, step.repository.namespace.uri, named, sealed, hashes)
+    hashes, namespace = HashSet.from_hashes(part), step.repository.namespace.uri
+
+    def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
+        return facts_of_ranges.look_up_hashes(store, namespace, named, sealed, hashes, files)
+
     looked_up = references.look_up_facts(step, HASHES, files, look_up, HASHES_LOOKED_UP)
     return facts_of_ranges.split_sums_and_hits(looked_up, hashes)
 
@@ -149,17 +152,6 @@ def _named_once(records: RangeRecords) -> IdSet:
 
 def _ids(column: pa.ChunkedArray) -> IdSet:
     return IdSet.of_columns(batch.column("id") for batch in pa.table({"id": column}).to_batches(max_chunksize=8_192))
-
-
-def _look_up(
-    opener: OpensStore,
-    namespace: str,
-    wanted: IdSet,
-    sealed: pa.StringArray,
-    hashes: HashSet,
-    files: Iterable[FactFile],
-) -> Iterator[pa.RecordBatch]:
-    return facts_of_ranges.look_up_hashes(opener.open(), namespace, wanted, sealed, hashes, files)
 
 
 def _select_fitting(step: Step[R], sums: pa.Table, records: RangeRecords) -> pa.Table:

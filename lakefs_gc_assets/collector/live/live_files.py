@@ -390,15 +390,12 @@ class LiveFiles:
         except (CorruptFile, ObjectNotFound):
             return False
 
-    def uncommitted(self, file: str) -> pa.Table:
-        """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once."""
-        return self._uncommitted(file)
+    def uncommitted(self, file: str, only_certain: bool = False) -> pa.Table:
+        """The addresses that a file of uncommitted data references inside the namespace (LIVE), each once.
 
-    def certainly_uncommitted(self, file: str) -> pa.Table:
-        """Those addresses of `uncommitted` that mean one key of this bucket for sure."""
-        return self._uncommitted(file, only_certain=True)
-
-    def _uncommitted(self, file: str, only_certain: bool = False) -> pa.Table:
+        Args:
+            only_certain: give only those that mean one key of this bucket for sure.
+        """
         column = read_addresses(self.store, file)
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()

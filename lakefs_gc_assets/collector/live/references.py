@@ -109,7 +109,7 @@ class References(Generic[R]):
             facts_into: the folder, with a trailing slash, where the ranges of each are recorded; None for nowhere.
         """
         if facts_into is None:
-            return self._records(metarange_ids, partial(_read_each_once, LiveFiles.metarange), self.tasks)
+            return self._records(metarange_ids, partial(read_each_once, LiveFiles.metarange), self.tasks)
         tasks = min(self.tasks, -(-len(metarange_ids) // _METARANGES_RECORDED))
         return self._records(metarange_ids, partial(_read_and_record, facts_into, self.opener), tasks)
 
@@ -121,22 +121,31 @@ class References(Generic[R]):
         Args:
             sizes: bytes of each file, by its name.
         """
-        return self._records([*sizes.items()], partial(_read_each_once, LiveFiles.unnamed), self.tasks)
+        return self._records([*sizes.items()], partial(read_each_once, LiveFiles.unnamed), self.tasks)
 
     def _records(
         self, files: Sequence[Item], ranges_of: Callable[[LiveFiles, Sequence[Item]], pa.Table], tasks: int
     ) -> RangeRecords:
-        """The distinct ranges (RANGES) that a function finds in each task's share of files, which are neighbours."""
+        """The distinct ranges (RANGES) that a function finds in each task's share of files."""
         if not files:
             return RangeRecords.from_records([])
-        opener, namespace, window_size = self.opener, self.namespace, self.window_size
-
-        def read(group: Sequence[Item]) -> Iterator[pa.RecordBatch]:
-            yield from ranges_of(LiveFiles(opener.open(), namespace, window_size), group).to_batches()
-
-        groups = [[group] for group in runs_by_weight(files, tasks, lambda file: 1)]
-        ranges = self.engine.distinct(self.engine.read(groups, read, RANGES))
+        ranges = self.engine.distinct(self.of_groups(files, ranges_of, RANGES, tasks))
         return RangeRecords.of_rows(self.engine.collect(ranges))
+
+    def of_groups(
+        self,
+        files: Sequence[Item],
+        table: Callable[[LiveFiles, Sequence[Item]], pa.Table],
+        schema: pa.Schema,
+        tasks: int | None = None,
+    ) -> R:
+        """Rows that a function reads from each task's share of files, which are neighbours.
+
+        Args:
+            tasks: by default as many as read other files.
+        """
+        groups = [[group] for group in runs_by_weight(files, tasks or self.tasks, lambda file: 1)]
+        return self.engine.read(groups, self._each(table), schema)
 
     def committed(
         self, ranges: RangeRecords, sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
@@ -197,22 +206,24 @@ class References(Generic[R]):
 
     def of_metadata_files(self, names: Sequence[str]) -> R:
         """The addresses of all ranges among the files of the metadata folder (LIVE), those of each range once."""
-        return self.engine.read(spread(names, self.tasks), self._each(LiveFiles.metadata_file), LIVE)
+        return self.of_each(names, LiveFiles.metadata_file, LIVE)
 
     def uncommitted(self, files: Sequence[str]) -> R:
         """The addresses of files of uncommitted data (LIVE), those of each file once; this process reads a single one.
 
         A server ends a file after some 20 MB, which is less than it takes to start tasks.
         """
-        read = self._each(LiveFiles.uncommitted)
         if len(files) == 1:
-            return self.engine.table(pa.Table.from_batches(read(files[0]), LIVE))
-        return self.engine.read(spread(files, self.tasks), read, LIVE)
+            return self.engine.table(pa.Table.from_batches(self._each(LiveFiles.uncommitted)(files[0]), LIVE))
+        return self.of_each(files, LiveFiles.uncommitted, LIVE)
 
     def head_entries(self, range_ids: Sequence[str], sizes: pa.Int64Array) -> R:
         """Entries of branch heads' ranges that have one of these sizes (HEAD_ENTRIES)."""
-        read = self._each(partial(_head_entries, sizes))
-        return self.engine.read(spread(range_ids, self.tasks), read, HEAD_ENTRIES)
+        return self.of_each(range_ids, lambda files, range_id: files.head_entries(range_id, sizes), HEAD_ENTRIES)
+
+    def of_each(self, items: Sequence[Item], table: Callable[[LiveFiles, Item], pa.Table], schema: pa.Schema) -> R:
+        """Rows that a function reads from each file or range."""
+        return self.engine.read(spread(items, self.tasks), self._each(table), schema)
 
     def _each(self, table: Callable[[LiveFiles, Item], pa.Table]) -> Callable[[Item], Iterator[pa.RecordBatch]]:
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
@@ -223,7 +234,8 @@ class References(Generic[R]):
         return read
 
 
-def _read_each_once(table: Callable[[LiveFiles, Item], pa.Table], files: LiveFiles, names: Sequence[Item]) -> pa.Table:
+def read_each_once(table: Callable[[LiveFiles, Item], pa.Table], files: LiveFiles, names: Sequence[Item]) -> pa.Table:
+    """The distinct rows of some files, of which a function reads one."""
     return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
@@ -242,10 +254,6 @@ def _read_and_record(facts_into: str, opener: OpensStore, files: LiveFiles, meta
 
 def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:
     return sum_up(record, files.range(record))
-
-
-def _head_entries(sizes: pa.Int64Array, files: LiveFiles, range_id: str) -> pa.Table:
-    return files.head_entries(range_id, sizes)
 
 
 def facts_folder(step: Step[R], kind: FactKind) -> FactsFolder:
@@ -277,7 +285,7 @@ def look_up_facts(
     step: Step[R],
     kind: FactKind,
     files: Sequence[FactFile],
-    look_up: Callable[[Iterable[FactFile]], Iterable[pa.RecordBatch]],
+    look_up: Callable[[ObjectStore, Iterable[FactFile]], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
     weight: int = 1,
 ) -> pa.Table:
@@ -286,15 +294,20 @@ def look_up_facts(
     A warning says how many files cannot be used; they give no rows.
 
     Args:
-        look_up: reads some files together.
+        look_up: reads some files of a store together.
         schema: of its rows; the column `damage` says what is wrong with a file.
         weight: values of other facts that take as long to be read as one of these.
     """
+    opener = step.repository.opener
+
+    def read(group: Sequence[FactFile]) -> Iterator[pa.RecordBatch]:
+        return look_up(opener.open(), group)
+
     if weight * sum(file.values for file in files) <= VALUES_READ_HERE:
-        rows = pa.Table.from_batches(look_up(files), schema)
+        rows = pa.Table.from_batches(read(files), schema)
     else:
         groups = [[group] for group in spread_by_weight(files, step.engine.tasks, lambda file: file.values)]
-        rows = step.engine.collect(step.engine.read(groups, look_up, schema))
+        rows = step.engine.collect(step.engine.read(groups, read, schema))
     damage = pc.drop_null(rows.column("damage")).to_pylist()
     if damage:
         step.warn(
@@ -320,7 +333,11 @@ def find_ranges(
     references = References.from_step(step, repository)
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
-    look_up = partial(_look_up_metaranges, step.repository.opener, IdSet(metarange_ids))
+    wanted = IdSet(metarange_ids)
+
+    def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
+        return facts_of_ranges.look_up_metaranges(store, wanted, files)
+
     of_all_runs = step.plan.believes_facts or (expired and step.plan.base_run is not None)
     files = find_fact_files(step, METARANGES, of_all_runs=of_all_runs)
     looked_up = look_up_facts(step, METARANGES, files, look_up, METARANGES_LOOKED_UP, _VALUES_OF_A_ROW)
@@ -333,10 +350,6 @@ def find_ranges(
     read = references.range_records(unread, facts_folder(step, METARANGES).key)
     rows = pa.concat_tables([facts_of_ranges.select_ranges(looked_up), read.rows])
     return RangeRecords.of_rows(each_once(rows))
-
-
-def _look_up_metaranges(opener: OpensStore, wanted: IdSet, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-    return facts_of_ranges.look_up_metaranges(opener.open(), wanted, files)
 
 
 def ranges_of_heads(
@@ -381,9 +394,12 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
 
     A range is left out only if its sizes are known and none of these is among them.
     """
-    files = find_fact_files(step, SIZES) if range_ids else []
-    look_up = partial(_look_up_sizes, step.repository.opener, frozenset(range_ids), sizes)
-    rows = look_up_facts(step, SIZES, files, look_up, HAS_SIZES)
+    wanted = frozenset(range_ids)
+
+    def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
+        return facts_of_ranges.look_up_sizes(store, wanted, sizes, files)
+
+    rows = look_up_facts(step, SIZES, find_fact_files(step, SIZES) if range_ids else [], look_up, HAS_SIZES)
     known: dict[str, bool] = {}
     for range_id, holds in zip(rows.column("range_id").to_pylist(), rows.column("holds").to_pylist(), strict=True):
         known[range_id] = known.get(range_id, False) or holds
@@ -394,12 +410,6 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
         f"heads, {unknown:,} of them since no run recorded their sizes"
     )
     return chosen
-
-
-def _look_up_sizes(
-    opener: OpensStore, wanted: frozenset[str], sizes: pa.Int64Array, files: Iterable[FactFile]
-) -> Iterator[pa.RecordBatch]:
-    return facts_of_ranges.look_up_sizes(opener.open(), wanted, sizes, files)
 
 
 def tidy_facts(step: Step[R]) -> None:
