@@ -306,12 +306,10 @@ def verify(store: ObjectStore, token: LockToken) -> None:
 
 def holder(store: ObjectStore) -> str | None:
     """Holder of the lock and the time since when, for a person to read; None if nobody holds it."""
-    try:
-        facts, current = _read(store)
-    except ObjectNotFound:
+    held = _read_held(store)
+    if held is None:
         return None
-    if current.released:
-        return None
+    facts, current = held
     return (
         f"held by {current.holder} for run {current.run_id} since {_shown(current.acquired_at)}, "
         f"until {_shown(current.expires_at(facts.last_modified))} unless renewed"
@@ -347,12 +345,10 @@ class HeldLock:
 
 def inspect(repository: OpenRepository) -> HeldLock | None:
     """The lock and all that is known of its holder; None if nobody holds it. Raises StorageError."""
-    try:
-        facts, current = _read(repository.store)
-    except ObjectNotFound:
+    held = _read_held(repository.store)
+    if held is None:
         return None
-    if current.released:
-        return None
+    facts, current = held
     expires_at = current.expires_at(facts.last_modified)
     if earliest_clock(repository) >= expires_at:
         life = Life.EXPIRED
@@ -385,11 +381,8 @@ def release_inspected(repository: OpenRepository, held: HeldLock) -> None:
     store = repository.store
     try:
         facts, current = _read(store)
-        if (current.run_id, current.acquired_at, current.renewed_at) != (
-            held.run_id,
-            held.acquired_at,
-            held.renewed_at,
-        ):
+        seen = held.run_id, held.acquired_at, held.renewed_at
+        if (current.run_id, current.acquired_at, current.renewed_at) != seen:
             raise PreconditionFailed
         _release(store, facts, current)
     except (ObjectNotFound, PreconditionFailed):
@@ -398,21 +391,16 @@ def release_inspected(repository: OpenRepository, held: HeldLock) -> None:
 
 def is_held_by(store: ObjectStore, owner: str) -> bool:
     """True if this owner has the lock and has not released it."""
-    try:
-        _, current = _read(store)
-    except ObjectNotFound:
-        return False
-    return current.owner == owner and not current.released
+    held = _read_held(store)
+    return held is not None and held[1].owner == owner
 
 
 def release_owned(store: ObjectStore, owner: str) -> None:
     """Releases the lock of an owner that ended without its steps; somebody else's lock stays."""
-    try:
-        facts, current = _read(store)
-        if current.owner == owner and not current.released:
-            _release(store, facts, current)
-    except (ObjectNotFound, PreconditionFailed):
-        return
+    held = _read_held(store)
+    if held is not None and held[1].owner == owner:
+        with suppress(ObjectNotFound, PreconditionFailed):
+            _release(store, *held)
 
 
 def _release(store: ObjectStore, facts: ObjectFacts, current: _Record) -> None:
@@ -590,6 +578,15 @@ def _read(store: ObjectStore) -> tuple[ObjectFacts, _Record]:
     """The lock and, read before it, its facts: content that is newer than the ETag makes a conditional put fail."""
     facts = store.head(KEY)
     return facts, _Record.decode(store.get(KEY))
+
+
+def _read_held(store: ObjectStore) -> tuple[ObjectFacts, _Record] | None:
+    """The same where somebody holds the lock; None where there is none, or it was released."""
+    with suppress(ObjectNotFound):
+        facts, current = _read(store)
+        if not current.released:
+            return facts, current
+    return None
 
 
 def _prove_conditions(store: ObjectStore, record: _Record) -> None:
