@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.forecast import marking, scenarios
-from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, binary_of, count, words_of
+from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, added, binary_of, count, words_of
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
@@ -324,8 +324,9 @@ def begin(repository: OpenRepository, engine: Engine[R], note: LogLine) -> Step[
 def _summed(asked: Asked[R]) -> Forecast:
     """Adds up what is the same by all bits: there are few such sets."""
     step, questions, marked = asked.step, asked.questions, asked.marked
-    held = _Sums.from_rows(step.engine, step.engine.select(marked.objects, "held", "size", "objects"), questions)
-    candidates = _Sums.from_rows(step.engine, step.engine.select(marked.candidates, "held", "size"), questions)
+    engine, width = step.engine, questions.width
+    held = _Sums.count(engine, engine.select(marked.objects, "held", "size", "objects"), width)
+    candidates = _Sums.count(engine, engine.select(marked.candidates, "held", "size"), width)
     freed = [Freed(scenario, candidates.without(number)) for number, scenario in enumerate(questions.scenarios)]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
     first = len(questions.scenarios)
@@ -333,8 +334,7 @@ def _summed(asked: Asked[R]) -> Forecast:
     alone = held.alone(holders)
     by_folder = None
     if marked.placed is not None:
-        width = questions.width
-        by_folder = add_up(step.engine, marked.placed, asked.depth, holders, width, marked.entries)
+        by_folder = add_up(engine, marked.placed, asked.depth, holders, width, marked.entries)
     holdings = tuple(
         Holding(
             holder,
@@ -373,28 +373,31 @@ class _Sums:
     bytes: npt.NDArray[np.int64]
 
     @classmethod
-    def from_rows(cls, engine: Engine[R], rows: R, questions: Questions) -> "_Sums":
-        """Counts rows as `holding.count` does."""
+    def count(cls, engine: Engine[R], rows: R, width: int) -> "_Sums":
+        """Counts rows as `marking.count` does.
+
+        Args:
+            width: bytes of a set of bits.
+        """
         summed = engine.collect(engine.map_batches(rows, count, SUMS))
-        sums: dict[bytes, Amount] = {}
-        for row in summed.to_pylist():
-            sums[row["held"]] = sums.get(row["held"], Amount()).plus(row["objects"], row["bytes"])
-        packed = np.frombuffer(b"".join(sums), np.uint8).reshape(len(sums), questions.width)
+        return cls.from_rows(added(summed).to_pylist(), "held", width)
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]], held: str, width: int) -> "_Sums":
+        """Rows that have objects and bytes, and a set of bits in the column `held`."""
+        packed = np.frombuffer(b"".join(row[held] for row in rows), np.uint8).reshape(len(rows), width)
         bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
-        return cls(
-            bits,
-            np.array([amount.objects for amount in sums.values()], np.int64),
-            np.array([amount.bytes for amount in sums.values()], np.int64),
-        )
+        objects, sizes = (np.array([row[name] for row in rows], np.int64) for name in ("objects", "bytes"))
+        return cls(bits, objects, sizes)
 
     @property
     def all(self) -> Amount:
         """Everything."""
         return self._of(np.ones(len(self.objects), np.bool_))
 
-    def having(self, bit: int) -> Amount:
-        """Objects with a bit."""
-        return self._of(self.bits[:, bit])
+    def having(self, bit: int, among: npt.NDArray[np.bool_] | bool = True) -> Amount:
+        """Objects with a bit, of some rows."""
+        return self._of(self.bits[:, bit] & among)
 
     def without(self, bit: int) -> Amount:
         """Objects without a bit."""
@@ -404,7 +407,7 @@ class _Sums:
         """For each of these bits, the objects that have it and none of the others."""
         among = self.bits[:, bits.start : bits.stop]
         single = among.sum(axis=1) == 1
-        return [self._of(single & self.bits[:, bit]) for bit in bits]
+        return [self.having(bit, single) for bit in bits]
 
     def _of(self, rows: npt.NDArray[np.bool_]) -> Amount:
         return Amount(int(self.objects[rows].sum()), int(self.bytes[rows].sum()))
@@ -417,26 +420,19 @@ def table(forecast: Forecast) -> pa.Table:
             "kind": each.scenario.kind.value,
             "name": each.scenario.name,
             "days": each.scenario.days,
-            "commits_expired": each.scenario.commits_expired,
-            "freed_objects": each.amount.objects,
-            "freed_bytes": each.amount.bytes,
+            **_freed(each),
         }
         for each in forecast.rules
     ]
     for holding in forecast.holdings:
-        holder, deleted = holding.holder, holding.if_deleted
+        holder = holding.holder
         rows.append(
             {
-                "kind": "rest" if holder.kind is None else holder.kind.value,
-                "name": holder.name,
-                "commits_expired": deleted.scenario.commits_expired if deleted else None,
-                "freed_objects": deleted.amount.objects if deleted else None,
-                "freed_bytes": deleted.amount.bytes if deleted else None,
+                **_named(holder),
+                **(_freed(holding.if_deleted) if holding.if_deleted else {}),
                 "commits_held": holder.commits,
-                "held_objects": holding.in_all.objects,
-                "held_bytes": holding.in_all.bytes,
-                "alone_objects": holding.alone.objects,
-                "alone_bytes": holding.alone.bytes,
+                **_columns("held", holding.in_all),
+                **_columns("alone", holding.alone),
                 "head_made_at": holder.head_made_at,
                 "stale": holder.stale,
             }
@@ -444,15 +440,19 @@ def table(forecast: Forecast) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=FORECAST)
 
 
+def _freed(freed: Freed) -> dict[str, object]:
+    return {"commits_expired": freed.scenario.commits_expired, **_columns("freed", freed.amount)}
+
+
 def folders_table(forecast: Forecast) -> pa.Table:
     """The folders of a forecast as rows (FOLDERS)."""
     rows: list[dict[str, object]] = []
     folders = forecast.by_folder
     for each in [*folders.largest, *([folders.others] if folders.others else [])] if folders else []:
-        rows.append(_folder_row(each.folder, "all", "", each.stored, None))
+        rows.append({"folder": each.folder, "kind": "all", "name": "", **_columns("held", each.stored)})
         for holding, portion in portions(forecast, each):
-            kind = "rest" if holding.holder.kind is None else holding.holder.kind.value
-            rows.append(_folder_row(each.folder, kind, holding.holder.name, portion.in_all, portion.alone))
+            amounts = _columns("held", portion.in_all) | _columns("alone", portion.alone)
+            rows.append({"folder": each.folder, **_named(holding.holder), **amounts})
     return pa.Table.from_pylist(rows, schema=FOLDERS)
 
 
@@ -465,16 +465,12 @@ def portions(forecast: Forecast, folder: FolderHolding) -> list[tuple[Holding, P
     )
 
 
-def _folder_row(folder: str | None, kind: str, name: str, held: Amount, alone: Amount | None) -> dict[str, object]:
-    return {
-        "folder": folder,
-        "kind": kind,
-        "name": name,
-        "held_objects": held.objects,
-        "held_bytes": held.bytes,
-        "alone_objects": None if alone is None else alone.objects,
-        "alone_bytes": None if alone is None else alone.bytes,
-    }
+def _named(holder: Holder) -> dict[str, object]:
+    return {"kind": "rest" if holder.kind is None else holder.kind.value, "name": holder.name}
+
+
+def _columns(name: str, amount: Amount) -> dict[str, object]:
+    return {f"{name}_objects": amount.objects, f"{name}_bytes": amount.bytes}
 
 
 def add_up(engine: Engine[R], placed: R, depth: int, holders: range, width: int, count: int) -> ByFolder:
@@ -501,24 +497,16 @@ def add_up(engine: Engine[R], placed: R, depth: int, holders: range, width: int,
     other_folders = len(totals) - len(largest) + sum(row["others"] for row in rows)
     return ByFolder(
         depth,
-        tuple(_holding(folder, rows_by_folder[folder], holders) for folder in largest),
-        _holding(None, others, holders) if other_folders else None,
+        tuple(_holding(folder, rows_by_folder[folder], holders, width) for folder in largest),
+        _holding(None, others, holders, width) if other_folders else None,
         other_folders,
     )
 
 
-def _holding(folder: str | None, rows: list[dict[str, Any]], holders: range) -> FolderHolding:
-    objects = np.array([row["objects"] for row in rows], np.int64)
-    sizes = np.array([row["bytes"] for row in rows], np.int64)
-    alone = np.array([row["alone"] for row in rows], np.bool_)
-    packed = np.frombuffer(b"".join(row["held_there"] for row in rows), np.uint8).reshape(len(rows), -1)
-    bits = np.unpackbits(packed, axis=1, bitorder="little").astype(np.bool_)
-
-    def amount(chosen: npt.NDArray[np.bool_]) -> Amount:
-        return Amount(int(objects[chosen].sum()), int(sizes[chosen].sum()))
-
-    portions = (Portion(amount(bits[:, bit]), amount(bits[:, bit] & alone)) for bit in holders)
-    return FolderHolding(folder, amount(np.ones(len(rows), np.bool_)), tuple(portions))
+def _holding(folder: str | None, rows: list[dict[str, Any]], holders: range, width: int) -> FolderHolding:
+    sums, alone = _Sums.from_rows(rows, "held_there", width), np.array([row["alone"] for row in rows], np.bool_)
+    portions = (Portion(sums.having(bit), sums.having(bit, alone)) for bit in holders)
+    return FolderHolding(folder, sums.all, tuple(portions))
 
 
 def _count(mask: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

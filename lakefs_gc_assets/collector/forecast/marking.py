@@ -296,16 +296,17 @@ def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows:
             rows = pa.table([batch.column("held"), batch.column("size"), _objects(batch)], ["held", "bytes", "objects"])
-            sums.append(_added(rows))
+            sums.append(added(rows))
     if sums:
-        yield from _added(pa.concat_tables(sums)).cast(SUMS).to_batches()
+        yield from added(pa.concat_tables(sums)).cast(SUMS).to_batches()
 
 
 def _objects(rows: pa.RecordBatch) -> pa.Array:
     return rows.column("objects") if "objects" in rows.schema.names else pa.repeat(pa.scalar(1), rows.num_rows)
 
 
-def _added(rows: pa.Table) -> pa.Table:
+def added(rows: pa.Table) -> pa.Table:
+    """Sums of the same bits added up (SUMS)."""
     added = rows.group_by("held").aggregate([("objects", "sum"), ("bytes", "sum")])
     return added.select(["held", "objects_sum", "bytes_sum"]).rename_columns(SUMS.names)
 
