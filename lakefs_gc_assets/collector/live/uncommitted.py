@@ -125,21 +125,16 @@ def prepare(repository: OpenRepository, progress: Callable[[int], None] = lambda
 
 def _believable_page(api: LakeFSApi, token: str | None, state: _Progress) -> UncommittedPage:
     page = _ask(api, token, state)
+    if page.location:
+        return page
     for _ in range(_EMPTY_PAGE_TRIES):
-        if page.location:
-            return page
         before = {branch.id for branch in api.branches()}
-        first, second = _ask(api, token, state), None
-        if not first.location:
-            second = _ask(api, token, state)
+        page = _ask(api, token, state)
+        if not page.location:
+            page = _ask(api, token, state)
         after = {branch.id for branch in api.branches()}
-        if first.location:
-            return first
-        if second is not None and second.location:
-            return second
-        if before == after and second is not None:
-            return second
-        page = first
+        if page.location or before == after:
+            return page
     raise LakeFSError(
         "prepare_uncommited kept answering without a location while branches came and went: whether there is "
         "uncommitted data cannot be known. Collect when fewer branches are being deleted"
