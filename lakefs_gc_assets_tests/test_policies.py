@@ -18,7 +18,6 @@ import pytest
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
-from lakefs_gc_assets.collector.fsck import unneeded
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -309,7 +308,7 @@ def test_acts_on_metadata_ask_for_what_their_document_allows_and_for_all_of_it(
             Key=f"{watched.prefix}/_lakefs/{name}",
             CopySource={"Bucket": other.bucket, "Key": f"{other.prefix}/_lakefs/{name}"},
         )
-    monkeypatch.setattr(unneeded, "MIN_AGE", timedelta())
+    monkeypatch.setattr(unneeded_metadata, "MIN_AGE", timedelta())
     time.sleep(demo.BUCKET_AGING.total_seconds())
     fates = list[unneeded_metadata.Fate]()
 

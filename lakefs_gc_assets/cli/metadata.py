@@ -23,10 +23,9 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector import unneeded_metadata
-from lakefs_gc_assets.collector.fsck.unneeded import Listing, find_unneeded
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
-from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome
+from lakefs_gc_assets.collector.unneeded_metadata import Fate, Listing, Outcome, find_unneeded
 from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.spark.faults import errors_of_spark
 

@@ -13,10 +13,9 @@ from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli import metadata as command
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import unneeded_metadata
-from lakefs_gc_assets.collector.fsck.unneeded import File, Kind, Listing, Survey
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome
+from lakefs_gc_assets.collector.unneeded_metadata import Fate, File, Kind, Listing, Outcome, Survey
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets_tests.cli.test_fsck import NOW
 

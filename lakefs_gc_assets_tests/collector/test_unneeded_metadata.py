@@ -12,20 +12,18 @@ import pytest
 
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.fsck import unneeded
 from lakefs_gc_assets.collector.fsck.metadata import read_named
-from lakefs_gc_assets.collector.fsck.unneeded import Kind, Listing, Survey
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.repository.lock import KEY as LOCK
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.collector.unneeded_metadata import Fate, Outcome, Quarantine, list_movable
+from lakefs_gc_assets.collector.unneeded_metadata import Fate, Kind, Listing, Outcome, Quarantine, Survey, list_movable
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, moved_metadata
 from lakefs_gc_assets_tests.collector.fsck.test_check_in_histories import opened
-from lakefs_gc_assets_tests.collector.fsck.test_unneeded import (
+from lakefs_gc_assets_tests.collector.test_unneeded_metadata_survey import (
     LAST_OF_A_RANGE,
     entries,
     files_of,
@@ -401,7 +399,7 @@ def failed_put_back(world: World) -> None:
     require_safe(world)
 
 
-_find, _read, _named = unneeded.find_unneeded, unneeded._read_unnamed, read_named
+_find, _read, _named = unneeded_metadata.find_unneeded, unneeded_metadata._read_unnamed, read_named
 _SHOWN = list[Survey]()
 
 
@@ -441,8 +439,13 @@ BUGS: dict[str, tuple[Scenario, object, str, Callable[..., Any]]] = {
     "no look before the deletion": (last_look, Quarantine, "_is_as_listed", lambda self, file: True),
     "no third survey": (third_survey, unneeded_metadata, "find_unneeded", _surveyed_once),
     "the third survey puts nothing back": (third_survey, Quarantine, "put_back", _nothing),
-    "ranges of commits are not put back": (range_alone, unneeded, "read_named", _without_ranges),
-    "ranges of young metaranges are not put back": (young_metarange, unneeded, "_read_unnamed", _without_names),
+    "ranges of commits are not put back": (range_alone, unneeded_metadata, "read_named", _without_ranges),
+    "ranges of young metaranges are not put back": (
+        young_metarange,
+        unneeded_metadata,
+        "_read_unnamed",
+        _without_names,
+    ),
     "nothing put back after a failure": (failed_survey, Quarantine, "put_back", _nothing),
     "no waits": (waits, unneeded_metadata, "_wait", _nothing),
     "a move does not look at the lock": (lost_lock, unneeded_metadata, "verify", _nothing),

@@ -51,8 +51,8 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.stale_branches:delete", "require_few_stale"): _BRANCHES,
     Call(f"{_COLLECTOR}.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
-    Call(f"{_COLLECTOR}.fsck.unneeded:_cutoff", "require_clocks_agree"): _METADATA,
-    Call(f"{_COLLECTOR}.fsck.unneeded:find_unneeded", "require_own_namespace"): _METADATA,
+    Call(f"{_COLLECTOR}.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,
+    Call(f"{_COLLECTOR}.unneeded_metadata:find_unneeded", "require_own_namespace"): _METADATA,
     Call(f"{_COLLECTOR}.erasure.first_steps:take_first_step", "_require_nothing_else_staged"): (
         "no part of a run: `test_a_commit_takes_nothing_along_that_others_staged`, `test_nor_what_they_stage_meanwhile`"
     ),

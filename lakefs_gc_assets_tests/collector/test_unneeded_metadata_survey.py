@@ -12,13 +12,13 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
-from lakefs_gc_assets.collector.fsck import unneeded
 from lakefs_gc_assets.collector.fsck.metadata import read_named
-from lakefs_gc_assets.collector.fsck.unneeded import Kind, Listing, find_unneeded
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored.tables import IdSet
+from lakefs_gc_assets.collector.unneeded_metadata import Kind, Listing, find_unneeded
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped
 from lakefs_gc_assets.lakefs.api.models import Repository
@@ -212,7 +212,7 @@ def test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refu
 _distinct, _complete, _read, _named = (
     commits.distinct_metaranges,
     commits.complete_dump,
-    unneeded._read_unnamed,
+    unneeded_metadata._read_unnamed,
     read_named,
 )
 
@@ -222,12 +222,16 @@ def _of_heads_alone(columns: CommitColumns, *arguments: Any) -> Any:
 
 
 BUGS: dict[str, tuple[object, str, Callable[..., Any]]] = {
-    "age ignored": (unneeded, "_cutoff", lambda repository, now: now + timedelta(days=1)),
+    "age ignored": (unneeded_metadata, "_cutoff", lambda repository, now: now + timedelta(days=1)),
     "expired commits ignored": (commits, "distinct_metaranges", _of_heads_alone),
     "compacted bases ignored": (commits, "complete_dump", lambda *given: replace(_complete(*given), compacted={})),
-    "what young metaranges name ignored": (unneeded, "_read_unnamed", lambda *given: (_read(*given)[0], IdSet())),
+    "what young metaranges name ignored": (
+        unneeded_metadata,
+        "_read_unnamed",
+        lambda *given: (_read(*given)[0], IdSet()),
+    ),
     "ranges of commits ignored": (
-        unneeded,
+        unneeded_metadata,
         "read_named",
         lambda *given: (RangeRecords.from_records([]), _named(*given)[1]),
     ),
