@@ -25,8 +25,14 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
 from lakefs_gc_assets.collector.erasure import certificate
-from lakefs_gc_assets.collector.erasure.find import Finding, Held, Selection, find
-from lakefs_gc_assets.collector.erasure.first_steps import list_first_steps, take_first_step
+from lakefs_gc_assets.collector.erasure.find import (
+    Finding,
+    Held,
+    Selection,
+    find,
+    list_first_steps,
+    take_first_step,
+)
 from lakefs_gc_assets.collector.erasure.remains import erase_versions
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck

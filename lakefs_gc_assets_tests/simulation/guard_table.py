@@ -53,7 +53,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.stale_branches:list_branches", "require_few_stale"): _BRANCHES,
     Call(f"{_COLLECTOR}.unneeded_metadata:_cutoff", "require_clocks_agree"): _METADATA,
     Call(f"{_COLLECTOR}.unneeded_metadata:find_unneeded", "require_own_namespace"): _METADATA,
-    Call(f"{_COLLECTOR}.erasure.first_steps:take_first_step", "_require_nothing_else_staged"): (
+    Call(f"{_COLLECTOR}.erasure.find:take_first_step", "_require_nothing_else_staged"): (
         "no part of a run: `test_a_commit_takes_nothing_along_that_others_staged`, `test_nor_what_they_stage_meanwhile`"
     ),
     Call(f"{_COLLECTOR}.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,

@@ -16,7 +16,7 @@ from click.testing import Result
 from lakefs_gc_assets.cli import erase as command
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.erasure import certificate, first_steps
+from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure import find as finding
 from lakefs_gc_assets.collector.erasure.find import Selection
 from lakefs_gc_assets.collector.frame import receipts
@@ -268,11 +268,11 @@ class TestPreparing:
 
     def test_another_object_at_the_path_stays(self, erasable: Erasing) -> None:
         erasable.link("old", "elsewhere")
-        found = first_steps.list_first_steps
+        found = finding.list_first_steps
 
-        def overwritten(finding: finding.Finding) -> tuple[first_steps.FirstStep, ...]:
+        def overwritten(held: finding.Finding) -> tuple[finding.FirstStep, ...]:
             erasable.put("newer", "elsewhere")
-            return found(finding)
+            return found(held)
 
         with mock.patch.object(command, "list_first_steps", overwritten):
             result = self.prepare(erasable, "--yes")
