@@ -8,11 +8,12 @@ newest that was made never does.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
@@ -65,12 +66,13 @@ class PastForecast:
     """A forecast and what its folder holds.
 
     Attributes:
+        run_id: names it, as the id of a run does.
         entries: keys of the objects and folders directly in its folder.
         is_complete: true if it came to its end.
         prepared: ids under which the server prepared for it alone; filled in for those that expire.
     """
 
-    forecast_id: str
+    run_id: str
     entries: frozenset[str]
     is_complete: bool
     prepared: tuple[str, ...] = ()
@@ -95,6 +97,7 @@ class Expiry:
     explained: tuple[str, ...] = ()
 
 
+Past = TypeVar("Past", PastRun, PastForecast)
 Reason = Callable[[PastRun], str | None]
 """Says why an old run keeps its frames; None where it knows of no reason."""
 
@@ -156,7 +159,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     checks = reasons(store)
     all_folders = [*folders(store)]
     expired: list[PastRun] = []
-    staying: list[PastRun] = []
+    staying: list[PastRun | PastForecast] = []
     kept: dict[str, str] = {}
     for place, run in enumerate(past_runs(all_folders)):
         reason = f"it is among the newest {keep}" if place < keep else None
@@ -170,28 +173,20 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
             staying.append(run)
     past = [*past_forecasts(store, all_folders)]
     kept_forecasts = _kept_forecasts(past, keep)
-    going = [forecast for forecast in past if forecast.forecast_id not in kept_forecasts]
+    going = [forecast for forecast in past if forecast.run_id not in kept_forecasts]
     needed: frozenset[str] = frozenset()
     # Only what goes is compared with what others need, so that nothing is read where nothing goes.
     if going or any(run.may_have_prepared for run in expired):
-        needed = needed.union(
-            *(preparations_of(store, run.run_id, run.entries) for run in staying),
-            *(
-                preparations_of(store, forecast.forecast_id, forecast.entries)
-                for forecast in past
-                if forecast.forecast_id in kept_forecasts
-            ),
-        )
+        staying += (forecast for forecast in past if forecast.run_id in kept_forecasts)
+        needed = needed.union(*(preparations_of(store, each) for each in staying))
 
-    def alone(run_id: str, entries: frozenset[str]) -> tuple[str, ...]:
-        return tuple(sorted(preparations_of(store, run_id, entries) - needed))
+    def alone(past: Past) -> Past:
+        return replace(past, prepared=tuple(sorted(preparations_of(store, past) - needed)))
 
     return Expiry(
-        tuple(
-            replace(run, prepared=alone(run.run_id, run.entries)) if run.may_have_prepared else run for run in expired
-        ),
+        tuple(alone(run) if run.may_have_prepared else run for run in expired),
         kept,
-        tuple(replace(forecast, prepared=alone(forecast.forecast_id, forecast.entries)) for forecast in going),
+        tuple(map(alone, going)),
         kept_forecasts,
         tuple(name for name in uncommitted.preparations_without_run(store) if _is_over(name, all_folders)),
     )
@@ -209,18 +204,18 @@ def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
     Args:
         past: all of them, the newest first.
     """
-    kept = {forecast.forecast_id: f"it is among the newest {keep}" for forecast in past[:keep]}
-    newest_made = next((forecast.forecast_id for forecast in past if forecast.is_complete), None)
+    kept = {forecast.run_id: f"it is among the newest {keep}" for forecast in past[:keep]}
+    newest_made = next((forecast.run_id for forecast in past if forecast.is_complete), None)
     for forecast in past[keep:]:
-        if forecast.forecast_id == newest_made:
-            kept[forecast.forecast_id] = "no newer one came to its end"
+        if forecast.run_id == newest_made:
+            kept[forecast.run_id] = "no newer one came to its end"
         elif not forecast.is_complete and _began(past[0]) - _began(forecast) < _UNDER_WAY:
-            kept[forecast.forecast_id] = "it may be under way"
+            kept[forecast.run_id] = "it may be under way"
     return kept
 
 
 def _began(forecast: PastForecast) -> timedelta:
-    return timedelta(seconds=layout.created_at(forecast.forecast_id))
+    return timedelta(seconds=layout.created_at(forecast.run_id))
 
 
 def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
@@ -257,12 +252,12 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
 
     Raises StorageError where one could not be deleted.
     """
-    removed = _remove_prepared(store, forecast.forecast_id, forecast.entries, forecast.prepared)
-    removed += facts.drop_of_run(store, forecast.forecast_id)
+    removed = _remove_prepared(store, forecast)
+    removed += facts.drop_of_run(store, forecast.run_id)
     for name in _FOLDERS_BEFORE_FACTS:
-        removed += delete_all(store, keys_below(store, run_folder.frame(forecast.forecast_id, name)))
-    present = keys_below(store, run_folder.frame(forecast.forecast_id, forecasts.NAME))
-    return removed + delete_all(store, [key for key in forecasts.keys_of(forecast.forecast_id) if key in present])
+        removed += delete_all(store, keys_below(store, run_folder.frame(forecast.run_id, name)))
+    present = keys_below(store, run_folder.frame(forecast.run_id, forecasts.NAME))
+    return removed + delete_all(store, [key for key in forecasts.keys_of(forecast.run_id) if key in present])
 
 
 def remove_frames(store: ObjectStore, run: PastRun) -> int:
@@ -273,7 +268,7 @@ def remove_frames(store: ObjectStore, run: PastRun) -> int:
 
     Raises StorageError where one could not be deleted.
     """
-    removed = _remove_prepared(store, run.run_id, run.entries, run.prepared)
+    removed = _remove_prepared(store, run)
     if run.frames and _was_dry(store, run):
         removed += facts.drop_of_run(store, run.run_id)
     for frame in run.frames:
@@ -294,21 +289,17 @@ def _was_dry(store: ObjectStore, run: PastRun) -> bool:
         return False
 
 
-def _remove_prepared(store: ObjectStore, run_id: str, entries: frozenset[str], prepared: Sequence[str]) -> int:
-    removed = sum(uncommitted.remove_preparation(store, server_run_id) for server_run_id in prepared)
-    if uncommitted.folder_of_notes(run_id) in entries:
-        removed += uncommitted.forget_preparations(store, run_id)
+def _remove_prepared(store: ObjectStore, past: PastRun | PastForecast) -> int:
+    removed = sum(uncommitted.remove_preparation(store, server_run_id) for server_run_id in past.prepared)
+    if uncommitted.folder_of_notes(past.run_id) in past.entries:
+        removed += uncommitted.forget_preparations(store, past.run_id)
     return removed
 
 
-def preparations_of(store: ObjectStore, run_id: str, entries: Collection[str]) -> frozenset[str]:
-    """The ids under which the server prepared for a run. What cannot be read names none.
-
-    Args:
-        entries: keys of the objects and folders directly in the run's folder.
-    """
-    ids: list[object] = []
-    if run_folder.frame(run_id, UNCOMMITTED_DF.name) in entries:
+def preparations_of(store: ObjectStore, past: PastRun | PastForecast) -> frozenset[str]:
+    """The ids under which the server prepared for a run or forecast. What cannot be read names none."""
+    run_id, ids = past.run_id, list[object]()
+    if run_folder.frame(run_id, UNCOMMITTED_DF.name) in past.entries:
         ids += _by_manifest(store, run_folder.manifest(run_id, UNCOMMITTED_DF.name))
     try:
         report = reports.read(store, run_id)
@@ -316,7 +307,7 @@ def preparations_of(store: ObjectStore, run_id: str, entries: Collection[str]) -
         report = None
     if report is not None:
         ids += report.server_run_ids
-    if uncommitted.folder_of_notes(run_id) in entries:
+    if uncommitted.folder_of_notes(run_id) in past.entries:
         ids += uncommitted.noted_preparations(store, run_id)
     return frozenset(name for name in ids if isinstance(name, str) and layout.is_xid(name))
 

@@ -234,7 +234,7 @@ FOREIGN = ("notes.txt", "retention_forecast/mine.txt", "store_df/part.parquet")
 
 
 def forecasts_expired(opened: OpenRepository, keep: int = 1) -> list[str]:
-    return [each.forecast_id for each in expiring.decide(opened.store, keep).forecasts]
+    return [each.run_id for each in expiring.decide(opened.store, keep).forecasts]
 
 
 def test_all_but_the_newest_forecasts_go(opened: OpenRepository) -> None:
@@ -260,7 +260,7 @@ def test_a_forecast_goes_with_what_it_recorded_and_nothing_else_does(opened: Ope
     assert others - keys(opened) == {f"{run_folder.folder(prepared)}uncommitted/{prepared}"}
     assert removed == len(forecast.keys_of(old)) + 4
     left = expiring.past_forecasts(opened.store, expiring.folders(opened.store))
-    assert [each.forecast_id for each in left] == [newest]
+    assert [each.run_id for each in left] == [newest]
 
 
 def test_a_forecast_whose_removal_was_killed_is_found_again(opened: OpenRepository) -> None:

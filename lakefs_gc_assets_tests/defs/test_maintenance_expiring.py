@@ -110,10 +110,10 @@ def test_old_forecasts_go_as_well(automated: Automated) -> None:
 
     dry = shown(launch(automated))
     assert (dry["forecasts_expired"], dry["forecasts_kept"]) == (1, 1)
-    assert [each.forecast_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made
+    assert [each.run_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made
 
     assert shown(launch(automated, REMOVING))["objects_removed"] == 2
-    assert [each.forecast_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made[:1]
+    assert [each.run_id for each in expiring.past_forecasts(store, expiring.folders(store))] == made[:1]
 
 
 def test_partitions_left_behind_by_a_job_that_was_killed_go_the_next_time(
