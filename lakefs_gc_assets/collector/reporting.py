@@ -3,7 +3,7 @@
 The checks look for what no mark may get wrong, by other means than the subtraction.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -236,12 +236,10 @@ def list_warnings(
     swept: bool,
 ) -> tuple[str, ...]:
     """Warnings for a person to read first, in a dry run also the guards that a sweep would trip."""
-    unasked = describe_unasked(candidates, settings)
-    compacted = describe_compacted(committed.figures, settings)
+    advice = describe_unasked(candidates, settings), describe_compacted(committed.figures, settings)
     return (
         *describe_gone(candidates.figures),
-        *([unasked] if unasked else []),
-        *([compacted] if compacted else []),
+        *filter(None, advice),
         *committed.figures.retention_warnings,
         *(() if swept else list_obstacles(mark, candidates, settings)),
     )
@@ -254,19 +252,16 @@ def list_obstacles(mark: Mark, candidates: StoredFrame[CandidateFigures], settin
     return [*refusals, *foresee_archived(candidates.manifest.classes, settings)]
 
 
-def describe_gone(figures: CandidateFigures) -> tuple[str, ...]:
+def describe_gone(figures: CandidateFigures) -> Iterator[str]:
     """Lines about what is referenced although earlier runs deleted it: losses, and what had expired by rule."""
-    named_again = (
-        [
+    if lost := describe_losses(figures):
+        yield lost
+    if figures.named_again:
+        yield (
             f"{counted(figures.named_again, 'objects are')} referenced again by a branch head or by staging, such as "
             f"{', '.join(figures.named_again_examples)}. Only expired commits held them when earlier runs deleted "
             f"them, so this is no loss: a branch was made on an expired commit, for example. {_WAY_BACK}"
-        ]
-        if figures.named_again
-        else []
-    )
-    lost = describe_losses(figures)
-    return (*([lost] if lost else []), *named_again)
+        )
 
 
 def describe_losses(figures: CandidateFigures) -> str | None:

@@ -147,7 +147,7 @@ def read_addresses(
     count = entries_of(ranges)
     if depth:
         return engine.map_by_address(rows, place, PLACED, count)
-    return engine.map_by_address(rows, partial(_unite_and_settle, stays), SETTLED, count)
+    return engine.map_by_address(rows, lambda rows: settle(stays, unite(rows)), SETTLED, count)
 
 
 def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
@@ -159,10 +159,6 @@ def _needed(table: pa.Table, every: bytes, held: bytes) -> pa.Table:
         place = table.schema.get_field_index(column)
         table = table.set_column(place, table.field(place), pa.nulls(table.num_rows, table.field(place).type))
     return table
-
-
-def _unite_and_settle(every: bytes, rows: pa.Table) -> pa.Table:
-    return settle(every, unite(rows))
 
 
 def settle(every: bytes, rows: pa.Table) -> pa.Table:

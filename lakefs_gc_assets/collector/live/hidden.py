@@ -426,7 +426,8 @@ def _clear(
         contents = engine.without_exactly(known.candidates, live)
         uncertain = engine.same_content(contents, unknown)
         reason = Kept.UNCERTAIN if chosen.left_out else Kept.UNASKABLE
-        unreadable = engine.count(engine.where(uncertain, _is_unreadable)) if known.unreadable else 0
+        archived = engine.where(uncertain, lambda rows: rows.column("unreadable"))
+        unreadable = engine.count(archived) if known.unreadable else 0
         kept |= {Kept.UNREADABLE.value: unreadable, reason.value: engine.count(uncertain) - unreadable}
         cleared = engine.without_exactly(cleared, engine.select(uncertain, "address"))
     return Cleared(
@@ -437,10 +438,6 @@ def _clear(
         answers.live,
         known.unreadable,
     )
-
-
-def _is_unreadable(rows: pa.RecordBatch) -> pa.BooleanArray:
-    return rows.column("unreadable")
 
 
 def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:

@@ -160,7 +160,7 @@ class References(Generic[R]):
 
     def sums(self, ranges: RangeRecords) -> R:
         """How many addresses ranges hold, and what they add up to (SUMS)."""
-        return self.of_ranges(ranges, _sum_up, SUMS)
+        return self.of_ranges(ranges, lambda files, record: sum_up(record, files.range(record)), SUMS)
 
     def entries(self, ranges: RangeRecords, held: RangeRecords | None = None) -> R:
         """Objects of ranges (LISTED), each address once: as young as its youngest entry.
@@ -250,10 +250,6 @@ def _read_and_record(facts_into: str, opener: OpensStore, files: LiveFiles, meta
     rows = merge(tables, facts_of_ranges.join_runs, ROWS_MERGED)
     facts_of_ranges.put_metaranges(opener.open(), facts_into, rows)
     return each_once(facts_of_ranges.select_ranges(rows))
-
-
-def _sum_up(files: LiveFiles, record: RangeRecord) -> pa.Table:
-    return sum_up(record, files.range(record))
 
 
 def facts_folder(step: Step[R], kind: FactKind) -> FactsFolder:
