@@ -4,7 +4,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +14,9 @@ import pyarrow as pa
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_ROWS_ADDED = 65_536
+"""Rows that a task adds up together."""
 
 
 def spread(items: Sequence[Item], partitions: int) -> list[list[Item]]:
@@ -76,6 +80,19 @@ def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], ro
             count = waiting[0].num_rows
             enough = max(rows, 2 * count)
     return change(pa.concat_tables(waiting))
+
+
+def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """One row for each distinct value of some columns, with the sums of the others."""
+    amounts = [name for name in rows.column_names if name not in keys]
+    added = rows.group_by(keys).aggregate([(name, "sum") for name in amounts])
+    ordered = added.select([name if name in keys else f"{name}_sum" for name in rows.column_names])
+    return ordered.rename_columns(rows.column_names).cast(rows.schema)
+
+
+def sum_in_task(tables: Iterable[pa.Table], keys: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """What a task adds up of all tables, which have this schema; `sum_by` makes one result of those of all tasks."""
+    yield from merge(chain([schema.empty_table()], tables), partial(sum_by, keys=keys), _ROWS_ADDED).to_batches()
 
 
 def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:

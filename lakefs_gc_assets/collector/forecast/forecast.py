@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task
 from lakefs_gc_assets.collector.forecast import marking, scenarios
-from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, added, binary_of, count, words_of
+from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, binary_of, count, words_of
 from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
@@ -380,7 +381,7 @@ class _Sums:
             width: bytes of a set of bits.
         """
         summed = engine.collect(engine.map_batches(rows, count, SUMS))
-        return cls.from_rows(added(summed).to_pylist(), "held", width)
+        return cls.from_rows(sum_by(summed, ("held",)).to_pylist(), "held", width)
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Any]], held: str, width: int) -> "_Sums":
@@ -516,38 +517,29 @@ def _count(mask: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Record
         mask: the bits of holders.
     """
     wanted = np.frombuffer(mask, np.uint64)
-    sums = []
-    for batch in batches:
-        certain = batch.filter(batch.column("certain"))
-        if not certain.num_rows:
-            continue
+
+    def by_folder(certain: pa.RecordBatch) -> pa.Table:
         everywhere = words_of(certain.column("held")) & wanted
         # One word has bits, and of these only one.
         single = (np.count_nonzero(everywhere, axis=1) == 1) & ~(everywhere & (everywhere - np.uint64(1))).any(axis=1)
         held_there = binary_of(words_of(certain.column("held_there")) & wanted)
-        columns = [certain.column("folder"), held_there, pa.array(single), certain.column("size")]
-        rows = pa.table(columns, [*_GROUPS, "size"])
-        counted = rows.group_by(_GROUPS).aggregate([("size", "count"), ("size", "sum")])
-        sums.append(counted.rename_columns([*_GROUPS, "objects", "bytes"]))
-    if sums:
-        yield from _added(pa.concat_tables(sums)).cast(_BY_FOLDER).to_batches()
+        ones = pa.repeat(pa.scalar(1, pa.int64()), certain.num_rows)
+        columns = [certain.column("folder"), held_there, pa.array(single), ones, certain.column("size")]
+        return pa.table(columns, schema=_BY_FOLDER)
 
-
-def _added(sums: pa.Table) -> pa.Table:
-    """Sums of the same groups added up (_BY_FOLDER)."""
-    added = sums.group_by(_GROUPS).aggregate([("objects", "sum"), ("bytes", "sum")])
-    return added.select([*_GROUPS, "objects_sum", "bytes_sum"]).rename_columns(_BY_FOLDER.names)
+    rows = (batch.filter(batch.column("certain")) for batch in batches)
+    return sum_in_task((by_folder(batch) for batch in rows if batch.num_rows), _GROUPS, _BY_FOLDER)
 
 
 def _keep_largest(sums: pa.Table) -> pa.Table:
     """The sums of whole folders with those of small ones put together (_LARGEST)."""
-    added = _added(sums)
+    added = sum_by(sums, _GROUPS)
     totals = added.group_by("address").aggregate([("bytes", "sum")])
     largest = pc.select_k_unstable(totals, LARGEST, [("bytes_sum", "descending"), ("address", "ascending")])
     names = totals.column("address").take(largest)
     kept = pc.is_in(added.column("address"), value_set=names.combine_chunks())
     folders = pc.if_else(kept, added.column("address"), pa.scalar(None, pa.string()))
-    rows = _added(added.set_column(0, "address", folders)).rename_columns([FOLDER.name, *_BY_FOLDER.names[1:]])
+    rows = sum_by(added.set_column(0, "address", folders), _GROUPS).rename_columns([FOLDER.name, *_BY_FOLDER.names[1:]])
     others = np.zeros(rows.num_rows, np.int64)
     if others_rows := pc.indices_nonzero(pc.is_null(rows.column(FOLDER.name))).to_pylist():
         others[others_rows[0]] = totals.num_rows - len(names)

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
-from lakefs_gc_assets.collector.engine.work import merge, work_ahead
+from lakefs_gc_assets.collector.engine.work import merge, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.live import live_files
@@ -288,23 +288,14 @@ def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
 
 def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The objects of a task by their bits (SUMS); rows have `held` and `size`, and `objects` where they are sums."""
-    sums = []
-    for batch in batches:
-        if batch.num_rows:
-            rows = pa.table([batch.column("held"), batch.column("size"), _objects(batch)], ["held", "bytes", "objects"])
-            sums.append(added(rows))
-    if sums:
-        yield from added(pa.concat_tables(sums)).cast(SUMS).to_batches()
+    tables = (pa.table([batch.column("held"), _objects(batch), batch.column("size")], schema=SUMS) for batch in batches)
+    return sum_in_task(tables, ("held",), SUMS)
 
 
 def _objects(rows: pa.RecordBatch) -> pa.Array:
-    return rows.column("objects") if "objects" in rows.schema.names else pa.repeat(pa.scalar(1), rows.num_rows)
-
-
-def added(rows: pa.Table) -> pa.Table:
-    """Sums of the same bits added up (SUMS)."""
-    added = rows.group_by("held").aggregate([("objects", "sum"), ("bytes", "sum")])
-    return added.select(["held", "objects_sum", "bytes_sum"]).rename_columns(SUMS.names)
+    if "objects" in rows.schema.names:
+        return rows.column("objects")
+    return pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)
 
 
 MARKED = pa.schema([*(column.with_nullable(True) for column in LISTED), HELD.field("held")])

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
@@ -341,11 +342,10 @@ def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
     """The largest size in bytes of objects to read for their MD5, and how many bytes these have together at most."""
     engine = step.engine
-    amounts: dict[int, int] = {}
-    for row in engine.collect(engine.map_batches(with_md5, partial(_count_unknown, trusted), _AMOUNTS)).to_pylist():
-        amounts[row["bits"]] = amounts.get(row["bits"], 0) + row["bytes"]
+    amounts = engine.collect(engine.map_batches(with_md5, partial(_count_unknown, trusted), _AMOUNTS))
     largest, taken = 0, 0
-    for bits, amount in sorted(amounts.items()):
+    sums = sum_by(amounts, ("bits",)).sort_by("bits")
+    for bits, amount in zip(sums.column("bits").to_pylist(), sums.column("bytes").to_pylist(), strict=True):
         if taken + amount > bytes_left:
             step.log(f"objects of {2 ** (bits - 1):,} bytes and more are not read: their content is taken for unknown")
             break
@@ -357,15 +357,17 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
 
 def _count_unknown(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """How many bytes the objects of a task have that could be read, by the number of bits of their size (_AMOUNTS)."""
-    amounts: dict[int, int] = {}
-    for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")]
-        for size, md5, looked_at in zip(*columns, strict=True):
-            if looked_at and 0 < size <= interface.LARGEST_READ and not (trusted and md5):
-                amounts[size.bit_length()] = amounts.get(size.bit_length(), 0) + size
-    if amounts:
-        columns = [pa.array(amounts.keys(), pa.int64()), pa.array(amounts.values(), pa.int64())]
-        yield pa.record_batch(columns, schema=_AMOUNTS)
+
+    def unknown(batch: pa.RecordBatch) -> pa.Table:
+        rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")), strict=True)
+        sizes = [
+            size
+            for size, md5, looked_at in rows
+            if looked_at and 0 < size <= interface.LARGEST_READ and not (trusted and md5)
+        ]
+        return pa.table([[size.bit_length() for size in sizes], sizes], schema=_AMOUNTS)
+
+    return sum_in_task(map(unknown, batches), ("bits",), _AMOUNTS)
 
 
 def _digest(

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.engine.work import work_ahead
+from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
@@ -327,20 +327,18 @@ def clear_hidden(
     """
     ranges_of = partial(references.ranges_of_heads, step, record=record_heads)
     with ExitStack() as stack:
-        of_heads = heads_by_range(heads, ranges_of(step.repository, {*heads.values()}))
-        cleared = stack.enter_context(_clear_one(step, step.repository, candidates, of_heads, columns, listed))
-        for other in step.repository.others:
-            theirs = _heads(other)
-            of_heads = heads_by_range(theirs, ranges_of(other, {*theirs.values()}))
-            again = _clear_one(step, other, cleared.candidates, of_heads, columns, listed)
-            by_other = stack.enter_context(again)
+        cleared = Cleared(candidates)
+        for repository in (step.repository, *step.repository.others):
+            own = heads if repository is step.repository else _heads(repository)
+            of_heads = heads_by_range(own, ranges_of(repository, {*own.values()}))
+            one = stack.enter_context(_clear_one(step, repository, cleared.candidates, of_heads, columns, listed))
             cleared = Cleared(
-                by_other.candidates,
-                Counter(cleared.kept) + Counter(by_other.kept),
-                cleared.asked + by_other.asked,
-                cleared.unasked + by_other.unasked,
-                cleared.live | by_other.live,
-                max(cleared.unreadable, by_other.unreadable),
+                one.candidates,
+                Counter(cleared.kept) + Counter(one.kept),
+                cleared.asked + one.asked,
+                cleared.unasked + one.unasked,
+                cleared.live | one.live,
+                max(cleared.unreadable, one.unreadable),
             )
         yield cleared
 
@@ -380,24 +378,24 @@ def _clear_one(
 
 def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """How many rows of a task there are of each size (_OF_SIZE); with weights, each row counts by its range's."""
-    amounts: dict[int, int] = {}
-    for batch in batches:
-        ones = [1] * batch.num_rows
-        counts = ones if weights is None else [weights[range_id] for range_id in batch.column("range_id").to_pylist()]
-        for size, count in zip(batch.column("size").to_pylist(), counts, strict=True):
-            amounts[size] = amounts.get(size, 0) + count
-    if amounts:
-        yield pa.record_batch(
-            [pa.array(amounts.keys(), pa.int64()), pa.array(amounts.values(), pa.int64())], schema=_OF_SIZE
-        )
+
+    def counts(batch: pa.RecordBatch) -> pa.Int64Array:
+        if weights is None:
+            return pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
+        return _weights(weights, batch)
+
+    tables = (pa.table([batch.column("size"), counts(batch)], schema=_OF_SIZE) for batch in batches)
+    return sum_in_task(tables, ("size",), _OF_SIZE)
+
+
+def _weights(weights: Mapping[str, int], batch: pa.RecordBatch) -> pa.Int64Array:
+    return pa.array([weights[range_id] for range_id in batch.column("range_id").to_pylist()], pa.int64())
 
 
 def _by_size(counted: pa.Table) -> dict[int, int]:
     """How many rows there are of each size, over all tasks."""
-    amounts: dict[int, int] = {}
-    for size, count in zip(counted.column("size").to_pylist(), counted.column("number").to_pylist(), strict=True):
-        amounts[size] = amounts.get(size, 0) + count
-    return amounts
+    sizes, numbers = (column.to_pylist() for column in sum_by(counted, ("size",)).columns)
+    return dict(zip(sizes, numbers, strict=True))
 
 
 def _clear(
@@ -466,17 +464,8 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
 
 def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Counts the questions that the places of a task take, by content (_COUNTED)."""
-    questions: dict[Content, int] = {}
-    for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in ("range_id", "size", "etag")]
-        for range_id, size, etag in zip(*columns, strict=True):
-            questions[size, etag] = questions.get((size, etag), 0) + weights[range_id]
-    if questions:
-        rows = [(size, etag, number) for (size, etag), number in questions.items()]
-        yield pa.RecordBatch.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _COUNTED, strict=True)],
-            schema=_COUNTED,
-        )
+    rows = ([batch.column("size"), batch.column("etag"), _weights(weights, batch)] for batch in batches)
+    return sum_in_task((pa.table(columns, schema=_COUNTED) for columns in rows), ("size", "etag"), _COUNTED)
 
 
 def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, int]:
@@ -484,10 +473,8 @@ def _within(limit: int, counted: pa.Table) -> tuple[frozenset[Content] | None, i
 
     None stands for all of them.
     """
-    questions: dict[Content, int] = {}
-    for row in counted.to_pylist():
-        content = (row["size"], row["etag"])
-        questions[content] = questions.get(content, 0) + row["questions"]
+    rows = sum_by(counted, ("size", "etag")).to_pylist()
+    questions: dict[Content, int] = {(row["size"], row["etag"]): row["questions"] for row in rows}
     total = sum(questions.values())
     if total <= limit:
         return None, 0

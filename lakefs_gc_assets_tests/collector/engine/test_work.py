@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.engine.work import gather, merge, runs_by_weight, spread, spread_by_weight, work_ahead
+from lakefs_gc_assets.collector.engine.work import (
+    gather,
+    merge,
+    runs_by_weight,
+    spread,
+    spread_by_weight,
+    sum_by,
+    sum_in_task,
+    work_ahead,
+)
 from lakefs_gc_assets.errors import StorageError
 
 COUNT = pa.schema([pa.field("number", pa.int64())])
@@ -65,6 +74,27 @@ def test_rows_are_merged_as_their_tables_come(numbers: list[list[int]], rows: in
     assert max(given) <= max(rows, 2 * found.num_rows) + 9
     # Each row is given again at most about as often as it is read.
     assert sum(given) <= 4 * sum(map(len, numbers)) + found.num_rows + rows
+
+
+AMOUNTS = pa.schema([pa.field(name, pa.int64()) for name in ("size", "number", "bytes")])
+
+
+@given(st.lists(st.lists(st.tuples(st.none() | st.integers(0, 5), st.integers(0, 9)), max_size=9), max_size=9))
+def test_amounts_are_summed_by_key_in_tasks_and_over_all_of_them(tasks: list[list[tuple[int | None, int]]]) -> None:
+    totals = Counter[int | None]()
+    for task in tasks:
+        for key, amount in task:
+            totals[key] += amount
+
+    def of_task(rows: list[tuple[int | None, int]]) -> list[pa.RecordBatch]:
+        tables = (pa.table([[key], [amount], [2 * amount]], schema=AMOUNTS) for key, amount in rows)
+        return [*sum_in_task(tables, ("size",), AMOUNTS)]
+
+    batches = [batch for task in tasks for batch in of_task(task)]
+    assert sum(batch.num_rows for batch in batches) == sum(len({key for key, _ in task}) for task in tasks)
+    rows = sum_by(pa.Table.from_batches(batches, AMOUNTS), ("size",)).to_pylist()
+    assert {row["size"]: row["number"] for row in rows} == {key: totals[key] for task in tasks for key, _ in task}
+    assert all(row["bytes"] == 2 * row["number"] for row in rows) and len(rows) == len({row["size"] for row in rows})
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30))
