@@ -1,20 +1,16 @@
 """`lakefs-gc approve`: deletes what an earlier dry run found."""
 
-from pathlib import Path
-
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     VERBOSE,
     YES,
+    Target,
     is_confirmed,
     level_of,
-    loaded_configuration,
-    open_collector,
+    on_repository,
     print_report,
     require_report,
     require_yes,
@@ -28,14 +24,13 @@ from lakefs_gc_assets.errors import counted
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @QUIET
 @VERBOSE
 @JSON
 @click.argument("run_id", metavar="RUN")
-def approve(file: Path | None, repository: str | None, quiet: bool, verbose: bool, as_json: bool, run_id: str) -> None:
+def approve(target: Target, quiet: bool, verbose: bool, as_json: bool, run_id: str) -> None:
     """Deletes what an earlier dry run found, after checking again that nothing uses it.
 
     The run's own plan and every guard of a sweep apply. The dry run may be up to collection.max_mark_age_hours old. In
@@ -45,8 +40,7 @@ def approve(file: Path | None, repository: str | None, quiet: bool, verbose: boo
     `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
-    loaded = loaded_configuration(file, repository)
-    collector = open_collector(loaded)
+    collector = target.collector()
     opened = collector.open()
     dry_run = passes.require_dry_run(opened.store, run_id)
     objects = f"{counted(dry_run.rows, 'objects')}, {size(dry_run.object_bytes)}"
@@ -55,7 +49,7 @@ def approve(file: Path | None, repository: str | None, quiet: bool, verbose: boo
     action = "Move them to quarantine" if opened.settings.quarantines else "Delete them"
     require_yes(f"{action}, unless they are live by now?", "nothing was deleted")
     with instance() as home, shown_progress(level) as (progress, watch):
-        error = execute_approved(loaded, run_id, progress, collector.clock, home, Detail(level, watch))
+        error = execute_approved(target.loaded, run_id, progress, collector.clock, home, Detail(level, watch))
     if error is not None:
         raise error
     print_report(require_report(opened.store, run_id), as_json)

@@ -3,19 +3,16 @@
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     YES,
-    answer,
-    loaded_configuration,
-    open_repository,
+    Target,
+    on_repository,
+    print_answer,
     print_outcomes,
     progress_unless,
     require_yes,
@@ -44,33 +41,27 @@ def branches(context: click.Context) -> None:
 
 
 @branches.command("list")
-@CONFIG
-@REPOSITORY
+@on_repository
 @QUIET
 @JSON
-def list_stale(file: Path | None, repository: str | None, quiet: bool, as_json: bool) -> None:
+def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
     """Shows which branches are stale by the rules of the policy, and why others stay. Deletes nothing.
 
     The rules are the list stale_branches in the file of collection.retention_policy. The last line says how to approve
     the deletion of exactly these branches.
     """
-    opened = open_repository(loaded_configuration(file, repository))
+    opened = target.open()
     listing = stale_branches.list_branches(opened, progress_unless(quiet))
-    if as_json:
-        answer({**asdict(listing), "digest": listing.digest})
-        return
-    for line in describe(listing):
-        click.echo(shown(line))
+    print_answer(as_json, lambda: {**asdict(listing), "digest": listing.digest}, map(shown, describe(listing)))
 
 
 @branches.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @QUIET
 @JSON
 @click.argument("digest")
-def approve(file: Path | None, repository: str | None, quiet: bool, as_json: bool, digest: str) -> None:
+def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
     """Deletes the branches that `list` showed with this digest, as far as nothing of them has changed.
 
     Each branch is looked at again right before its deletion. Uncommitted changes go for good. A branch can be made
@@ -78,7 +69,7 @@ def approve(file: Path | None, repository: str | None, quiet: bool, as_json: boo
 
     Exit status 0 if all of them are deleted, 6 if some are not, 4 if a guard refuses.
     """
-    opened = open_repository(loaded_configuration(file, repository))
+    opened = target.open()
     require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
     deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
@@ -86,12 +77,11 @@ def approve(file: Path | None, repository: str | None, quiet: bool, as_json: boo
 
 
 @branches.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @JSON
 @click.argument("names", metavar="[BRANCH]...", nargs=-1)
-def restore(file: Path | None, repository: str | None, as_json: bool, names: tuple[str, ...]) -> None:
+def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
     """Makes branches again that `approve` deleted, each on its commit: those that are named, or all.
 
     A branch of that name that somebody made meanwhile on another commit stays as it is. Objects that runs have deleted
@@ -99,7 +89,7 @@ def restore(file: Path | None, repository: str | None, as_json: bool, names: tup
 
     Exit status 0 if all of them are there, 6 if not.
     """
-    opened = open_repository(loaded_configuration(file, repository))
+    opened = target.open()
     planned = stale_branches.list_deleted(opened, names, show_progress)
     for record in planned:
         show_progress(shown(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z"))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypedDict, Unpack
 
 import click
@@ -18,14 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from lakefs_gc_assets.cli.common import (
-    CONFIG,
-    QUIET,
-    REPOSITORY,
-    loaded_configuration,
-    open_repository,
-    progress_unless,
-)
+from lakefs_gc_assets.cli.common import QUIET, Target, on_repository, progress_unless
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
@@ -291,8 +283,7 @@ def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @FORMAT
 @JSON_LINES
 @OUT
@@ -311,8 +302,7 @@ def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
 def candidates(
-    file: Path | None,
-    repository: str | None,
+    target: Target,
     form: Format,
     out: BinaryIO,
     quiet: bool,
@@ -325,7 +315,7 @@ def candidates(
     """
     require_file(form, out)
     _require_choice(shown)
-    opened = open_repository(loaded_configuration(file, repository))
+    opened = target.open()
     stored = stored_frame(opened, "candidates", run_id or earlier_runs.newest_run(opened.store))
     order = _order(shown, partial(_find_paths, opened, stored))
     columns = _PATH_COLUMNS if shown["by"] == _PATH else _GROUP_COLUMNS if shown["by"] else _COLUMNS

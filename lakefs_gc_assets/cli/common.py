@@ -10,9 +10,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -139,6 +140,15 @@ def answer(content: object, indent: int | None = 1) -> None:
     print_result(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
 
 
+def print_answer(as_json: bool, content: Callable[[], object], lines: Iterable[str]) -> None:
+    """Prints JSON if it is asked for, else lines for a person; the other of the two is not computed."""
+    if as_json:
+        answer(content())
+    else:
+        for line in lines:
+            click.echo(line)
+
+
 def print_result(line: str) -> None:
     """Prints a line on standard output, above a bar that is shown: left to itself, click writes past the bar."""
     click.echo(line, file=sys.stdout)
@@ -246,18 +256,9 @@ def require_report(store: ObjectStore, run_id: str) -> Report:
 
 def print_report(run_report: Report, as_json: bool) -> None:
     """Prints the report of a run; ends the process if a deletion was not accepted, or objects are lost."""
-    if as_json:
-        answer(json.loads(run_report.to_json()))
-    else:
-        for line in describe(run_report):
-            click.echo(line)
+    print_answer(as_json, lambda: json.loads(run_report.to_json()), describe(run_report))
     if not run_report.success:
         sys.exit(Status.LOST if run_report.is_complete else Status.INCOMPLETE)
-
-
-def open_collector(loaded: Loaded) -> "Collector":
-    """The repository's resource outside of a Dagster run."""
-    return resources.Collector.from_loaded(loaded, SystemClock())
 
 
 def open_repository(loaded: Loaded, to_read: bool = False) -> "OpenRepository":
@@ -269,12 +270,44 @@ def open_repository(loaded: Loaded, to_read: bool = False) -> "OpenRepository":
     return opening.open_repository(loaded.with_secrets(), SystemClock(), to_read=to_read)
 
 
-def open_to_look(loaded: Loaded, **changes: object) -> "OpenRepository":
-    """Opens the repository with changed settings, and without waits since nothing will be deleted.
+@dataclass(frozen=True)
+class Target:
+    """The repository that the options --config and --repository name; nothing is read before it is needed."""
 
-    Raises CollectionError.
-    """
-    return open_repository(loaded).dumping_at_once(**changes)
+    file: Path | None
+    repository: str | None
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        """See `loaded_configuration`."""
+        return loaded_configuration(self.file, self.repository)
+
+    def collector(self) -> "Collector":
+        """The repository's resource outside of a Dagster run. Raises ConfigurationError."""
+        return resources.Collector.from_loaded(self.loaded, SystemClock())
+
+    def open(self, to_read: bool = False) -> "OpenRepository":
+        """See `open_repository`."""
+        return open_repository(self.loaded, to_read)
+
+    def open_to_look(self, **changes: object) -> "OpenRepository":
+        """Opens the repository with changed settings, and without waits since nothing will be deleted.
+
+        Raises CollectionError.
+        """
+        return self.open().dumping_at_once(**changes)
+
+
+def on_repository(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options --config and --repository, as `target`."""
+
+    @CONFIG
+    @REPOSITORY
+    @wraps(command)
+    def with_target(*, file: Path | None, repository: str | None, **options: Any) -> None:
+        command(target=Target(file, repository), **options)
+
+    return with_target
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)

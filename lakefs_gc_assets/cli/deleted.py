@@ -1,6 +1,5 @@
 """`lakefs-gc deleted`: the outcome of each object that a run was to delete."""
 
-from pathlib import Path
 from typing import BinaryIO
 
 import click
@@ -16,14 +15,7 @@ from lakefs_gc_assets.cli.candidates import (
     stored_frame,
     write_frame,
 )
-from lakefs_gc_assets.cli.common import (
-    CONFIG,
-    QUIET,
-    REPOSITORY,
-    loaded_configuration,
-    open_repository,
-    progress_unless,
-)
+from lakefs_gc_assets.cli.common import QUIET, Target, on_repository, progress_unless
 from lakefs_gc_assets.collector import earlier_runs
 
 _COLUMNS = (
@@ -36,22 +28,19 @@ _COLUMNS = (
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @FORMAT
 @JSON_LINES
 @OUT
 @QUIET
 @click.argument("run_id", metavar="[RUN]", required=False)
-def deleted(
-    file: Path | None, repository: str | None, form: Format, out: BinaryIO, quiet: bool, run_id: str | None
-) -> None:
+def deleted(target: Target, form: Format, out: BinaryIO, quiet: bool, run_id: str | None) -> None:
     """Lists the outcome of each object that a run was to delete.
 
     Defaults to the newest run that swept. The outcome is accepted (deleted), quarantined, failed, kept_live,
     kept_archived, or deleted_by_another_run; for a dry run it is dry_run.
     """
     require_file(form, out)
-    opened = open_repository(loaded_configuration(file, repository))
+    opened = target.open()
     stored = stored_frame(opened, "deleted_report", run_id or earlier_runs.newest_run(opened.store, sweeps=True))
     progress_unless(quiet)(write_frame(stored, _COLUMNS, form, out))

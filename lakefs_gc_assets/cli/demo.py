@@ -8,7 +8,7 @@ from typing import BinaryIO
 import click
 from rich.console import Console
 
-from lakefs_gc_assets.cli.common import JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
+from lakefs_gc_assets.cli.common import JSON, OBJECTS, RULES, STORE_URL, answer, print_answer, show_progress
 from lakefs_gc_assets.cli.forecast import describe, encode
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.page import forecast as page
@@ -54,8 +54,4 @@ def _forecast(folder: Path, html: BinaryIO | None, as_json: bool) -> None:
         _, forecast = forecast_now(Collector.from_loaded(loaded, SystemClock()), show_progress, depth=1)
     if html is not None:
         html.write(page.render(forecast))
-    if as_json:
-        answer(encode(forecast))
-        return
-    for line in describe(forecast):
-        click.echo(line)
+    print_answer(as_json, lambda: encode(forecast), describe(forecast))

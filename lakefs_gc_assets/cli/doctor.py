@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Collection
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import click
 import pyspark
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration
+from lakefs_gc_assets.cli.common import JSON, Target, answer, on_repository
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.diagnosis import (
     Diagnosis,
@@ -30,8 +29,7 @@ _NAMES = {purpose.value.replace(" ", "-"): purpose for purpose in Purpose}
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option(
     "--for",
     "names",
@@ -41,7 +39,7 @@ _NAMES = {purpose.value.replace(" ", "-"): purpose for purpose in Purpose}
     "retention if configured.",
 )
 @JSON
-def doctor(file: Path | None, repository: str | None, names: tuple[str, ...], as_json: bool) -> None:
+def doctor(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Tries every right and feature that runs need, and prints what is missing and what grants it.
 
     If the server or the store does not answer, does not know the credentials or has no such repository or bucket, that
@@ -52,7 +50,7 @@ def doctor(file: Path | None, repository: str | None, names: tuple[str, ...], as
 
     Exit status 0 if nothing is missing, 6 if something is.
     """
-    configuration = loaded_configuration(file, repository).with_secrets()
+    configuration = target.loaded.with_secrets()
     wanted = {_NAMES[name] for name in names} or wanted_by(configuration.collection)
     note = (lambda finding: None) if as_json else _show
     spark = _find_spark()

@@ -9,15 +9,13 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     YES,
+    Target,
     agrees,
-    answer,
-    loaded_configuration,
-    open_collector,
+    on_repository,
+    print_answer,
     require_yes_or_terminal,
     show_progress,
 )
@@ -55,8 +53,7 @@ _PATHS = 5
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option("--from", "list_", type=click.File(), help="File with further paths, one a line; - for standard input.")
 @click.option("--prepare", is_flag=True, help="Do what must be done first on branches and tags, step by step.")
 @click.option("--approve", metavar="DIGEST", help="Erase what an earlier call showed under this digest.")
@@ -67,8 +64,7 @@ _PATHS = 5
 @JSON
 @click.argument("paths", metavar="lakefs://REPOSITORY/PATH...", nargs=-1)
 def erase(
-    file: Path | None,
-    repository: str | None,
+    target: Target,
     list_: Iterator[str] | None,
     prepare: bool,
     approve: str | None,
@@ -104,10 +100,9 @@ def erase(
     if approve and file_of_certificate is not None and file_of_certificate.exists():
         raise ConfigurationError(f"{file_of_certificate} is there already: a certificate takes the place of no other")
     signing_key = certificate.read_private_key(read_file(key)) if approve and key is not None else None
-    loaded = loaded_configuration(file, repository)
     asked = [*paths, *(line.strip() for line in list_ or () if line.strip())]
-    selection = Selection.parse(loaded.configuration.repository, asked)
-    collector = open_collector(loaded)
+    selection = Selection.parse(target.loaded.configuration.repository, asked)
+    collector = target.collector()
     opened = collector.open_to_read().dumping_at_once()
     with shown_bar("searching commits", quiet) as (say, _), errors_of_spark():
         finding = find(opened, collector.engine(opened.settings), selection, say)
@@ -119,14 +114,10 @@ def erase(
         return
     _require_approved(finding, approve)
     with shown_bar("erasing", quiet) as (say, _):
-        run_id, erased_versions = _erase(loaded, collector, finding, say)
+        run_id, erased_versions = _erase(target.loaded, collector, finding, say)
     content = certificate.make(collector.open(), finding, run_id, erased_versions)
     file_of_certificate.write_bytes(certificate.sign(content, signing_key))
-    if as_json:
-        answer(content)
-    else:
-        for line in describe_certificate(content):
-            click.echo(shown(line))
+    print_answer(as_json, lambda: content, map(shown, describe_certificate(content)))
     if not all(each["is_gone"] for each in content["addresses"]):
         sys.exit(Status.INCOMPLETE)
 
@@ -185,11 +176,10 @@ def _erase_versions(collector: Collector, run_id: str, addresses: Collection[str
 
 
 def _show(finding: Finding, as_json: bool) -> None:
-    if as_json:
-        answer({**asdict(finding), "remedies": finding.remedies, "digest": finding.digest})
-    else:
-        for line in describe(finding):
-            click.echo(shown(line))
+    def encode() -> object:
+        return {**asdict(finding), "remedies": finding.remedies, "digest": finding.digest}
+
+    print_answer(as_json, encode, map(shown, describe(finding)))
     if finding.unchecked:
         sys.exit(Status.INCOMPLETE)
 

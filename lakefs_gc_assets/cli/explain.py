@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
-    answer,
-    loaded_configuration,
-    open_to_look,
+    Target,
+    on_repository,
+    print_answer,
     progress_unless,
     show_progress,
 )
@@ -42,13 +39,12 @@ _DECIDED = {
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @QUIET
 @click.option("--verbose", is_flag=True, help="Also print what the command reads.")
 @JSON
 @click.argument("address")
-def explain(file: Path | None, repository: str | None, quiet: bool, verbose: bool, as_json: bool, address: str) -> None:
+def explain(target: Target, quiet: bool, verbose: bool, as_json: bool, address: str) -> None:
     """Says why the object at ADDRESS stays or goes.
 
     ADDRESS is relative to the storage namespace (data/…), a physical address in full, or lakefs://REPOSITORY/REF/PATH.
@@ -56,16 +52,12 @@ def explain(file: Path | None, repository: str | None, quiet: bool, verbose: boo
     not read. Otherwise it reads every range of the repository but those that earlier runs of flow unified have recorded
     the addresses of, and that lack this one.
     """
-    opened = open_to_look(loaded_configuration(file, repository))
+    opened = target.open_to_look()
     with shown_bar("looking for the object", quiet, "ranges") as (say, count):
         note = say if verbose else progress_unless(quiet=True)
         warn = show_progress if quiet else say
         explanation = collector_explain.explain(opened, address, note, warn, count)
-    if as_json:
-        answer({"verdict": verdict(explanation), **asdict(explanation)})
-        return
-    for line in describe(explanation):
-        click.echo(line)
+    print_answer(as_json, lambda: {"verdict": verdict(explanation), **asdict(explanation)}, describe(explanation))
 
 
 def describe(explanation: Explanation) -> Iterator[str]:

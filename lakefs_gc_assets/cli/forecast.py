@@ -6,15 +6,7 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.common import (
-    CONFIG,
-    JSON,
-    QUIET,
-    REPOSITORY,
-    answer,
-    loaded_configuration,
-    open_collector,
-)
+from lakefs_gc_assets.cli.common import JSON, QUIET, Target, on_repository, print_answer
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.forecast.forecast import FolderHolding, Forecast, Holding, portions
 from lakefs_gc_assets.collector.forecast.scenarios import AGES
@@ -41,8 +33,7 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option(
     "--policy",
     "policies",
@@ -74,8 +65,7 @@ def _read_ages(context: click.Context, option: click.Parameter, values: tuple[st
 @QUIET
 @JSON
 def forecast(
-    file: Path | None,
-    repository: str | None,
+    target: Target,
     policies: tuple[Path, ...],
     ages: tuple[int | None, ...],
     depth: int | None,
@@ -93,17 +83,13 @@ def forecast(
     if html is not None and as_json:
         raise click.UsageError("--html and --json exclude each other.")
     parsed = {str(policy): rules.load_policy(policy) for policy in policies}
-    collector = open_collector(loaded_configuration(file, repository))
+    collector = target.collector()
     with shown_bar("forecasting", quiet) as (say, _):
         _, result = forecast_now(collector, say, ages, parsed, depth or 0)
     if html is not None:
         html.write(page.render(result))
-        return
-    if as_json:
-        answer(encode(result))
-        return
-    for line in describe(result):
-        click.echo(line)
+    else:
+        print_answer(as_json, lambda: encode(result), describe(result))
 
 
 def describe(result: Forecast) -> Iterator[str]:

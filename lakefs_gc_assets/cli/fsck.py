@@ -3,20 +3,11 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.common import (
-    CONFIG,
-    JSON,
-    QUIET,
-    REPOSITORY,
-    answer,
-    loaded_configuration,
-    open_collector,
-)
+from lakefs_gc_assets.cli.common import JSON, QUIET, Target, on_repository, print_answer
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
@@ -38,8 +29,7 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option(
     "--deep",
     metavar="OBJECTS",
@@ -52,15 +42,7 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
 )
 @QUIET
 @JSON
-def fsck(
-    file: Path | None,
-    repository: str | None,
-    deep: int,
-    every_commit: bool,
-    html: BinaryIO | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def fsck(target: Target, deep: int, every_commit: bool, html: BinaryIO | None, quiet: bool, as_json: bool) -> None:
     """Checks that a repository is whole: what it needs is stored, and its metadata can be read.
 
     Each object that a live commit, a branch's staging or a tag needs must be in the store with the size that its entry
@@ -73,16 +55,14 @@ def fsck(
     """
     if html is not None and as_json:
         raise click.UsageError("--html and --json exclude each other.")
-    collector = open_collector(loaded_configuration(file, repository))
+    collector = target.collector()
     with shown_bar("checking", quiet) as (say, _):
         checkup = check_now(collector, say, every_commit, deep)
     if html is not None:
         html.write(render(checkup))
-    elif as_json:
-        answer({**asdict(checkup), "is_damaged": checkup.is_damaged, "verdict": checkup.verdict})
     else:
-        for line in describe(checkup):
-            click.echo(shown(line))
+        verdict = {"is_damaged": checkup.is_damaged, "verdict": checkup.verdict}
+        print_answer(as_json, lambda: {**asdict(checkup), **verdict}, map(shown, describe(checkup)))
     if checkup.is_damaged:
         sys.exit(Status.DAMAGED)
     if checkup.unchecked:

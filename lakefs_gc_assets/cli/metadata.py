@@ -3,19 +3,16 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     YES,
-    answer,
-    loaded_configuration,
-    open_collector,
+    Target,
+    on_repository,
+    print_answer,
     print_outcomes,
     require_yes,
     require_yes_or_terminal,
@@ -34,13 +31,12 @@ _USUAL = {"move": Fate.MOVED, "restore": Fate.RESTORED, "purge": Fate.PURGED}
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.argument("act", required=False, type=click.Choice([*_USUAL]))
 @YES
 @QUIET
 @JSON
-def metadata(file: Path | None, repository: str | None, act: str | None, quiet: bool, as_json: bool) -> None:
+def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> None:
     """Lists ranges and metaranges that nothing needs; moves them to quarantine, puts them back, and purges them.
 
     These are files below _lakefs/ that no commit, expired or not, no compacted base and no younger metarange names, and
@@ -58,13 +54,14 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
 
     Exit status 0 if everything was done, 6 if something failed, 4 if a guard refuses.
     """
-    collector = open_collector(loaded_configuration(file, repository))
+    collector = target.collector()
     looking = "looking for unneeded files"
     if act is None:
         opened = collector.open_to_read()
         with shown_bar(looking, quiet) as (say, _), errors_of_spark():
             listing = find_unneeded(opened, collector.engine(opened.settings), say).listing
-        _print_listing(listing, as_json)
+        encoded = {"amount": listing.amount._asdict()}
+        print_answer(as_json, lambda: {**asdict(listing), **encoded}, map(shown, describe(listing)))
         return
     require_yes_or_terminal()
     opened, owner = collector.open(), f"metadata-{uuid.uuid4().hex}"
@@ -95,14 +92,6 @@ def metadata(file: Path | None, repository: str | None, act: str | None, quiet: 
 
 def _describe(amount: Amount) -> str:
     return f"{counted(amount.objects, 'files of metadata')}, {size(amount.bytes)}"
-
-
-def _print_listing(listing: Listing, as_json: bool) -> None:
-    if as_json:
-        answer({**asdict(listing), "amount": listing.amount._asdict()})
-        return
-    for line in describe(listing):
-        click.echo(shown(line))
 
 
 def describe(listing: Listing) -> Iterator[str]:

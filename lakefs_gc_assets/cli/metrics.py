@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, answer, loaded_configurations, open_repository, show_progress
+from lakefs_gc_assets.cli.common import (
+    CONFIG,
+    JSON,
+    loaded_configurations,
+    open_repository,
+    print_answer,
+    show_progress,
+)
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS
@@ -53,11 +60,8 @@ def metrics(file: Path | None, as_json: bool) -> None:
         label = loaded.configuration.label
         repository = open_repository(loaded, to_read=True)
         samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measure(repository)]
-    if as_json:
-        answer([{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples])
-        return
-    for line in format_samples(samples):
-        click.echo(line)
+    encoded = [{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples]
+    print_answer(as_json, lambda: encoded, format_samples(samples))
 
 
 def measure(repository: OpenRepository) -> Iterator[Sample]:

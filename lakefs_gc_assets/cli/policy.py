@@ -11,16 +11,14 @@ from pathlib import Path
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     YES,
-    answer,
+    Target,
     configuration_path,
     is_confirmed,
-    loaded_configuration,
-    open_to_look,
+    on_repository,
+    print_answer,
     progress_unless,
     require_yes,
 )
@@ -46,45 +44,40 @@ def policy() -> None:
 
 
 @policy.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @QUIET
 @JSON
 @click.argument("checked", metavar="[POLICY]", type=_FILE, required=False)
-def check(file: Path | None, repository: str | None, quiet: bool, as_json: bool, checked: Path | None) -> None:
+def check(target: Target, quiet: bool, as_json: bool, checked: Path | None) -> None:
     """Checks a policy file, by default the configured one, and shows what it would keep.
 
     Exit status 3 if it cannot be read, 4 if a sweep by it would be refused.
     """
     if checked is not None:
-        require_readable(checked)
-    in_force = read_rules(loaded_configuration(file, repository), checked, progress_unless(quiet))
+        retention_rules.load_policy(checked)
+    in_force = read_rules(target, checked, progress_unless(quiet))
     in_force.print(as_json)
     if in_force.refused:
         sys.exit(Status.REFUSED)
 
 
 @policy.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @QUIET
 @JSON
-def show(file: Path | None, repository: str | None, quiet: bool, as_json: bool) -> None:
+def show(target: Target, quiet: bool, as_json: bool) -> None:
     """Shows the rule of each branch and how many commits it keeps."""
-    read_rules(loaded_configuration(file, repository), None, progress_unless(quiet)).print(as_json)
+    read_rules(target, None, progress_unless(quiet)).print(as_json)
 
 
 @policy.command("set")
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @QUIET
 @JSON
 @click.argument("named", metavar="FILE|BRANCH")
 @click.argument("duration", required=False)
-def set_rules(
-    file: Path | None, repository: str | None, quiet: bool, as_json: bool, named: str, duration: str | None
-) -> None:
+def set_rules(target: Target, quiet: bool, as_json: bool, named: str, duration: str | None) -> None:
     """Sets the rule of one branch, or all of the repository's rules, after showing what they would keep.
 
     With a duration, such as 20d, it sets the rule of a branch: in the policy file if the configuration names one, where
@@ -92,38 +85,35 @@ def set_rules(
     file, which has the format of `lakectl gc set-config`. Rules that make no sense are refused.
     """
     change = Change(Path(named)) if duration is None else Change(None, named, duration)
-    _set(file, repository, change, quiet, as_json)
+    _set(target, change, quiet, as_json)
 
 
 @policy.command("set-default")
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @QUIET
 @JSON
 @click.argument("duration")
-def set_default(file: Path | None, repository: str | None, quiet: bool, as_json: bool, duration: str) -> None:
+def set_default(target: Target, quiet: bool, as_json: bool, duration: str) -> None:
     """Sets the rule of branches without one and of dangling commits: in the policy file, or on the server."""
-    _set(file, repository, Change(None, None, duration), quiet, as_json)
+    _set(target, Change(None, None, duration), quiet, as_json)
 
 
 @policy.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @QUIET
 @JSON
 @click.argument("branch")
-def unset(file: Path | None, repository: str | None, quiet: bool, as_json: bool, branch: str) -> None:
+def unset(target: Target, quiet: bool, as_json: bool, branch: str) -> None:
     """Removes the rule of a branch, which then goes by those that are left: in the policy file, or on the server."""
-    _set(file, repository, Change(None, branch, None), quiet, as_json)
+    _set(target, Change(None, branch, None), quiet, as_json)
 
 
-def _set(file: Path | None, repository: str | None, change: "Change", quiet: bool, as_json: bool) -> None:
+def _set(target: Target, change: "Change", quiet: bool, as_json: bool) -> None:
     """Shows what would change, asks unless --yes is given, and sets it."""
-    loaded = loaded_configuration(file, repository)
-    change = replace(change, also_of=_others_with_its_policy(file, loaded))
-    proposal = Proposal.of(loaded, change, progress_unless(quiet))
+    change = replace(change, also_of=_others_with_its_policy(target))
+    proposal = Proposal.of(target, change, progress_unless(quiet))
     confirmed = is_confirmed()
     if not (as_json and confirmed):
         proposal.outcome.print(as_json)
@@ -135,8 +125,9 @@ def _set(file: Path | None, repository: str | None, change: "Change", quiet: boo
         click.echo("the rules are set")
 
 
-def _others_with_its_policy(file: Path | None, loaded: Loaded) -> tuple[str, ...]:
+def _others_with_its_policy(target: Target) -> tuple[str, ...]:
     """Other repositories of the configuration that have the policy file of this one."""
+    loaded = target.loaded
     if not loaded.configuration.collection.retention_policy:
         return ()
 
@@ -144,13 +135,8 @@ def _others_with_its_policy(file: Path | None, loaded: Loaded) -> tuple[str, ...
         return Path(each.configuration.collection.retention_policy).resolve()
 
     own = policy_of(loaded)
-    labels = {each.configuration.label for each in load_all(configuration_path(file)) if policy_of(each) == own}
+    labels = {each.configuration.label for each in load_all(configuration_path(target.file)) if policy_of(each) == own}
     return tuple(sorted(labels - {loaded.configuration.label}))
-
-
-def require_readable(file: Path) -> None:
-    """Raises ConfigurationError, with the line, if a policy file cannot be read."""
-    retention_rules.load_policy(file)
 
 
 @dataclass(frozen=True)
@@ -169,14 +155,10 @@ class RulesInForce:
 
     def print(self, as_json: bool) -> None:
         """Prints them."""
-        if as_json:
-            answer(self.content)
-            return
-        for line in self.lines:
-            click.echo(line)
+        print_answer(as_json, lambda: self.content, self.lines)
 
 
-def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesInForce:
+def read_rules(target: Target, policy: Path | None, progress: LogLine) -> RulesInForce:
     """Reads the rules in force.
 
     Args:
@@ -184,7 +166,7 @@ def read_rules(loaded: Loaded, policy: Path | None, progress: LogLine) -> RulesI
     Raises:
         CollectionError.
     """
-    repository = open_to_look(loaded, **({} if policy is None else {"retention_policy": str(policy)}))
+    repository = target.open_to_look(**({} if policy is None else {"retention_policy": str(policy)}))
     now = repository.clock.now()
     readings = retention.read(repository, now, progress, retention.policy_of(repository.settings))
     return _describe(repository, readings, retention.retention(repository, readings, now), now)
@@ -239,9 +221,9 @@ class Proposal:
     write: Callable[[], None]
 
     @classmethod
-    def of(cls, loaded: Loaded, change: Change, progress: LogLine) -> "Proposal":
+    def of(cls, target: Target, change: Change, progress: LogLine) -> "Proposal":
         """Reads the rules that are set, and computes what a change of them would keep. Raises CollectionError."""
-        repository = open_to_look(loaded)
+        repository = target.open_to_look()
         server, path = repository.api.retention_rules(), repository.settings.retention_policy
         if path and change.file is None:
             text = retention_rules.read_policy(Path(path))
@@ -254,7 +236,7 @@ class Proposal:
         rules, policy = change.of_server(server), retention.policy_of(repository.settings)
         diff = _diff("the server's rules", _lines(server), _lines(rules))
         outcome = _compare(repository, (server, policy), (rules, policy), diff, change, progress)
-        configuration = loaded.with_secrets()
+        configuration = target.loaded.with_secrets()
         client = LakeFSClient(configuration.lakefs, configuration.repository, repository.clock)
         return cls(outcome, server, client.retention_rules, partial(client.set_retention_rules, rules))
 

@@ -3,21 +3,18 @@
 import uuid
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     YES,
-    answer,
+    Target,
     is_confirmed,
-    loaded_configuration,
     names_run,
-    open_collector,
+    on_repository,
+    print_answer,
     print_outcomes,
     require_yes,
     require_yes_or_terminal,
@@ -34,21 +31,13 @@ _REFUSAL = "nothing was purged"
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @names_run
 @click.option("--dry-run", is_flag=True, help="Show what is in quarantine and when it is due, and purge nothing.")
 @YES
 @QUIET
 @JSON
-def purge(
-    file: Path | None,
-    repository: str | None,
-    run_id: str | None,
-    dry_run: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_json: bool) -> None:
     """Deletes objects for good that have been in quarantine for collection.quarantine_days.
 
     Only those that RUN moved there, if it is given. The command asks before it deletes; where there is no terminal, it
@@ -61,14 +50,10 @@ def purge(
 
     Exit status 0 if everything that was due is purged or brought back, 6 if not.
     """
-    collector = open_collector(loaded_configuration(file, repository))
+    collector = target.collector()
     if dry_run:
         planned = plan_purge(collector.open(), run_id)
-        if as_json:
-            answer(planned.described())
-            return
-        for line in _describe(planned):
-            click.echo(line)
+        print_answer(as_json, planned.described, _describe(planned))
         return
     require_yes_or_terminal(_REFUSAL)
     if not is_confirmed():

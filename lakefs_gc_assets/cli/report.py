@@ -7,15 +7,7 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.common import (
-    CONFIG,
-    JSON,
-    REPOSITORY,
-    answer,
-    loaded_configuration,
-    open_repository,
-    show_progress,
-)
+from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer, show_progress
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.run_facts import Counting
@@ -29,8 +21,7 @@ from lakefs_gc_assets.settings import ReportSettings
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option(
     "--html", type=click.File("wb", lazy=True, atomic=True), help="File to write the page to; - for standard output."
 )
@@ -42,15 +33,7 @@ from lakefs_gc_assets.settings import ReportSettings
     help="Make the page again from the run's files and today's settings, even if it is stored.",
 )
 @click.argument("run_id", metavar="[RUN]", required=False)
-def report(
-    file: Path | None,
-    repository: str | None,
-    html: BinaryIO | None,
-    as_json: bool,
-    opens: bool,
-    again: bool,
-    run_id: str | None,
-) -> None:
+def report(target: Target, html: BinaryIO | None, as_json: bool, opens: bool, again: bool, run_id: str | None) -> None:
     """Shows the results of a run as lines, as JSON, or as a page.
 
     Defaults to the newest run that ended, failed or not. The page is one file that loads nothing: objects stored, live,
@@ -58,19 +41,15 @@ def report(
     """
     if sum((html is not None, as_json, opens)) > 1:
         raise click.UsageError("--html, --json and --open exclude each other.")
-    loaded = loaded_configuration(file, repository)
-    opened = open_repository(loaded, to_read=True)
+    opened, prices = target.open(to_read=True), target.loaded.configuration.report
     run_report = find_report(opened, run_id)
     if html is not None:
-        html.write(page_of(opened, run_report, loaded.configuration.report, again))
+        html.write(page_of(opened, run_report, prices, again))
     elif opens:
         # Whoever can write to the bucket decides what a stored page does in a browser.
-        open_page(page_of(opened, run_report, loaded.configuration.report, again=True), run_report)
-    elif as_json:
-        answer(json.loads(run_report.to_json()))
+        open_page(page_of(opened, run_report, prices, again=True), run_report)
     else:
-        for line in describe(run_report):
-            click.echo(line)
+        print_answer(as_json, lambda: json.loads(run_report.to_json()), describe(run_report))
 
 
 def find_report(repository: OpenRepository, run_id: str | None) -> Report:

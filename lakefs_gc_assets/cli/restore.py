@@ -3,23 +3,20 @@
 import uuid
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import pyarrow as pa
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     YES,
+    Target,
     answer,
     is_confirmed,
-    loaded_configuration,
     names_run,
-    open_collector,
+    on_repository,
     open_repository,
     print_outcomes,
     require_yes,
@@ -43,8 +40,7 @@ _REFUSAL = "nothing was brought back"
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @names_run
 @click.option(
     "--address",
@@ -57,8 +53,7 @@ _REFUSAL = "nothing was brought back"
 @QUIET
 @JSON
 def restore(
-    file: Path | None,
-    repository: str | None,
+    target: Target,
     run_id: str | None,
     addresses: tuple[str, ...],
     dry_run: bool,
@@ -78,7 +73,7 @@ def restore(
 
     Exit status 0 if every object is back, 6 if not.
     """
-    loaded = loaded_configuration(file, repository)
+    loaded = target.loaded
     if run_id is None:
         raise click.UsageError("Missing argument RUN, the run whose deletions are undone.")
     if not dry_run:
@@ -97,7 +92,7 @@ def restore(
     with shown_bar("bringing back", quiet, "objects") as (say, count):
         total: list[int] = []
         warn = show_progress if quiet else say
-        restoring = maintenance.bring_back(open_collector(loaded), run_id, addresses, owner, warn, total.append)
+        restoring = maintenance.bring_back(target.collector(), run_id, addresses, owner, warn, total.append)
         failures = (Fate.HIDDEN, Fate.FAILED)
         print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json, frees=False)
 

@@ -1,17 +1,14 @@
 """`lakefs-gc run`: makes one run."""
 
-from pathlib import Path
-
 import click
 
 from lakefs_gc_assets.cli.common import (
-    CONFIG,
     JSON,
     QUIET,
-    REPOSITORY,
     VERBOSE,
+    Target,
     level_of,
-    loaded_configuration,
+    on_repository,
     print_report,
     require_report,
 )
@@ -28,8 +25,7 @@ _NORMAL = Detail()
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option(
     "--sweep/--dry-run",
     default=None,
@@ -53,16 +49,7 @@ _NORMAL = Detail()
 @QUIET
 @VERBOSE
 @JSON
-def run(
-    file: Path | None,
-    repository: str | None,
-    sweep: bool | None,
-    flow: str,
-    windows: str,
-    quiet: bool,
-    verbose: bool,
-    as_json: bool,
-) -> None:
+def run(target: Target, sweep: bool | None, flow: str, windows: str, quiet: bool, verbose: bool, as_json: bool) -> None:
     """Makes one run: lists what is stored, subtracts everything that is live.
 
     An optimized run that has nothing to build on becomes a clean one and says why.
@@ -71,7 +58,7 @@ def run(
     lost that earlier runs deleted; `lakefs-gc --help` lists all of them.
     """
     level = level_of(quiet, verbose)
-    loaded = loaded_configuration(file, repository)
+    loaded = target.loaded
     with shown_progress(level) as (progress, watch):
         asked = AskedRun(sweep, Flow(flow), windows)
         run_report = collect(loaded, asked, progress, SystemClock(), Detail(level, watch))

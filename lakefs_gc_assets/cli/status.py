@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_repository
+from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
@@ -19,18 +18,13 @@ from lakefs_gc_assets.errors import CorruptFile, counted, one_line
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option("--runs", default=10, show_default=True, help="Number of runs to show, newest first.")
 @JSON
-def status(file: Path | None, repository: str | None, runs: int, as_json: bool) -> None:
+def status(target: Target, runs: int, as_json: bool) -> None:
     """Shows the last runs of a repository and who holds its lock."""
-    opened = open_repository(loaded_configuration(file, repository), to_read=True)
-    if as_json:
-        answer(_described(opened, runs))
-        return
-    for line in summarize(opened, runs):
-        click.echo(line)
+    opened = target.open(to_read=True)
+    print_answer(as_json, lambda: _described(opened, runs), summarize(opened, runs))
 
 
 def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:

@@ -1,21 +1,8 @@
 """`lakefs-gc unlock`: releases the lock of a run that is dead."""
 
-from pathlib import Path
-
 import click
 
-from lakefs_gc_assets.cli.common import (
-    CONFIG,
-    JSON,
-    REPOSITORY,
-    YES,
-    agrees,
-    answer,
-    is_confirmed,
-    is_on_terminal,
-    loaded_configuration,
-    open_repository,
-)
+from lakefs_gc_assets.cli.common import JSON, YES, Target, agrees, answer, is_confirmed, is_on_terminal, on_repository
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import HeldLock, Life
 from lakefs_gc_assets.errors import LockHeld
@@ -29,12 +16,11 @@ _WHY_FREE = {
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @YES
 @JSON
 @click.argument("run_id", metavar="RUN")
-def unlock(file: Path | None, repository: str | None, as_json: bool, run_id: str) -> None:
+def unlock(target: Target, as_json: bool, run_id: str) -> None:
     """Releases the repository's lock if RUN holds it and is dead.
 
     It releases the lock if that has expired or if its process, of this machine, is gone. It refuses if that process is
@@ -43,7 +29,7 @@ def unlock(file: Path | None, repository: str | None, as_json: bool, run_id: str
 
     Exit status 0 if the lock is free, 5 if somebody may hold it.
     """
-    opened = open_repository(loaded_configuration(file, repository), to_read=True)
+    opened = target.open(to_read=True)
     held = lock.inspect(opened)
     if held is not None:
         _require_dead(held, run_id)

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from lakefs_gc_assets.cli.common import CONFIG, JSON, REPOSITORY, answer, loaded_configuration, open_repository
+from lakefs_gc_assets.cli.common import JSON, Target, on_repository, open_repository, print_answer
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.errors import ConfigurationError, counted
 
+_HOLDS = "the signature holds, the receipts are those in the store, and nothing of it is there again"
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -25,12 +26,11 @@ def read_file(file: Path) -> bytes:
 
 
 @click.command()
-@CONFIG
-@REPOSITORY
+@on_repository
 @click.option("--key", required=True, type=FILE, help="Public Ed25519 key in PEM of who signed it.")
 @JSON
 @click.argument("certificate_file", metavar="CERTIFICATE", type=FILE)
-def verify(file: Path | None, repository: str | None, key: Path, as_json: bool, certificate_file: Path) -> None:
+def verify(target: Target, key: Path, as_json: bool, certificate_file: Path) -> None:
     """Checks a certificate of `lakefs-gc erase`, and looks again whether everything is gone.
 
     The signature must be by this key and the Merkle root that of the receipts. What the certificate calls gone is
@@ -38,18 +38,13 @@ def verify(file: Path | None, repository: str | None, key: Path, as_json: bool, 
 
     Exit status 0 if all of this holds and everything that was asked for was gone, 6 if anything is there.
     """
-    loaded = loaded_configuration(file, repository)
+    loaded = target.loaded
     public_key = certificate.read_public_key(read_file(key))
     content = certificate.read(read_file(certificate_file), str(certificate_file), public_key)
     opened = open_repository(loaded, to_read=True)
     problems = certificate.verify(opened, content)
-    if as_json:
-        answer({"certificate": content, "problems": problems})
-    else:
-        for line in (*describe_certificate(content), *content["limits"], *problems):
-            click.echo(shown(line))
-        if not problems:
-            click.echo("the signature holds, the receipts are those in the store, and nothing of it is there again")
+    lines = [*describe_certificate(content), *content["limits"], *(problems or [_HOLDS])]
+    print_answer(as_json, lambda: {"certificate": content, "problems": problems}, map(shown, lines))
     if problems or not all(each["is_gone"] for each in content["addresses"]):
         sys.exit(Status.INCOMPLETE)
 

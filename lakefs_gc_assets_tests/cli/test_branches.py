@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from lakefs_gc_assets.cli import branches as command
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.common import Target
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.records.across_runs import BranchState, DeletedBranch
@@ -30,8 +30,7 @@ Branches = Callable[..., Result]
 @pytest.fixture
 def branches(monkeypatch: pytest.MonkeyPatch) -> Branches:
     """Calls the command on what the collector is to answer."""
-    monkeypatch.setattr(command, "loaded_configuration", mock.Mock())
-    monkeypatch.setattr(command, "open_repository", mock.Mock())
+    monkeypatch.setattr(Target, "open", mock.Mock())
 
     def call(answer: object, *arguments: str) -> Result:
         asked = {"approve": "delete", "restore": "restore"}.get(arguments[0] if arguments else "", "list_branches")

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import fsck as command
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.common import Target
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
 from lakefs_gc_assets.collector.fsck.metadata import Finding, Kind, Place
@@ -34,8 +35,7 @@ def fsck() -> Fsck:
 
     def call(checkup: Checkup | Exception, *arguments: str) -> Result:
         with (
-            mock.patch.object(command, "loaded_configuration"),
-            mock.patch.object(command, "open_collector"),
+            mock.patch.object(Target, "collector"),
             mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
             mock.patch.object(command, "check_now", side_effect=[checkup]) as check_now,
         ):

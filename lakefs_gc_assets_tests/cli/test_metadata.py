@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli import metadata as command
+from lakefs_gc_assets.cli.common import Target
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.records.outcomes import Amount
@@ -34,8 +35,7 @@ def metadata() -> Metadata:
 
     def call(answer: object, *arguments: str) -> Result:
         with (
-            mock.patch.object(command, "loaded_configuration"),
-            mock.patch.object(command, "open_collector"),
+            mock.patch.object(Target, "collector"),
             mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
             mock.patch.object(command, "find_unneeded", side_effect=[_surveyed(answer)]),
         ):
@@ -83,8 +83,7 @@ def act() -> Act:
         acts: dict[str, Any] = {name: mock.Mock(return_value=outcomes) for name in ("move", "restore", "purge")}
         shown: dict[str, Any] = {"list_movable": lambda *given: listing, "sizes_in_quarantine": lambda store: {"aa": 1}}
         with (
-            mock.patch.object(command, "loaded_configuration"),
-            mock.patch.object(command, "open_collector") as opening,
+            mock.patch.object(Target, "collector") as opening,
             mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),
             mock.patch("lakefs_gc_assets.cli.common.is_on_terminal", lambda: bool(typed)),
             mock.patch.multiple(unneeded_metadata, **acts, **shown),

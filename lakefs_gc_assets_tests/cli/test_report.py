@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lakefs_gc_assets.cli import report as command
+from lakefs_gc_assets.cli.common import Target
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CandidateFigures
@@ -32,7 +32,7 @@ __all__ = ["invoke", "opened", "replaying", "repository", "runs"]
 def past(repository: OpenRepository, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> OpenRepository:
     """A repository of past runs that the configuration in the working folder stands for."""
     write({"repository": "repo", "report": {"price_per_gb_month": 1000, "currency": "EUR"}})
-    monkeypatch.setattr(command, "open_repository", lambda loaded, to_read: repository)
+    monkeypatch.setattr(Target, "open", lambda target, to_read: repository)
     return repository
 
 

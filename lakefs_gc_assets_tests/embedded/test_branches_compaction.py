@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.cli.common import open_to_look
+from lakefs_gc_assets.cli.common import open_repository
 from lakefs_gc_assets.collector import explain
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
@@ -197,7 +197,7 @@ def test_what_is_compacted_between_mark_and_sweep_stays(server: EmbeddedServer, 
 def test_explain_says_which_branch_was_compacted(server: EmbeddedServer) -> None:
     address = hidden_in_base(server)
     with server.clock.at(datetime.now(UTC)):
-        opened = open_to_look(Loaded(demo.configuration(server, "repo"), {}))
+        opened = open_repository(Loaded(demo.configuration(server, "repo"), {})).dumping_at_once()
         found = explain.explain(opened, address)
         assert [(place.branch, place.path) for place in found.compacted] == [("main", "tmp")]
         lasting = explain.explain(opened, shown(server)["lasting"])
