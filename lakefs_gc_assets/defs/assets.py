@@ -122,7 +122,6 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         description=FRAMES[name].description + (figure_definitions(figures) if figures else ""),
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
-        group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
         required_resource_keys={names.collector},
         io_manager_key=names.qualified("frames"),

@@ -44,6 +44,7 @@ from lakefs_gc_assets.collector.reporting import (
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, readable, summary
 from lakefs_gc_assets.defs.history import Historian
+from lakefs_gc_assets.defs.pages import table
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, last_run_id, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.spark.engine import SparkEngine
@@ -325,12 +326,9 @@ def _result(frame: StoredFrame[Any], violations: Sequence[Violation]) -> dg.Asse
         description=_in_words(frame, violations) if violations else None,
         metadata={
             "rows": frame.manifest.rows,
-            "violations": dg.MetadataValue.table(
-                [dg.TableRecord({"rule": v.rule, "detail": v.detail, "rows": v.rows or 0}) for v in violations],
-                schema=_VIOLATIONS,
+            "violations": table(
+                {"rule": "string", "detail": "string", "rows": "int"},
+                ((violation.rule, violation.detail, violation.rows or 0) for violation in violations),
             ),
         },
     )
-
-
-_VIOLATIONS = dg.TableSchema([dg.TableColumn("rule"), dg.TableColumn("detail"), dg.TableColumn("rows", "int")])

@@ -20,13 +20,13 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import jobs, launching
-from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.jobs import RunConfig
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import Names, key_of, one_op_job
-from lakefs_gc_assets.defs.resources import collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
 from lakefs_gc_assets.settings import EMRServerlessSettings
 
@@ -38,19 +38,17 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
     """A job of one op, which starts a job run of EMR Serverless, waits for its end, and materializes its frames."""
     settings = loaded.configuration.emr_serverless
 
-    @dg.op(
-        name=names.qualified(_OP),
-        description="Starts a job run, hands on its log, and materializes the five assets when it has ended.",
-        required_resource_keys={names.collector},
-        pool=names.pool,
+    @collector_op(
+        names,
+        _OP,
+        "Starts a job run, hands on its log, and materializes the five assets when it has ended.",
+        RunConfig,
     )
-    def run_on_emr_serverless(context: dg.OpExecutionContext, config: RunConfig) -> None:
-        collector = collector_of(names, context)
-        with readable():
-            permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
-            settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
-            # What cannot be run is refused here, before anything starts at AWS.
-            jobs.choose_windows(collector.open(), Flow(config.flow), config.windows)
+    def run_on_emr_serverless(context: dg.OpExecutionContext, collector: Collector, config: RunConfig) -> None:
+        permit = Permit(names.qualified("collect_on_emr_serverless"), sweep=config.sweep)
+        settled, _ = launching.settle(loaded.configuration.collection, loaded.configuration.launch, permit)
+        # What cannot be run is refused here, before anything starts at AWS.
+        jobs.choose_windows(collector.open(), Flow(config.flow), config.windows)
         messages = boto3.client("s3", region_name=settings.region or None)
         client = PipesEMRServerlessClient(
             client=boto3.client("emr-serverless", region_name=settings.region or None),
@@ -63,18 +61,17 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
             extras=extras(loaded, config, settled.sweep),
         )
         replies = ended.get_custom_messages()
-        with readable():
-            if not replies:
-                raise CollectionError("the job on EMR Serverless ended without a word: see its log")
-            repository = collector.open()
-            report = _materialize(context, names, repository, replies[-1]["run_id"])
-            historian = Historian.from_context(context, names)
-            plan = plans.read(repository.store, report.run_id)
-            historian.begins(repository.store, plan, repository.settings)
-            historian.ended(repository.store, report)
-            context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
-            if not report.success:
-                raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
+        if not replies:
+            raise CollectionError("the job on EMR Serverless ended without a word: see its log")
+        repository = collector.open()
+        report = _materialize(context, names, repository, replies[-1]["run_id"])
+        historian = Historian.from_context(context, names)
+        plan = plans.read(repository.store, report.run_id)
+        historian.begins(repository.store, plan, repository.settings)
+        historian.ended(repository.store, report)
+        context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
+        if not report.success:
+            raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")
 
     description = f"Makes one run of {names.repository} on EMR Serverless, application {settings.application_id}."
     return one_op_job(names, "collect_on_emr_serverless", run_on_emr_serverless, description)

@@ -1,8 +1,9 @@
-"""Failures in Dagster: messages of one line."""
+"""Failures in Dagster: messages of one line, also of the ops of jobs that collect nothing themselves."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import TypeAlias, TypeVar
 
 import dagster as dg
 
@@ -10,13 +11,17 @@ from lakefs_gc_assets import errors
 from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.records.report import INTERRUPTED
 from lakefs_gc_assets.defs import pages
-from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.partitions import Names
+from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.full_disks import full_disk
 from lakefs_gc_assets.spark.faults import from_spark
 
 _log = logging.getLogger(__name__)
 
+LaunchConfig = TypeVar("LaunchConfig", bound=dg.Config)
+Work: TypeAlias = Callable[[dg.OpExecutionContext, Collector, LaunchConfig], None]
+"""The work of an op, with the repository that it is about and the configuration of its launch."""
 KIND = "error"
 """Name in a failure's metadata for the class of our own error."""
 
@@ -96,3 +101,30 @@ def readable() -> Iterator[None]:
         failure = explained(error)
         assert failure is not None
         raise failure from error
+
+
+def collector_op(
+    names: Names, name: str, description: str, config_type: type[LaunchConfig], in_pool: bool = True
+) -> Callable[[Work[LaunchConfig]], dg.OpDefinition]:
+    """Makes an op of a function. Our own errors in it fail the Dagster run with messages of one line.
+
+    Args:
+        name: of the op in a code location of one repository.
+        config_type: configuration that a launch gives.
+        in_pool: True if it waits for runs of the repository, and they for it.
+    """
+
+    def decorate(work: Work[LaunchConfig]) -> dg.OpDefinition:
+        @dg.op(
+            name=names.qualified(name),
+            description=description,
+            required_resource_keys={names.collector},
+            pool=names.pool if in_pool else None,
+        )
+        def op(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
+            with readable():
+                work(context, collector_of(names, context), config)
+
+        return op
+
+    return decorate

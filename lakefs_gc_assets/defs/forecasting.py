@@ -18,10 +18,10 @@ from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.retention import rules
 from lakefs_gc_assets.collector.retention.rules import Policy
-from lakefs_gc_assets.defs.failures import readable
-from lakefs_gc_assets.defs.pages import bars, bullets, stored_page
+from lakefs_gc_assets.defs.failures import collector_op
+from lakefs_gc_assets.defs.pages import bars, bullets, stored_page, table
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, StorageError
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
@@ -95,7 +95,6 @@ def define(names: Names) -> dg.AssetSpec:
         "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
         "freed without it. It deletes nothing, takes no lock, and may be made beside a run. `freed_objects` and "
         "`freed_bytes` are what the rules in force free; the page has all figures in full.",
-        group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
     )
 
@@ -103,17 +102,11 @@ def define(names: Names) -> dg.AssetSpec:
 def forecast_job(names: Names) -> dg.JobDefinition:
     """The job that makes a forecast and reports it as a materialization of the asset."""
 
-    @dg.op(
-        name=names.qualified(NAME),
-        description="Makes a forecast, and its page.",
-        required_resource_keys={names.collector},
-    )
-    def retention_forecast(context: dg.OpExecutionContext, config: ForecastConfig) -> None:
-        collector = collector_of(names, context)
+    @collector_op(names, NAME, "Makes a forecast, and its page.", ForecastConfig, in_pool=False)
+    def retention_forecast(context: dg.OpExecutionContext, collector: Collector, config: ForecastConfig) -> None:
         ages = [None if days == _UNLIMITED else days for days in config.days]
-        with readable():
-            policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}
-            namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
+        policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}
+        namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
         shown = stored_page(namespace + forecast.page_key(result.forecast_id), collector.store.endpoint_url)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata={**described(result), "page": shown}))
 
@@ -172,56 +165,34 @@ def _shortened(name: str) -> str:
 
 
 def _rules(result: Forecast) -> dg.TableMetadataValue:
-    records = [
-        {
-            "retention": freed.scenario.name,
-            "freed": size(freed.amount.bytes),
-            "objects": freed.amount.objects,
-            "commits": freed.scenario.commits_expired,
-        }
+    columns = {"retention": "string", "freed": "string", "objects": "int", "commits": "int"}
+    rows = (
+        (freed.scenario.name, size(freed.amount.bytes), freed.amount.objects, freed.scenario.commits_expired)
         for freed in result.rules
-    ]
-    return _table(records)
+    )
+    return table(columns, rows)
 
 
 def _holdings(result: Forecast) -> dg.TableMetadataValue:
     """A table of branches and tags, most bytes held alone first, cut to the rows of a page."""
-    records = []
+    rows = []
     for holding in sorted(result.holdings, key=lambda holding: -holding.alone.bytes)[:_ROWS]:
         holder, more = holding.holder, result.more_if_deleted(holding)
         kind = f"{holder.kind.value} " if holder.kind else ""
-        records.append(
-            {
-                "name": f"{kind}{_shortened(holder.name)}{' (stale)' if holder.stale else ''}",
-                "alone": size(holding.alone.bytes),
-                "in all": size(holding.in_all.bytes),
-                "if deleted": "" if more is None else f"+ {size(more.bytes)}",
-            }
-        )
-    return _table(records)
+        name = f"{kind}{_shortened(holder.name)}{' (stale)' if holder.stale else ''}"
+        freed = "" if more is None else f"+ {size(more.bytes)}"
+        rows.append((name, size(holding.alone.bytes), size(holding.in_all.bytes), freed))
+    return table(dict.fromkeys(("name", "alone", "in all", "if deleted"), "string"), rows)
 
 
 def _folders(result: Forecast) -> dg.TableMetadataValue:
     """A table of the largest folders, and the branch or tag that holds most of each."""
     assert result.by_folder is not None
-    records = []
+    rows = []
     for folder in result.by_folder.largest:
         holders = forecast.portions(result, folder)
-        records.append(
-            {
-                "folder": _shortened(folder.folder or "(top level)"),
-                "in all": size(folder.stored.bytes),
-                "most": size(holders[0][1].in_all.bytes) if holders else "",
-                "held by": _shortened(holders[0][0].holder.name) if holders else "",
-            }
-        )
-    return _table(records)
-
-
-def _table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    schema = dg.TableSchema([dg.TableColumn(name, _kind(value)) for name, value in records[0].items()])
-    return dg.MetadataValue.table([dg.TableRecord(dict(record)) for record in records], schema=schema)
-
-
-def _kind(value: object) -> str:
-    return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "string"
+        most, held_by = "", ""
+        if holders:
+            most, held_by = size(holders[0][1].in_all.bytes), _shortened(holders[0][0].holder.name)
+        rows.append((_shortened(folder.folder or "(top level)"), size(folder.stored.bytes), most, held_by))
+    return table(dict.fromkeys(("folder", "in all", "most", "held by"), "string"), rows)

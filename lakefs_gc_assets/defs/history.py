@@ -31,7 +31,15 @@ from lakefs_gc_assets.collector.reporting import report_failure
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.pages import bullets, figure_definitions
-from lakefs_gc_assets.defs.partitions import FLOW_TAG, REPOSITORY_TAG, UNFINISHED, Names, run_id_in, run_key_of
+from lakefs_gc_assets.defs.partitions import (
+    FLOW_TAG,
+    REPOSITORY_TAG,
+    UNFINISHED,
+    Names,
+    newest_metadata,
+    run_id_in,
+    run_key_of,
+)
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.settings import CollectionSettings
@@ -100,7 +108,6 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
         "what is stored, how long each step took, and what was freed in all. Runs report here when they end, also "
         "those that failed; it cannot be materialized. Metadata, below, has the plots."
         + figure_definitions(figures_of_events()),
-        group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
     )
     days = sweep_within / timedelta(days=1)
@@ -113,7 +120,6 @@ def define(names: Names, sweep_within: timedelta) -> list[dg.AssetSpec]:
             if days
             else "when it is overdue: never."
         ),
-        group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=sweep_within) if days else None,
     )
@@ -128,7 +134,7 @@ def figures_of_events() -> dict[str, Figure]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a check of the history, and the reason."""
+    """The outcome of a check of an asset without partitions, and the reason."""
 
     passed: bool
     why: str
@@ -140,15 +146,6 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
     Args:
         sweep_within: as for `define`.
     """
-
-    def check(asset: str, name: str, description: str, judge: Callable[[dg.DagsterInstance], Verdict]) -> Any:
-        @dg.asset_check(asset=names.asset(asset), name=name, description=description)
-        def judged(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-            verdict = judge(context.instance)
-            return dg.AssetCheckResult(passed=verdict.passed, description=verdict.why)
-
-        return judged
-
     days = sweep_within / timedelta(days=1)
     limit = (
         f"The last sweep is not older than automation.sweep_within_days, {counted(days, 'days')}."
@@ -156,14 +153,34 @@ def define_checks(names: Names, sweep_within: timedelta) -> list[dg.AssetChecksD
         else "No limit is set."
     )
     return [
-        check(
+        define_check(
+            names,
             HISTORY,
             NEWEST_RUN_SUCCEEDED,
             "The newest run came to a good end. A dry run that somebody interrupted counts as one.",
-            lambda instance: judge_newest(_newest(instance, names.asset(HISTORY))),
+            lambda instance: judge_newest(newest_metadata(instance, names.asset(HISTORY))),
         ),
-        check(SWEEPS, SWEPT_IN_TIME, limit, lambda instance: judge_sweeps(instance, names, sweep_within, time.time())),
+        define_check(
+            names,
+            SWEEPS,
+            SWEPT_IN_TIME,
+            limit,
+            lambda instance: judge_sweeps(instance, names, sweep_within, time.time()),
+        ),
     ]
+
+
+def define_check(
+    names: Names, asset: str, name: str, description: str, judge: Callable[[dg.DagsterInstance], Verdict]
+) -> dg.AssetChecksDefinition:
+    """A check of an asset without partitions, which reads nothing but Dagster's own records."""
+
+    @dg.asset_check(asset=names.asset(asset), name=name, description=description)
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        verdict = judge(context.instance)
+        return dg.AssetCheckResult(passed=verdict.passed, description=verdict.why)
+
+    return check
 
 
 def judge_newest(shown: Mapping[str, Any]) -> Verdict:
@@ -200,13 +217,6 @@ def report_check(instance: dg.DagsterInstance, names: Names, asset: str, name: s
         asset_key=names.asset(asset), check_name=name, passed=verdict.passed, description=verdict.why, metadata={}
     )
     instance.report_runless_asset_event(evaluation)
-
-
-def _newest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:
-    """The metadata of the newest event of an asset; empty if there is none."""
-    event = instance.get_latest_materialization_event(asset)
-    materialization = event.asset_materialization if event else None
-    return {name: value.value for name, value in materialization.metadata.items()} if materialization else {}
 
 
 def mode_of(plan: Plan, approved: bool, settings: CollectionSettings) -> str:
@@ -379,12 +389,8 @@ class Historian:
 
     def _oldest_garbage(self, run_id: str) -> float | None:
         """Age in days of the oldest garbage, from the event of the asset `candidates` of this run; None if unknown."""
-        latest = self.instance.get_latest_materialization_event(self.names.asset("candidates"))
-        event = latest.asset_materialization if latest else None
-        if event is None or "run_id" not in event.metadata or event.metadata["run_id"].value != run_id:
-            return None
-        value = event.metadata.get(OLDEST_GARBAGE)
-        return float(str(value.value)) if value else None
+        shown = newest_metadata(self.instance, self.names.asset("candidates"))
+        return float(shown[OLDEST_GARBAGE]) if shown.get("run_id") == run_id and OLDEST_GARBAGE in shown else None
 
     def _try(self, note: Callable[[], object]) -> None:
         """Records something; a failure of Dagster's storage is a warning, and does not fail the run."""

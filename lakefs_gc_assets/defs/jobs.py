@@ -21,12 +21,12 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.failures import LaunchConfig, collector_op
 from lakefs_gc_assets.defs.history import APPROVED_BY_TAG, APPROVED_SWEEP, MODE_TAG, RUN_TAG
 from lakefs_gc_assets.defs.launching import Overrides, Permit, overrides_of
 from lakefs_gc_assets.defs.pages import launchpad
 from lakefs_gc_assets.defs.partitions import WHY_CLEAN_TAG, Names, key_of, one_op_job, run_id_in
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import FlowName, LaunchSettings
@@ -211,23 +211,21 @@ def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, pla
 def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job open_run: one op, which sets the tags of the new run on its own Dagster run for the sensor."""
 
-    @dg.op(
-        name=names.qualified(_OPENING_OP),
-        description="Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
-        config_schema=_schema(OpenRunConfig, policy),
-        required_resource_keys={names.collector},
+    @collector_op(
+        names,
+        _OPENING_OP,
+        "Lists slice windows, adds them and a new run id as partitions, and asks for the run.",
+        _with_relaxable(OpenRunConfig, policy),
+        in_pool=False,
     )
-    def opening(context: dg.OpExecutionContext) -> None:
-        collector = collector_of(names, context)
-        config = OpenRunConfig.model_validate(context.op_config)
-        with readable():
-            permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
-            if permit is None:
-                relaxed = launching.relaxed_by(config.relax, policy)
-                permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=relaxed)
-            launching.require_flow(permit, Flow(config.flow))
-            settings, _ = launching.settle(collector.configuration.collection, policy, permit)
-            opened = open_run(context.instance, collector, Flow(config.flow), permit, config.windows)
+    def opening(context: dg.OpExecutionContext, collector: Collector, config: OpenRunConfig) -> None:
+        permit = launching.find_ticket(context.instance, collector.name, context.run_tags)
+        if permit is None:
+            relaxed = launching.relaxed_by(config.relax, policy)
+            permit = Permit(names.qualified("open_run"), sweep=config.sweep, relaxed=relaxed)
+        launching.require_flow(permit, Flow(config.flow))
+        settings, _ = launching.settle(collector.configuration.collection, policy, permit)
+        opened = open_run(context.instance, collector, Flow(config.flow), permit, config.windows)
         launching.use_ticket(context.instance, collector.name, context.run_tags)
         if opened.why_clean:
             context.log.warning(f"a clean run instead of an optimized one: {opened.why_clean}")
@@ -265,50 +263,44 @@ def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
 def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job approve: one op, which stores the approval, and sets tags for the sensor to run the last step again."""
 
-    @dg.op(
-        name=names.qualified(_APPROVING_OP),
-        description="Logs the garbage of the dry run, approves it, and requests its last step.",
-        config_schema=_schema(ApproveConfig, policy),
-        required_resource_keys={names.collector},
-        pool=names.pool,
+    @collector_op(
+        names,
+        _APPROVING_OP,
+        "Logs the garbage of the dry run, approves it, and requests its last step.",
+        _with_relaxable(ApproveConfig, policy),
     )
-    def approving(context: dg.OpExecutionContext) -> None:
-        collector = collector_of(names, context)
-        config = ApproveConfig.model_validate(context.op_config)
+    def approving(context: dg.OpExecutionContext, collector: Collector, config: ApproveConfig) -> None:
         run_id = run_id_in(config.run_id) or config.run_id
-        with readable():
-            if policy.sweep == "never":
-                raise ConfigurationError(
-                    f"a launch may not approve run {run_id}: run `lakefs-gc approve {run_id}`, or set launch.sweep to "
-                    "approved in the configuration file"
-                )
-            relaxed = launching.relaxed_by(config.relax, policy)
-            permit = Permit(names.qualified("approve"), relaxed=relaxed)
-            approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
-            repository = collector.open_for(permit)
-            manifest = passes.require_dry_run(repository.store, run_id)
-            objects = f"{counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
-            goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
-            context.log.info(
-                f"dry run {run_id} of {manifest.span.ended_at:%F %T}Z found {objects}: they will be {goes} after "
-                "checking again that nothing uses them"
+        if policy.sweep == "never":
+            raise ConfigurationError(
+                f"a launch may not approve run {run_id}: run `lakefs-gc approve {run_id}`, or set launch.sweep to "
+                "approved in the configuration file"
             )
-            plan = plans.read(repository.store, run_id)
-            launching.require_opened(plan)
-            context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
-            if policy.approvers == 2:
-                first = passes.give_first(repository.store, manifest, repository.clock.now(), approver)
-                if first is None:
-                    context.log.warning(
-                        f"nothing is deleted yet: run {run_id} needs a second approval, by somebody else"
-                    )
-                    context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
-                    return
-                approver = f"{first}; {approver}"
-            launching.write(context.instance, collector.name, run_id, permit)
-            passes.give(repository.store, manifest, repository.clock.now(), approver)
-            earlier_runs.forget(repository.store, run_id)
-            tags = names.partitions.add_again(context.instance, plan)
+        relaxed = launching.relaxed_by(config.relax, policy)
+        permit = Permit(names.qualified("approve"), relaxed=relaxed)
+        approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
+        repository = collector.open_for(permit)
+        manifest = passes.require_dry_run(repository.store, run_id)
+        objects = f"{counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
+        goes = "moved to quarantine" if repository.settings.quarantines else "deleted"
+        context.log.info(
+            f"dry run {run_id} of {manifest.span.ended_at:%F %T}Z found {objects}: they will be {goes} after "
+            "checking again that nothing uses them"
+        )
+        plan = plans.read(repository.store, run_id)
+        launching.require_opened(plan)
+        context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
+        if policy.approvers == 2:
+            first = passes.give_first(repository.store, manifest, repository.clock.now(), approver)
+            if first is None:
+                context.log.warning(f"nothing is deleted yet: run {run_id} needs a second approval, by somebody else")
+                context.instance.add_run_tags(context.run_id, {RUN_TAG: run_id, APPROVED_BY_TAG: approver})
+                return
+            approver = f"{first}; {approver}"
+        launching.write(context.instance, collector.name, run_id, permit)
+        passes.give(repository.store, manifest, repository.clock.now(), approver)
+        earlier_runs.forget(repository.store, run_id)
+        tags = names.partitions.add_again(context.instance, plan)
         approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}
         context.instance.add_run_tags(context.run_id, approval)
         _hand_on(context, {**tags, **permit.tags, **approval})
@@ -323,16 +315,11 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     return one_op_job(names, "approve", approving, description)
 
 
-def _schema(config: type[dg.Config], policy: LaunchSettings) -> dg.Field:
-    """Schema of a configuration for the launchpad, with the settings that a launch may change."""
+def _with_relaxable(config: type[LaunchConfig], policy: LaunchSettings) -> type[LaunchConfig]:
+    """A configuration as the launchpad shows it, with the settings that a launch may change."""
     kind = overrides_of(policy)
-    shown = create_model(
-        config.__name__,
-        __base__=config,
-        __doc__=config.__doc__,
-        relax=(kind, Field(default=kind(), description=_RELAX)),
-    )
-    return dg.Field(shown.to_config_schema().as_field().config_type)
+    relax: Any = (kind, Field(default=kind(), description=_RELAX))
+    return create_model(config.__name__, __base__=config, __doc__=config.__doc__, relax=relax)
 
 
 def _hand_on(context: dg.OpExecutionContext, tags: Mapping[str, str]) -> None:

@@ -35,11 +35,11 @@ from lakefs_gc_assets.collector.repository.lock import Lock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.history import RUN_TAG
-from lakefs_gc_assets.defs.pages import bullets, launchpad
+from lakefs_gc_assets.defs.pages import bullets, launchpad, table
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
@@ -156,25 +156,17 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
 def restore_job(names: Names) -> dg.JobDefinition:
     """The job restore: one op, which takes the repository's lock if it changes anything."""
 
-    @dg.op(
-        name=names.qualified(_RESTORE_OP),
-        description="Brings back objects that a run deleted, or shows which.",
-        required_resource_keys={names.collector},
-        pool=names.pool,
-    )
-    def restore_objects(context: dg.OpExecutionContext, config: RestoreConfig) -> None:
-        collector = collector_of(names, context)
-        with readable():
-            repository = collector.open()
-            run_id = run_id_in(config.run_id) or config.run_id
-            planned = restore.plan_restore(repository, run_id, config.addresses, context.log.warning)
-            shown = {"run_id": run_id, "confirmed": config.confirm, **_describe_objects(planned)}
-            if not config.confirm:
-                context.add_output_metadata({**shown, "next": _SET})
-                context.log.info(f"{counted(planned.num_rows, 'objects')} would be brought back. {_SET}")
-                return
-            restored = bring_back(collector, run_id, config.addresses, context.run_id, context.log.warning)
-            context.add_output_metadata({**shown, **_count_restored(context, restored)})
+    @collector_op(names, _RESTORE_OP, "Brings back objects that a run deleted, or shows which.", RestoreConfig)
+    def restore_objects(context: dg.OpExecutionContext, collector: Collector, config: RestoreConfig) -> None:
+        run_id = run_id_in(config.run_id) or config.run_id
+        planned = restore.plan_restore(collector.open(), run_id, config.addresses, context.log.warning)
+        shown = {"run_id": run_id, "confirmed": config.confirm, **_describe_objects(planned)}
+        if not config.confirm:
+            context.add_output_metadata({**shown, "next": _SET})
+            context.log.info(f"{counted(planned.num_rows, 'objects')} would be brought back. {_SET}")
+            return
+        restored = bring_back(collector, run_id, config.addresses, context.run_id, context.log.warning)
+        context.add_output_metadata({**shown, **_count_restored(context, restored)})
 
     description = (
         f"Brings back objects that a run of {names.repository} deleted, from quarantine or, in a bucket "
@@ -187,33 +179,31 @@ def restore_job(names: Names) -> dg.JobDefinition:
 def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job purge: one op, which takes the repository's lock if it changes anything."""
 
-    @dg.op(
-        name=names.qualified(_PURGE_OP),
-        description="Deletes due objects for good and brings back live ones, or shows the quarantine.",
-        required_resource_keys={names.collector},
-        pool=names.pool,
+    @collector_op(
+        names,
+        _PURGE_OP,
+        "Deletes due objects for good and brings back live ones, or shows the quarantine.",
+        PurgeConfig,
     )
-    def purge_quarantine(context: dg.OpExecutionContext, config: PurgeConfig) -> None:
-        collector = collector_of(names, context)
-        with readable():
-            if not config.confirm:
-                plan = plan_purge(collector.open(), config.run_id or None)
-                context.add_output_metadata({"confirmed": False, **_describe_purge(plan), "next": _SET})
-                due = sum(moved.copies.num_rows for moved in plan.due)
-                context.log.info(f"{counted(due, 'objects')} would go, unless they are live again. {_SET}")
-                return
-            ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
-            launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
-            launching.use_ticket(context.instance, collector.name, context.run_tags)
-            totals = Totals()
-            purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
-            for copy in totals.counted(purged):
-                context.log.warning(f"{copy.address}: {copy.fate.value}{f': {copy.why}' if copy.why else ''}")
-            context.log.info(str(totals))
-            counts = {fate.value: count for fate, count in totals.counts.items()}
-            context.add_output_metadata({"confirmed": True, "bytes_freed": totals.freed, **counts})
-            if not totals.well:
-                raise dg.Failure(description=str(totals), allow_retries=False)
+    def purge_quarantine(context: dg.OpExecutionContext, collector: Collector, config: PurgeConfig) -> None:
+        if not config.confirm:
+            plan = plan_purge(collector.open(), config.run_id or None)
+            context.add_output_metadata({"confirmed": False, **_describe_purge(plan), "next": _SET})
+            due = sum(moved.copies.num_rows for moved in plan.due)
+            context.log.info(f"{counted(due, 'objects')} would go, unless they are live again. {_SET}")
+            return
+        ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
+        launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
+        launching.use_ticket(context.instance, collector.name, context.run_tags)
+        totals = Totals()
+        purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
+        for copy in totals.counted(purged):
+            context.log.warning(f"{copy.address}: {copy.fate.value}{f': {copy.why}' if copy.why else ''}")
+        context.log.info(str(totals))
+        counts = {fate.value: count for fate, count in totals.counts.items()}
+        context.add_output_metadata({"confirmed": True, "bytes_freed": totals.freed, **counts})
+        if not totals.well:
+            raise dg.Failure(description=str(totals), allow_retries=False)
 
     description = (
         f"Deletes for good what runs of {names.repository} moved to quarantine "
@@ -252,22 +242,14 @@ def _describe_objects(objects: pa.Table) -> dict[str, Any]:
 
 def _describe_purge(plan: PurgePlan) -> dict[str, Any]:
     """Objects that are due, and a table of all runs with objects in quarantine."""
-    records = [
-        dg.TableRecord(
-            {
-                "run_id": moved.run_id,
-                "objects": moved.copies.num_rows,
-                "bytes": moved.size,
-                "due": f"{plan.due_at(moved):%F %T}Z",
-            }
-        )
+    columns = {"run_id": "string", "objects": "int", "bytes": "int", "due": "string"}
+    rows = (
+        (moved.run_id, moved.copies.num_rows, moved.size, f"{plan.due_at(moved):%F %T}Z")
         for moved in (*plan.due, *plan.waiting)
-    ]
-    columns = [dg.TableColumn("run_id"), dg.TableColumn("objects", "int"), dg.TableColumn("bytes", "int")]
-    schema = dg.TableSchema([*columns, dg.TableColumn("due")])
+    )
     tables = [moved.copies.select(["address", "size"]) for moved in plan.due]
     due = pa.concat_tables(tables) if tables else pa.table({"address": pa.array([], pa.string()), "size": []})
-    return {**_describe_objects(due), "runs": dg.MetadataValue.table(records, schema=schema)}
+    return {**_describe_objects(due), "runs": table(columns, rows)}
 
 
 class ExpireRunsConfig(dg.Config):
@@ -284,32 +266,30 @@ def removing_config(names: Names) -> dict[str, Any]:
 def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinition:
     """The job expire_runs: one op, which takes the repository's lock if it removes anything."""
 
-    @dg.op(
-        name=names.qualified(_EXPIRE_OP),
-        description="Decides which runs are old, says why others stay, and removes frames and partitions.",
-        required_resource_keys={names.collector},
-        pool=names.pool,
+    @collector_op(
+        names,
+        _EXPIRE_OP,
+        "Decides which runs are old, says why others stay, and removes frames and partitions.",
+        ExpireRunsConfig,
     )
-    def remove_frames(context: dg.OpExecutionContext, config: ExpireRunsConfig) -> None:
-        collector = collector_of(names, context)
-        with readable():
-            repository = collector.open()
-            if config.dry:
-                decided = expiring.decide(repository.store, settings.keep_runs)
-                context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
-                context.log.info(
-                    f"a dry run: {counted(_count(decided), 'runs')} would lose their frames, "
-                    f"{counted(len(decided.forecasts), 'forecasts')} would go"
-                )
-                return
-            with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
-                decided = expiring.decide(repository.store, settings.keep_runs)
-                removed = _remove(context.instance, names, repository, decided, lock)
-            context.add_output_metadata({"dry": False, "objects_removed": removed, **_describe_expiry(decided)})
+    def remove_frames(context: dg.OpExecutionContext, collector: Collector, config: ExpireRunsConfig) -> None:
+        repository = collector.open()
+        if config.dry:
+            decided = expiring.decide(repository.store, settings.keep_runs)
+            context.add_output_metadata({"dry": True, **_describe_expiry(decided)})
             context.log.info(
-                f"{counted(_count(decided), 'runs')} lost their frames, {counted(len(decided.forecasts), 'forecasts')} "
-                f"went, {counted(removed, 'objects')} were removed"
+                f"a dry run: {counted(_count(decided), 'runs')} would lose their frames, "
+                f"{counted(len(decided.forecasts), 'forecasts')} would go"
             )
+            return
+        with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
+            decided = expiring.decide(repository.store, settings.keep_runs)
+            removed = _remove(context.instance, names, repository, decided, lock)
+        context.add_output_metadata({"dry": False, "objects_removed": removed, **_describe_expiry(decided)})
+        context.log.info(
+            f"{counted(_count(decided), 'runs')} lost their frames, {counted(len(decided.forecasts), 'forecasts')} "
+            f"went, {counted(removed, 'objects')} were removed"
+        )
 
     description = (
         f"Removes the frames and partitions of old runs of {names.repository}, and old forecasts: all but "
@@ -352,17 +332,11 @@ def _count(decided: Expiry) -> int:
 def _describe_expiry(decided: Expiry) -> dict[str, Any]:
     """Every run that still has frames, with its fate, for the page of a Dagster run."""
     going = [(run.run_id, f"expired: {', '.join(run.frames)}") for run in decided.expired if run.frames]
-    rows = sorted([*going, *((run_id, f"kept: {reason}") for run_id, reason in decided.kept.items())])
-    records = [
-        dg.TableRecord(
-            {"run_id": run_id, "opened": f"{layout.as_datetime(layout.created_at(run_id)):%F %T}Z", "frames": fate}
-        )
-        for run_id, fate in rows
-    ]
-    schema = dg.TableSchema([dg.TableColumn("run_id"), dg.TableColumn("opened"), dg.TableColumn("frames")])
+    fates = sorted([*going, *((run_id, f"kept: {reason}") for run_id, reason in decided.kept.items())])
+    rows = ((run_id, f"{layout.as_datetime(layout.created_at(run_id)):%F %T}Z", fate) for run_id, fate in fates)
     return {
         "runs_expired": len(going),
-        "runs": dg.MetadataValue.table(records, schema=schema),
+        "runs": table(dict.fromkeys(("run_id", "opened", "frames"), "string"), rows),
         "forecasts_expired": len(decided.forecasts),
         "forecasts_kept": len(decided.kept_forecasts),
         "explanations_expired": len(decided.explained),

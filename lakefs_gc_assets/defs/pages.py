@@ -75,6 +75,18 @@ def bullets(lines: Iterable[str]) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("\n".join(f"- {plain(line)}" for line in lines) or "none")
 
 
+def table(columns: Mapping[str, str], rows: Iterable[Sequence[str | int]]) -> dg.TableMetadataValue:
+    """A table for the UI.
+
+    Args:
+        columns: the type of each column by its name: string or int.
+    """
+    return dg.MetadataValue.table(
+        [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],
+        schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]),
+    )
+
+
 def bars(title: str, rows: Sequence[tuple[str, float]]) -> dg.MarkdownMetadataValue:
     """Bars one below the other, each with its label, as Markdown with an embedded SVG.
 

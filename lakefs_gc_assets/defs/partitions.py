@@ -10,7 +10,7 @@ materializes a run. Earlier versions added ids without the time, which mean the 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import dagster as dg
 
@@ -171,10 +171,14 @@ def location_of(run: dg.DagsterRun) -> str | None:
 
 def last_run_id(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
     """The id of the run that made an asset last, from the metadata of its frame; None if none did."""
+    return newest_metadata(instance, asset).get("run_id")
+
+
+def newest_metadata(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:
+    """The metadata of the newest event of an asset; empty if there is none."""
     event = instance.get_latest_materialization_event(asset)
     materialization = event.asset_materialization if event else None
-    value = materialization.metadata.get("run_id") if materialization else None
-    return str(value.value) if value else None
+    return {name: value.value for name, value in materialization.metadata.items()} if materialization else {}
 
 
 def requested_flow(run: dg.DagsterRun) -> Flow:

@@ -13,16 +13,19 @@ from pydantic import Field
 from lakefs_gc_assets.collector.fsck import check as fsck
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
 from lakefs_gc_assets.collector.fsck.metadata import Finding
-from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs import history
+from lakefs_gc_assets.defs.failures import collector_op
+from lakefs_gc_assets.defs.history import Verdict
 from lakefs_gc_assets.defs.pages import bullets
-from lakefs_gc_assets.defs.partitions import Names, one_op_job
-from lakefs_gc_assets.defs.resources import Collector, collector_of
+from lakefs_gc_assets.defs.partitions import Names, newest_metadata, one_op_job
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 JOB = "fsck"
 NAME = "repository_check"
 IS_WHOLE = "repository_is_whole"
+_NOT_CHECKED = "the job fsck has not checked it yet"
 _SHOWN = 100
 
 
@@ -56,7 +59,6 @@ def define(names: Names) -> dg.AssetSpec:
         description=f"Whether {names.repository} is whole: each object that live commits, branches and tags need is in "
         "the store with its size, and metadata can be read. It deletes nothing, takes no lock, and may be made beside "
         "a run.",
-        group_name=names.qualified("garbage_collection"),
         kinds={"pyspark", "parquet"},
     )
 
@@ -64,37 +66,23 @@ def define(names: Names) -> dg.AssetSpec:
 def define_check(names: Names) -> dg.AssetChecksDefinition:
     """The check of the asset, which the job fsck evaluates; by itself it repeats what the newest check found."""
 
-    @dg.asset_check(asset=names.asset(NAME), name=IS_WHOLE, description="Nothing that is needed is missing or wrong.")
-    def repository_is_whole(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        event = context.instance.get_latest_materialization_event(names.asset(NAME))
-        materialization = event.asset_materialization if event else None
-        if materialization is None:
-            return dg.AssetCheckResult(passed=True, description="the job fsck has not checked it yet")
-        is_damaged = bool(materialization.metadata["is_damaged"].value)
-        return dg.AssetCheckResult(passed=not is_damaged, description=str(materialization.metadata["verdict"].value))
+    def judge(instance: dg.DagsterInstance) -> Verdict:
+        shown = newest_metadata(instance, names.asset(NAME))
+        return Verdict(not shown["is_damaged"], shown["verdict"]) if shown else Verdict(True, _NOT_CHECKED)
 
-    return repository_is_whole
+    return history.define_check(names, NAME, IS_WHOLE, "Nothing that is needed is missing or wrong.", judge)
 
 
 def fsck_job(names: Names) -> dg.JobDefinition:
     """The job that checks a repository, and reports it as a materialization of the asset and an evaluation."""
 
-    @dg.op(name=names.qualified(NAME), description="Checks the repository.", required_resource_keys={names.collector})
-    def repository_check(context: dg.OpExecutionContext, config: FsckConfig) -> None:
-        collector = collector_of(names, context)
+    @collector_op(names, NAME, "Checks the repository.", FsckConfig, in_pool=False)
+    def repository_check(context: dg.OpExecutionContext, collector: Collector, config: FsckConfig) -> None:
         deep = EVERYTHING if config.deep < 0 else config.deep
-        with readable():
-            checkup = check_now(collector, context.log.info, config.every_commit, deep)
+        checkup = check_now(collector, context.log.info, config.every_commit, deep)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(checkup)))
-        context.instance.report_runless_asset_event(
-            dg.AssetCheckEvaluation(
-                asset_key=names.asset(NAME),
-                check_name=IS_WHOLE,
-                passed=not checkup.is_damaged,
-                description=checkup.verdict,
-                metadata={},
-            )
-        )
+        verdict = Verdict(not checkup.is_damaged, checkup.verdict)
+        history.report_check(context.instance, names, NAME, IS_WHOLE, verdict)
 
     description = (
         f"Checks whether {names.repository} is whole: each object that live commits, branches and tags need is in the "

@@ -12,10 +12,10 @@ from pydantic import Field
 from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.stale_branches import Listing
 from lakefs_gc_assets.defs import launching
-from lakefs_gc_assets.defs.failures import readable
+from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.pages import bullets
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
-from lakefs_gc_assets.defs.resources import collector_of
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, counted
 from lakefs_gc_assets.settings import LaunchSettings
 
@@ -41,7 +41,6 @@ def define(names: Names) -> dg.AssetSpec:
         key=names.asset(NAME),
         description=f"Branches of {names.repository} that the policy calls stale, and why others stay. The job "
         f"{names.qualified(NAME)} reports it, and deletes them if approved.",
-        group_name=names.qualified("garbage_collection"),
         kinds={"lakefs"},
     )
 
@@ -49,26 +48,19 @@ def define(names: Names) -> dg.AssetSpec:
 def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
     """The job of one op, which takes the repository's lock if it deletes."""
 
-    @dg.op(
-        name=names.qualified(_OP),
-        description="Shows stale branches, or deletes those that were shown.",
-        required_resource_keys={names.collector},
-        pool=names.pool,
-    )
-    def retire(context: dg.OpExecutionContext, config: StaleBranchesConfig) -> None:
-        collector = collector_of(names, context)
-        with readable():
-            repository, log = collector.open(), context.log
-            failed = 0
-            if config.approve:
-                require_approvable(policy, config.approve)
-                approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
-                log.info(f"approved by {approver}")
-                deleting = stale_branches.delete(repository, config.approve, context.run_id, log.info, log.warning)
-                for outcome in deleting:
-                    failed += not outcome.is_well
-                    log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
-            listing = stale_branches.list_branches(repository, log.info)
+    @collector_op(names, _OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
+    def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
+        repository, log = collector.open(), context.log
+        failed = 0
+        if config.approve:
+            require_approvable(policy, config.approve)
+            approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
+            log.info(f"approved by {approver}")
+            deleting = stale_branches.delete(repository, config.approve, context.run_id, log.info, log.warning)
+            for outcome in deleting:
+                failed += not outcome.is_well
+                log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
+        listing = stale_branches.list_branches(repository, log.info)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata=described(listing)))
         if failed:
             raise dg.Failure(

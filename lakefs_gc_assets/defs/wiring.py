@@ -119,6 +119,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
 
 
 def _owned(configuration: Configuration, names: Names, spec: dg.AssetSpec) -> dg.AssetSpec:
-    """Adds owners and tags to an asset, for searches in a catalog of many assets."""
+    """Puts an asset into the repository's group, and adds owners and tags, for searches in a catalog of many assets."""
     tags = {REPOSITORY_TAG: names.identifier[:_TAG_LENGTH], **configuration.tags, **spec.tags}
-    return spec.replace_attributes(owners=[*spec.owners, *configuration.owners], tags=tags)
+    group = names.qualified("garbage_collection")
+    return spec.replace_attributes(group_name=group, owners=[*spec.owners, *configuration.owners], tags=tags)
