@@ -15,6 +15,7 @@ import grimp
 import pytest
 
 import lakefs_gc_assets
+from lakefs_gc_assets.cli import COMMANDS
 
 PACKAGE = "lakefs_gc_assets"
 ROOT = Path(lakefs_gc_assets.__file__).parents[1]
@@ -40,12 +41,15 @@ def named_in(source: ast.Module) -> set[str]:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """What each module imports: at its head, in functions, for type checkers alone, or by a name in a string."""
+    """What each module imports: at its head, in functions, for type checkers alone, or later, by a name."""
     graph = grimp.build_graph(PACKAGE, cache_dir=None)
-    return {
+    imported = {
         module: graph.find_modules_directly_imported_by(module) | (named_in(source) & graph.modules - {module})
         for module, source in sources().items()
     }
+    late = [target for each in COMMANDS.values() for target in (each.target, each.before) if target]
+    imported[f"{PACKAGE}.cli"] |= {target.partition(":")[0] for target in late}
+    return imported
 
 
 def imported_inside_functions(source: ast.Module) -> Iterator[str]:
