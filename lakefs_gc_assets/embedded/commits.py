@@ -17,8 +17,9 @@ from typing import Any
 
 from lakefs_gc_assets.embedded import formats
 from lakefs_gc_assets.embedded.core import Core, bad_request, not_found
-from lakefs_gc_assets.embedded.formats import map_field, number_field, table, text_field, time_field, varint
+from lakefs_gc_assets.embedded.formats import map_field, number_field, table, text_field, time_field
 from lakefs_gc_assets.embedded.repositories import Repository
+from lakefs_gc_assets.lakefs.formats.sstables import encode_varint
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 
 Record = tuple[bytes, bytes, bytes]
@@ -26,7 +27,7 @@ Record = tuple[bytes, bytes, bytes]
 
 
 def _signed_varint(number: int) -> bytes:
-    return varint(number << 1)
+    return encode_varint(number << 1)
 
 
 def record_value(identity: bytes, data: bytes) -> bytes:
@@ -74,7 +75,7 @@ def _table_file(kind: str, records: list[Record], size: int, more: Mapping[str, 
     pairs = [(path, record_value(identity, data)) for path, identity, data in records]
     digest = hashlib.sha256()
     for path, value in pairs:
-        digest.update(varint(len(path)) + path + varint(len(value)) + value)
+        digest.update(encode_varint(len(path)) + path + encode_varint(len(value)) + value)
     for name in sorted(properties):
         digest.update(f"{name}={properties[name]}\n".encode("utf-8", "surrogateescape"))
     return TableFile(digest.hexdigest(), pairs, properties)

@@ -13,13 +13,14 @@ servers.
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import google_crc32c
 from cramjam import snappy
 
 from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.lakefs.formats.sstables import BYTES, VARINT, encode_varint, fields
 
 BLOCK_SIZE = 4096
 INDEX_BLOCK_SIZE = 4096
@@ -33,18 +34,6 @@ _SET_TRAILER = struct.pack("<Q", 1)
 _SEPARATOR_TRAILER = struct.pack("<Q", 0xFFFF_FFFF_FFFF_FF00 | 17)
 _NO_RESTART = 1 << 30
 _SINGLE_LEVEL, _TWO_LEVEL = 0, 2
-
-
-def varint(number: int) -> bytes:
-    """An unsigned number, seven bits a byte, lowest first."""
-    if number < 0x80:
-        return bytes((number,))
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 class _Block:
@@ -71,7 +60,7 @@ class _Block:
         else:
             shared = _shared_prefix(self._previous, key)
         lengths = (shared, len(key) - shared, len(value))
-        self._buffer += bytes(lengths) if max(lengths) < 0x80 else b"".join(map(varint, lengths))
+        self._buffer += bytes(lengths) if max(lengths) < 0x80 else b"".join(map(encode_varint, lengths))
         self._buffer += key[shared:] + value
         self._previous = key
         self._entries += 1
@@ -121,7 +110,7 @@ class _File:
         checksum = google_crc32c.value(block + bytes((kind,)))
         masked = ((checksum >> 15 | checksum << 17) + 0xA282_EAD8) & 0xFFFF_FFFF
         self.buffer += block + bytes((kind,)) + struct.pack("<I", masked)
-        return varint(offset) + varint(len(block))
+        return encode_varint(offset) + encode_varint(len(block))
 
 
 def table(records: Iterable[tuple[bytes, bytes]], user_properties: Mapping[str, str]) -> bytes:
@@ -178,7 +167,7 @@ def _write_index(file: _File, index: list[tuple[bytes, bytes]]) -> tuple[bytes, 
         top_handle = file.append(partitions[0][1].finish(), compress=True)
         return top_handle, {
             b"rocksdb.block.based.table.index.type": struct.pack("<I", _SINGLE_LEVEL),
-            b"rocksdb.index.size": varint(len(file.buffer) - start),
+            b"rocksdb.index.size": encode_varint(len(file.buffer) - start),
         }
     top = _Block(1)
     for separator, partition in partitions:
@@ -187,9 +176,9 @@ def _write_index(file: _File, index: list[tuple[bytes, bytes]]) -> tuple[bytes, 
     top_handle = file.append(top.finish(), compress=True)
     return top_handle, {
         b"rocksdb.block.based.table.index.type": struct.pack("<I", _TWO_LEVEL),
-        b"rocksdb.index.partitions": varint(len(partitions)),
-        b"rocksdb.index.size": varint(len(file.buffer) - start),
-        b"rocksdb.top-level.index.size": varint(len(file.buffer) - top_start),
+        b"rocksdb.index.partitions": encode_varint(len(partitions)),
+        b"rocksdb.index.size": encode_varint(len(file.buffer) - start),
+        b"rocksdb.top-level.index.size": encode_varint(len(file.buffer) - top_start),
     }
 
 
@@ -197,28 +186,28 @@ def _properties(data_size: int, entries: int, key_bytes: int, value_bytes: int, 
     return {
         b"rocksdb.block.based.table.prefix.filtering": b"0",
         b"rocksdb.block.based.table.whole.key.filtering": b"0",
-        b"rocksdb.column.family.id": varint(0x7FFF_FFFF),
+        b"rocksdb.column.family.id": encode_varint(0x7FFF_FFFF),
         b"rocksdb.comparator": b"leveldb.BytewiseComparator",
         b"rocksdb.compression": b"Snappy",
-        b"rocksdb.creation.time": varint(0),
-        b"rocksdb.data.size": varint(data_size),
-        b"rocksdb.deleted.keys": varint(0),
+        b"rocksdb.creation.time": encode_varint(0),
+        b"rocksdb.data.size": encode_varint(data_size),
+        b"rocksdb.deleted.keys": encode_varint(0),
         b"rocksdb.external_sst_file.global_seqno": struct.pack("<Q", 0),
         b"rocksdb.external_sst_file.version": struct.pack("<I", 2),
-        b"rocksdb.filter.size": varint(0),
-        b"rocksdb.fixed.key.length": varint(0),
-        b"rocksdb.format.version": varint(0),
-        b"rocksdb.index.key.is.user.key": varint(0),
-        b"rocksdb.index.value.is.delta.encoded": varint(0),
-        b"rocksdb.merge.operands": varint(0),
+        b"rocksdb.filter.size": encode_varint(0),
+        b"rocksdb.fixed.key.length": encode_varint(0),
+        b"rocksdb.format.version": encode_varint(0),
+        b"rocksdb.index.key.is.user.key": encode_varint(0),
+        b"rocksdb.index.value.is.delta.encoded": encode_varint(0),
+        b"rocksdb.merge.operands": encode_varint(0),
         b"rocksdb.merge.operator": b"pebble.concatenate",
-        b"rocksdb.num.data.blocks": varint(blocks),
-        b"rocksdb.num.entries": varint(entries),
-        b"rocksdb.num.range-deletions": varint(0),
-        b"rocksdb.oldest.key.time": varint(0),
+        b"rocksdb.num.data.blocks": encode_varint(blocks),
+        b"rocksdb.num.entries": encode_varint(entries),
+        b"rocksdb.num.range-deletions": encode_varint(0),
+        b"rocksdb.oldest.key.time": encode_varint(0),
         b"rocksdb.prefix.extractor.name": b"nullptr",
-        b"rocksdb.raw.key.size": varint(key_bytes),
-        b"rocksdb.raw.value.size": varint(value_bytes),
+        b"rocksdb.raw.key.size": encode_varint(key_bytes),
+        b"rocksdb.raw.value.size": encode_varint(value_bytes),
     }
 
 
@@ -270,16 +259,13 @@ def commit_id(
     return hashlib.sha256(b"".join(fields)).hexdigest()
 
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
 def number_field(tag: int, value: int) -> bytes:
     """A field of a protobuf message; nothing for zero."""
-    return varint(tag << 3 | _VARINT) + varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
+    return encode_varint(tag << 3 | VARINT) + encode_varint(value & 0xFFFF_FFFF_FFFF_FFFF) if value else b""
 
 
 def _bytes(tag: int, value: bytes, *, always: bool = False) -> bytes:
-    return varint(tag << 3 | _BYTES) + varint(len(value)) + value if value or always else b""
+    return encode_varint(tag << 3 | BYTES) + encode_varint(len(value)) + value if value or always else b""
 
 
 def text_field(tag: int, value: str, *, always: bool = False) -> bytes:
@@ -295,40 +281,6 @@ def map_field(tag: int, values: Mapping[str, str]) -> bytes:
 def time_field(tag: int, seconds: int) -> bytes:
     """A field of a protobuf message; seconds since 1970 UTC."""
     return _bytes(tag, number_field(1, seconds), always=True)
-
-
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Numbers and values of a message's fields, in order. Raises ValueError for a broken message."""
-    position, end = 0, len(message)
-    while position < end:
-        key, position = _read_varint(message, position)
-        kind = key & 7
-        if kind == _VARINT:
-            number, position = _read_varint(message, position)
-            yield key >> 3, number
-            continue
-        if kind == _BYTES:
-            length, position = _read_varint(message, position)
-        elif kind in (_FIXED32, _FIXED64):
-            length = 4 if kind == _FIXED32 else 8
-        else:
-            raise ValueError(f"unknown wire type {kind}")
-        if position + length > end:
-            raise ValueError("message ends inside a field")
-        yield key >> 3, message[position : position + length]
-        position += length
-
-
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    number = shift = 0
-    while position < len(message):
-        byte = message[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-        shift += 7
-    raise ValueError("message ends inside a number")
 
 
 def _signed(number: int) -> int:
@@ -383,7 +335,7 @@ def decode_entry(message: bytes) -> Entry:
     """Reads what `Entry.encode` wrote. Raises ValueError for a broken message."""
     address, seconds, size, etag, kind, content_type = "", 0, 0, "", 0, ""
     metadata: dict[str, str] = {}
-    for tag, value in fields(message):
+    for tag, _, value in fields(message):
         if isinstance(value, int):
             if tag == 3:
                 size = _signed(value)
@@ -392,12 +344,12 @@ def decode_entry(message: bytes) -> Entry:
         elif tag == 1:
             address = _as_text(value)
         elif tag == 2:
-            parts = (part for number, part in fields(value) if number == 1 and isinstance(part, int))
+            parts = (part for number, _, part in fields(value) if number == 1 and isinstance(part, int))
             seconds = _signed(next(parts, 0))
         elif tag == 4:
             etag = _as_text(value)
         elif tag == 5:
-            pair = {number: _as_text(part) for number, part in fields(value)}
+            pair = {number: _as_text(part) for number, _, part in fields(value)}
             metadata[pair.get(1, "")] = pair.get(2, "")
         elif tag == 7:
             content_type = _as_text(value)

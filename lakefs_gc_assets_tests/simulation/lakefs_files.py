@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.embedded import formats
 from lakefs_gc_assets.embedded.commits import Commit as EmbeddedCommit
-from lakefs_gc_assets.embedded.formats import table, varint
+from lakefs_gc_assets.embedded.formats import table
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit
+from lakefs_gc_assets.lakefs.formats.sstables import encode_varint
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.simulation.bucket import Bucket
 
@@ -59,7 +60,7 @@ class TableFile:
 
 
 def _signed(number: int) -> bytes:
-    return varint(number << 1)
+    return encode_varint(number << 1)
 
 
 @lru_cache(maxsize=20_000)

@@ -30,7 +30,7 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked, strings
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
-from lakefs_gc_assets.lakefs.formats.sstables import Table, raise_fault, varint
+from lakefs_gc_assets.lakefs.formats.sstables import BYTES, VARINT, Table, fields, raise_fault
 
 Integers = npt.NDArray[np.int64]
 
@@ -151,7 +151,6 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
 
 Entity = Literal["commit", "branch", "tag"]
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _HIDDEN = 5
 """The last field of BranchData in the open source server."""
 _SCHEMA = b"schema_definition"
@@ -183,24 +182,24 @@ class _Message:
     """
 
     def __init__(self, data: bytes) -> None:
-        self._fields: dict[int, list[tuple[int, int | bytes]]] = {}
-        for number, wire, value in _fields(data):
-            self._fields.setdefault(number, []).append((wire, value))
+        self._values_of: dict[int, list[tuple[int, int | bytes]]] = {}
+        for number, wire, value in fields(data):
+            self._values_of.setdefault(number, []).append((wire, value))
 
     def _values(self, number: int, wire: int) -> list[int | bytes]:
-        fields = self._fields.get(number, [])
-        if any(actual != wire for actual, _ in fields):
+        values = self._values_of.get(number, [])
+        if any(actual != wire for actual, _ in values):
             raise ValueError(f"field {number} has the wrong wire type")
-        return [value for _, value in fields]
+        return [value for _, value in values]
 
     def flag(self, number: int) -> bool:
         """True or false, false where absent."""
-        values = self._values(number, _VARINT)
+        values = self._values(number, VARINT)
         return bool(values and values[-1])
 
     def texts(self, number: int) -> tuple[str, ...]:
         """All values of a repeated string."""
-        return tuple(bytes(value).decode() for value in self._values(number, _LENGTH))
+        return tuple(bytes(value).decode() for value in self._values(number, BYTES))
 
     def text(self, number: int) -> str:
         """A string, empty where absent."""
@@ -208,32 +207,9 @@ class _Message:
 
     def metarange_ids_beyond(self, number: int) -> tuple[str, ...]:
         """Every value that has the form of a metarange's id, in fields of a higher number."""
-        values = (value for at, fields in self._fields.items() if at > number for _, value in fields)
+        values = (value for at, listed in self._values_of.items() if at > number for _, value in listed)
         texts = (value.decode("latin-1") for value in values if isinstance(value, bytes))
         return tuple(text for text in texts if _METARANGE_ID.fullmatch(text))
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    position, end = 0, len(data)
-    while position < end:
-        tag, position = varint(data, position, end)
-        wire = tag & 7
-        if tag < 8 or tag >> 32:
-            raise ValueError(f"{tag} is no tag")
-        if wire == _VARINT:
-            value, position = varint(data, position, end)
-            yield tag >> 3, wire, value
-            continue
-        if wire == _LENGTH:
-            length, position = varint(data, position, end)
-        elif wire in (_FIXED64, _FIXED32):
-            length = 8 if wire == _FIXED64 else 4
-        else:
-            raise ValueError(f"wire type {wire} is not supported")
-        if length > end - position:
-            raise ValueError("a field runs out of its message")
-        yield tag >> 3, wire, data[position : position + length]
-        position += length
 
 
 def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[BranchRecord]:

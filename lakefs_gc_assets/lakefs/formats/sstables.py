@@ -9,7 +9,7 @@ A block at (offset, size) is `size` bytes and a trailer: one byte of type (0 pla
 CRC32C of the bytes and the type, little-endian. Properties are read without compiled code, so they are cheap to read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct, unpack_from
@@ -64,6 +64,47 @@ def varint(data: bytes | memoryview, position: int, end: int) -> tuple[int, int]
                 break
             return value, position
     raise ValueError("a varint is longer than 64 bits")
+
+
+def encode_varint(number: int) -> bytes:
+    """An unsigned number as a varint, in its shortest form."""
+    if number < 0x80:
+        return bytes((number,))
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+VARINT, BYTES = 0, 2
+_FIXED64, _FIXED32 = 1, 5
+"""Wire types of protobuf."""
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+    """Number, wire type and value of the fields of a protobuf message, in order. Raises ValueError for a broken one."""
+    position, end = 0, len(message)
+    while position < end:
+        tag, position = varint(message, position, end)
+        wire = tag & 7
+        if tag < 8 or tag >> 32:
+            raise ValueError(f"{tag} is no tag")
+        if wire == VARINT:
+            value, position = varint(message, position, end)
+            yield tag >> 3, wire, value
+            continue
+        if wire == BYTES:
+            length, position = varint(message, position, end)
+        elif wire in (_FIXED64, _FIXED32):
+            length = 8 if wire == _FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {wire} is not supported")
+        if length > end - position:
+            raise ValueError("a field runs out of its message")
+        yield tag >> 3, wire, message[position : position + length]
+        position += length
 
 
 def handle(data: bytes | memoryview, position: int, end: int) -> tuple[Handle, int]:
@@ -306,19 +347,10 @@ def _footer(footer: bytes, file: str) -> tuple[Handle, Handle]:
         index, _ = handle(footer, position, _HANDLES_END)
     except ValueError as error:
         raise CorruptFile(file, "footer", str(error)) from None
-    canonical = b"".join(_as_varint(number) for number in (*metaindex, *index))
+    canonical = b"".join(encode_varint(number) for number in (*metaindex, *index))
     if footer[1:_HANDLES_END] != canonical.ljust(_HANDLES_END - 1, b"\0"):
         raise CorruptFile(file, "footer", "handles are not in their shortest form, or are followed by other bytes")
     return metaindex, index
-
-
-def _as_varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _check_format(layout: Layout) -> None:
