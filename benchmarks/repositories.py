@@ -20,10 +20,11 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from benchmarks.shapes import Shape
-from lakefs_gc_assets.embedded import branches, commits, formats, repositories, repository_routes
+from lakefs_gc_assets.embedded import branches, commits, formats, repositories
 from lakefs_gc_assets.embedded.commits import Record, TableFile, _table_file
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.formats import Entry, table
+from lakefs_gc_assets.embedded.routes import create_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import AddressType
@@ -207,7 +208,7 @@ def _xid(start: int, number: int) -> str:
 def _fill(core: Core, shape: Shape, folder: Path) -> None:
     place = f"{BUCKET}/{REPOSITORY}" if shape.numbered else REPOSITORY
     namespace = f"{core.blockstore.scheme}{place}"
-    repository = repository_routes.create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
     hours = shape.objects // NAMES_IN_SLICE

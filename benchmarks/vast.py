@@ -24,10 +24,11 @@ from benchmarks.repositories import (
     write_metarange,
     write_range_of,
 )
-from lakefs_gc_assets.embedded import branches, commits, repositories, repository_routes
+from lakefs_gc_assets.embedded import branches, commits, repositories
 from lakefs_gc_assets.embedded.commits import Record
 from lakefs_gc_assets.embedded.core import Core
 from lakefs_gc_assets.embedded.formats import Entry
+from lakefs_gc_assets.embedded.routes import create_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -161,7 +162,7 @@ def server(folder: Path) -> EmbeddedServer:
 
 def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
     namespace = f"s3://{BUCKET}/{REPOSITORY}"
-    repository = repository_routes.create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
     head = next(iter(commits.every(core, repository))).id
     held: dict[int, _Range] = {}
     with ProcessPoolExecutor() as pool:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakefs_gc_assets.embedded import branches, commits, repositories
-from lakefs_gc_assets.embedded.commits import Record
+from lakefs_gc_assets.embedded.branches import Branch
+from lakefs_gc_assets.embedded.commits import Commit, Draft, Record
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.embedded.formats import Entry
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -30,7 +31,7 @@ class Description:
 
 def commit_staged(
     core: Core, repository: Repository, branch_id: str, described: Description, *, allow_empty: bool = False
-) -> commits.Commit:
+) -> Commit:
     """Commits a branch. Raises ApiFailure 400 where nothing changed and `allow_empty` is not set.
 
     An entry staged again with the committed identity changes nothing: the commit keeps the committed entry.
@@ -54,20 +55,24 @@ def commit_staged(
             metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
         elif not allow_empty:
             raise bad_request("commit: no changes")
-        commit = commits.add(
-            core,
-            repository,
-            commits.Draft(
-                described.committer,
-                described.message,
-                metarange_id,
-                (head.id,),
-                head.generation + 1,
-                described.metadata,
-                described.date,
-            ),
-        )
-        branches.move(core, repository, branch, commit.id)
+        return add_to(core, repository, branch, head, described, metarange_id)
+
+
+def add_to(
+    core: Core, repository: Repository, branch: Branch, head: Commit, described: Description, metarange_id: str
+) -> Commit:
+    """Adds a commit whose one parent is the branch's head, and points the branch to it; what was staged is dropped."""
+    draft = Draft(
+        described.committer,
+        described.message,
+        metarange_id,
+        (head.id,),
+        head.generation + 1,
+        described.metadata,
+        described.date,
+    )
+    commit = commits.add(core, repository, draft)
+    branches.move(core, repository, branch, commit.id)
     return commit
 
 
@@ -128,7 +133,7 @@ def merge(
     destination_branch: str,
     described: Description,
     options: MergeOptions,
-) -> commits.Commit:
+) -> Commit:
     """Merges a reference into a branch; without a message the commit has one that says so.
 
     Raises ApiFailure 400 where the source changed nothing and `allow_empty` is not set, 409 for a conflict.
@@ -150,7 +155,7 @@ def merge(
         commit = commits.add(
             core,
             repository,
-            commits.Draft(
+            Draft(
                 described.committer,
                 described.message or f"Merge '{source_reference}' into '{destination_branch}'",
                 metarange_id,
@@ -165,7 +170,7 @@ def merge(
 
 def revert(
     core: Core, repository: Repository, branch_id: str, reference: str, parent_number: int, committer: str
-) -> commits.Commit:
+) -> None:
     """Takes back what one commit changed, in a new commit on the branch."""
     with core.database.transaction():
         branch = branches.get(core, repository, branch_id)
@@ -178,16 +183,10 @@ def revert(
         metarange_id = combine(
             core, repository, (reverted.metarange_id, parent.metarange_id), head.metarange_id, "", "update branch"
         )
-        commit = commits.add(
-            core,
-            repository,
-            commits.Draft(committer, f"Revert {reference}", metarange_id, (head.id,), head.generation + 1),
-        )
-        branches.move(core, repository, branch, commit.id)
-    return commit
+        add_to(core, repository, branch, head, Description(committer, f"Revert {reference}", {}), metarange_id)
 
 
-def parent_of(core: Core, repository: Repository, commit: commits.Commit, number: int) -> commits.Commit:
+def parent_of(core: Core, repository: Repository, commit: Commit, number: int) -> Commit:
     """The parent of this number, counted from 1. Raises ApiFailure 400 where there is none."""
     if number > len(commit.parents):
         raise bad_request(f"parent {number}: given commit does not have the given parent number")
@@ -234,19 +233,9 @@ def run_import(
         entries = {record[0]: record for record in commits.all_records(core, head.metarange_id)}
         entries |= {path: (path, entry.identity, entry.encode()) for path, entry in imported.items()}
         metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
-        new_commit = commits.add(
-            core,
-            repository,
-            commits.Draft(
-                committer,
-                str(commit.get("message") or "Import objects"),
-                metarange_id,
-                (head.id,),
-                head.generation + 1,
-                {**(commit.get("metadata") or {}), STRATEGY_KEY: "source-wins"},
-            ),
-        )
-        branches.move(core, repository, branch, new_commit.id)
+        metadata = {**(commit.get("metadata") or {}), STRATEGY_KEY: "source-wins"}
+        described = Description(committer, str(commit.get("message") or "Import objects"), metadata)
+        new_commit = add_to(core, repository, branch, head, described, metarange_id)
         repositories.set_metadata(core, repository, _LAST_IMPORT, str(core.clock.seconds()))
     return {"commit": new_commit.as_json(), "metarange_id": metarange_id, "ingested_objects": len(imported)}
 

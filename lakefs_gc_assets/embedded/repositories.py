@@ -18,6 +18,7 @@ import hmac
 import json
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found
@@ -45,6 +46,17 @@ class Repository:
     def physical_address(self, address: str, address_type: int) -> str:
         """An entry's address in full."""
         return address if address_type == AddressType.FULL else self.namespace + address
+
+    def as_json(self) -> dict[str, Any]:
+        """As the API shows it."""
+        return {
+            "id": self.id,
+            "creation_date": self.creation_date,
+            "default_branch": self.default_branch,
+            "storage_id": "",
+            "storage_namespace": self.storage_namespace,
+            "read_only": self.read_only,
+        }
 
 
 def store_of(core: Core, repository: Repository) -> ObjectStore:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from lakefs_gc_assets.embedded import repositories, repository_routes
+from lakefs_gc_assets.embedded import repositories
 from lakefs_gc_assets.embedded.core import (
     ApiFailure,
     Core,
@@ -43,7 +43,7 @@ from lakefs_gc_assets.embedded.http import (
     json_response,
     parse_query,
 )
-from lakefs_gc_assets.embedded.routes import OBJECT_ROUTES, REFERENCE_ROUTES
+from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX, ADMINISTRATION_ROUTES, ROUTES, serve_presigned
 from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database, LocalBlockstore
 from lakefs_gc_assets.errors import ConfigurationError
 
@@ -170,8 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 API_PREFIX = "/api/v1"
-ROUTES = (*repository_routes.ROUTES, *REFERENCE_ROUTES, *OBJECT_ROUTES)
-"""Routes of the API, below the prefix."""
 _HOST = "127.0.0.1"
 """Only this machine reaches the server, which keeps no secret as a production server does."""
 _DATABASE_FILE = "metadata.sqlite"
@@ -230,9 +228,9 @@ class EmbeddedServer:
             tasks=Tasks(self.clock),
             signing_key=_signing_key(folder),
         )
-        beside = [route for route in routes if route.template.startswith(repository_routes.ADMINISTRATION_PREFIX)]
+        beside = [route for route in routes if route.template.startswith(ADMINISTRATION_PREFIX)]
         self._api = Router((*(route for route in routes if route not in beside), *ROUTES))
-        self._administration = Router((*repository_routes.ADMINISTRATION_ROUTES, *beside))
+        self._administration = Router((*ADMINISTRATION_ROUTES, *beside))
         self._listener = Listener(_HOST, port, self._serve, self.clock, self.faults)
         self.url = self._listener.url
         self.core.public_url = self.url
@@ -269,8 +267,8 @@ class EmbeddedServer:
         if request.path == "/_health":
             return json_response(200, {"status": "ok"})
         if request.path.startswith(repositories.PRESIGNED_PATH + "/"):
-            return repository_routes.serve_presigned(self.core, request)
-        if request.path.startswith(repository_routes.ADMINISTRATION_PREFIX + "/"):
+            return serve_presigned(self.core, request)
+        if request.path.startswith(ADMINISTRATION_PREFIX + "/"):
             return self._serve_administration(request)
         raise ApiFailure(404, "not found")
 

@@ -12,7 +12,8 @@ from lakefs_gc_assets.embedded import objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.embedded.http import Request, Response, Route
 from lakefs_gc_assets.embedded.objects import Place
-from lakefs_gc_assets.embedded.routes import CONDITIONS, OBJECT_ROUTES
+from lakefs_gc_assets.embedded.routes import CONDITIONS
+from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 
 _BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
@@ -118,9 +119,9 @@ _ON_CONDITION = (("POST", "/objects"), ("PUT", "/staging/backing"))
 ROUTES = (
     *(
         _writing_on_condition(route)
-        for route in OBJECT_ROUTES
+        for route in SERVED
         if (route.method, route.template.partition("{branch}")[2]) in _ON_CONDITION
     ),
-    *(_reading_on_condition(route) for route in OBJECT_ROUTES if route.template.endswith("/refs/{ref}/objects")),
+    *(_reading_on_condition(route) for route in SERVED if route.template.endswith("/refs/{ref}/objects")),
 )
 """Routes of the server that take conditions."""

@@ -16,12 +16,12 @@ from lakefs_gc_assets.embedded import (
     committing,
     objects,
     repositories,
-    repository_routes,
 )
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, Writer, bad_request, new_user, not_found, timestamp
 from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response
 from lakefs_gc_assets.embedded.repositories import Repository
-from lakefs_gc_assets.embedded.routes import page_of_differences
+from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX, page_of_differences
+from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -145,16 +145,8 @@ def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> 
         base = committing.parent_of(core, written, picked, number or 1).metarange_id
         metarange_id = committing.combine(core, written, (base, picked.metarange_id), head.metarange_id, "", doing)
         origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
-        draft = commits.Draft(
-            request.user,
-            picked.message,
-            metarange_id,
-            (head.id,),
-            head.generation + 1,
-            {**picked.metadata, **origin},
-        )
-        made = commits.add(core, written, draft)
-        branches.move(core, written, moved, made.id)
+        described = committing.Description(request.user, picked.message, {**picked.metadata, **origin})
+        made = committing.add_to(core, written, moved, head, described, metarange_id)
     return json_response(201, made.as_json())
 
 
@@ -297,7 +289,7 @@ def _spelled_as_before() -> tuple[Route, ...]:
             route.actions,
             route.handler,
         )
-        for route in (*repository_routes.ROUTES, _DELETE_RULES)
+        for route in (*SERVED, _DELETE_RULES)
         if route.template == _REPOSITORY + "/settings/gc_rules"
     )
 
@@ -326,7 +318,7 @@ ROUTES = (
     Route("GET", _REPOSITORY + "/metadata/meta_range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/range/{id}", "fs:ListObjects", _metadata_location),
     Route("GET", _REPOSITORY + "/metadata/object/{kind}/{id}", "fs:ListObjects", _metadata_object),
-    Route("POST", repository_routes.ADMINISTRATION_PREFIX + "/clock/set", "", _set_clock),
-    Route("POST", repository_routes.ADMINISTRATION_PREFIX + "/lost_pages", "", _lose_pages),
-    Route("POST", repository_routes.ADMINISTRATION_PREFIX + "/interrupted_writes", "", _interrupt_writes),
+    Route("POST", ADMINISTRATION_PREFIX + "/clock/set", "", _set_clock),
+    Route("POST", ADMINISTRATION_PREFIX + "/lost_pages", "", _lose_pages),
+    Route("POST", ADMINISTRATION_PREFIX + "/interrupted_writes", "", _interrupt_writes),
 )

@@ -7,8 +7,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lakefs_gc_assets.embedded.http import Route
-from lakefs_gc_assets.embedded.repository_routes import ADMINISTRATION_PREFIX
-from lakefs_gc_assets.embedded.server import ROUTES, EmbeddedServer
+from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX, ROUTES
+from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients, routes
 
 _ROUTES = (
