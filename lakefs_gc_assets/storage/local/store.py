@@ -5,7 +5,7 @@ namespace: new content is written there first and then renamed or linked into pl
 none. A killed process may leave a file `new-…` there; it may be removed at any time.
 Empty folders stay behind after a delete, because removing one could fail an upload that lakeFS just started in it.
 
-Listings fill columns of Arrow without one Python object per file. Symbolic links are neither followed nor listed. A
+Listings go from folder to folder in order of keys. Symbolic links are neither followed nor listed. A
 file or folder that vanishes meanwhile is left out; anything else that cannot be read raises StorageError.
 Paths and keys are bytes, so that names do not depend on the locale; that is why `os` is used and not `pathlib`.
 """
@@ -73,15 +73,14 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list. Files that vanish while the folder is read are left out."""
-        return batches(self._root, self._folder_key(prefix), HIDDEN.encode())
+        return self.list_between(prefix, "", None)
 
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """See ListsInOrder.list_between. Folders on the way are read whole, and their files between the bounds only."""
         folder, end = self._folder_key(prefix), None if until is None else until.encode()
-        bounds = Bounds(after.encode(), end, only_directly)
-        return in_order(self._root, folder, HIDDEN.encode(), bounds)
+        return in_order(self._root, folder, HIDDEN.encode(), Bounds(after.encode(), end, only_directly))
 
     def list_level(self, prefix: str) -> Level:
         """See ObjectStore.list_level. A folder without any file below it is no prefix."""
@@ -299,53 +298,9 @@ def _missing(key: str) -> ObjectNotFound:
 # ruff: noqa: PTH118
 
 
-BATCH_ROWS = 50_000
-_ORDERED_ROWS = 2_000
+BATCH_ROWS = 2_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
-
-
-def batches(root: bytes, prefix: bytes, hidden: bytes) -> Iterator[pa.RecordBatch]:
-    """Every file below root + prefix but not below root + hidden, as LISTING_SCHEMA without ETags and classes."""
-    try:
-        yield from _batches(root, prefix, hidden)
-    except OSError as error:
-        raise failed("list", error) from None
-
-
-def _batches(root: bytes, prefix: bytes, hidden: bytes) -> Iterator[pa.RecordBatch]:
-    keys: list[bytes] = []
-    sizes: list[int] = []
-    times: list[int] = []
-    links: list[bytes] = []
-    folders = [prefix]
-    while folders:
-        folder = folders.pop()
-        with _scan(root, folder, hidden) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False):
-                    try:
-                        facts = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    keys.append(folder + entry.name)
-                    sizes.append(facts.st_size)
-                    times.append(facts.st_mtime_ns)
-                    if len(keys) == BATCH_ROWS:
-                        yield _batch(keys, sizes, times)
-                        keys, sizes, times = [], [], []
-                elif entry.is_dir(follow_symlinks=False):
-                    folders.append(folder + entry.name + b"/")
-                elif entry.is_symlink():
-                    links.append(folder + entry.name)
-    if keys:
-        yield _batch(keys, sizes, times)
-    _warn_of(links)
-
-
-def _warn_of(links: list[bytes]) -> None:
-    if links:
-        _log.warning("%d symbolic links were neither followed nor listed, such as %s", len(links), shown(links[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,15 +320,19 @@ class Bounds:
 
 
 def in_order(root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds) -> Iterator[pa.RecordBatch]:
-    """The files that `batches` gives, those between bounds, in order of keys."""
+    """Files between bounds below root + prefix but not below root + hidden, in order of keys.
+
+    They are rows of LISTING_SCHEMA, without ETags and classes.
+    """
     links: list[bytes] = []
     try:
         files = _files_in_order(root, prefix, hidden, bounds, links)
-        while rows := list(islice(files, _ORDERED_ROWS)):
+        while rows := list(islice(files, BATCH_ROWS)):
             yield _batch(*map(list, zip(*rows, strict=True)))
     except OSError as error:
         raise failed("list", error) from None
-    _warn_of(links)
+    if links:
+        _log.warning("%d symbolic links were neither followed nor listed, such as %s", len(links), shown(links[0]))
 
 
 def _files_in_order(

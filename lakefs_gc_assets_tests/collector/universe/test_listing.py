@@ -102,7 +102,7 @@ def test_a_large_folder_that_is_no_slice_is_shared_out(
     opener: StoreOpener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever lies in it, in the root or in a shard is listed once."""
-    monkeypatch.setattr(local_store, "_ORDERED_ROWS", 50)
+    monkeypatch.setattr(local_store, "BATCH_ROWS", 50)
     flat = [sha256(bytes([number % 256, number // 256])).hexdigest()[:32] for number in range(1000)]
     large, shard = [f"data/old/{name}" for name in flat], [f"data/!ab/c/{name}" for name in flat[:300]]
     slice_ = slice_of(300, BORN)
