@@ -124,18 +124,22 @@ def installed(wheel: Path, folder: Path, python: str = sys.executable, extras: S
 
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_an_environment_of_its_own_has_the_command(wheel: Path, tmp_path: Path, version: str) -> None:
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    python = sys.executable if version == here else shutil.which(f"python{version}")
-    # A program of this name may be there that only knows where a Python could be.
-    if python is None or subprocess.run([python, "--version"], capture_output=True).returncode != 0:
-        pytest.skip(f"there is no Python {version} here")
-    programs = installed(wheel, tmp_path, python)
+def test_an_environment_of_its_own_has_the_command(
+    wheel: Path, tmp_path: Path, version: str, request: pytest.FixtureRequest
+) -> None:
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        programs = request.getfixturevalue("programs")
+    else:
+        python = shutil.which(f"python{version}")
+        # A program of this name may be there that only knows where a Python could be.
+        if python is None or subprocess.run([python, "--version"], capture_output=True).returncode != 0:
+            pytest.skip(f"there is no Python {version} here")
+        programs = installed(wheel, tmp_path, python)
 
     assert run(programs / "lakefs-gc", "--version", folder=tmp_path) == f"lakefs-gc {VERSION}\n"
     assert "doctor" in run(programs / "lakefs-gc", "--help", folder=tmp_path)
     found = run(programs / "python", "-c", "import lakefs_gc_assets; print(lakefs_gc_assets.__file__)", folder=tmp_path)
-    assert Path(found.strip()).is_relative_to(tmp_path / "venv")
+    assert Path(found.strip()).is_relative_to(programs.parent)
 
 
 @pytest.fixture(scope="module")
