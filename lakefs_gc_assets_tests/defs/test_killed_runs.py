@@ -198,7 +198,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             require_only_this_machine_reaches(dev)
             planted.require_absent(planted.spellings(*secrets.values()), dev.everything(), "GraphQL")
             os.kill(jvm(dev), signal.SIGKILL)
-            assert dev.wait_for("end of the run", lambda: shown(dev, first.run_id, "FAILURE", "SUCCESS"), 100)
+            assert dev.wait_for("end of the run", lambda: shown(dev, first.run_id, "FAILURE", "SUCCESS"), 400)
             left = demo.still_stored(server, sample)
             assert 0 < len(left) < len(sample.garbage)
             reported = report.read(store, run_id)
@@ -208,7 +208,7 @@ def test_killed_sweeps_are_shown_as_failed_and_go_on(tmp_path: Path) -> None:
             second = dev.again(first.run_id)
             dev.wait_for("more batches", lambda: halting.halted(run_id, batches), 400)
             os.kill(process_tree.parent(jvm(dev)), signal.SIGKILL)
-            assert dev.wait_for("end of the run", lambda: shown(dev, second, "FAILURE", "SUCCESS"), 200)
+            assert dev.wait_for("end of the run", lambda: shown(dev, second, "FAILURE", "SUCCESS"), 400)
             assert 0 < len(demo.still_stored(server, sample)) < len(left)
             reported = report.read(store, run_id)
             assert reported is not None and not reported.success
