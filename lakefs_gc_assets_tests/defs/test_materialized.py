@@ -33,6 +33,15 @@ _BACKFILL = """mutation($backfill: LaunchBackfillParams!) { launchPartitionBackf
   __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
 _BACKFILLED = """query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill {
   status error { message } runs { runId status tags { key value } } } } }"""
+_LOOKING_OFTEN = """
+import sys
+
+if "dagster._daemon" in sys.orig_argv:
+    from dagster._daemon import controller
+
+    controller.DEFAULT_DAEMON_INTERVAL_SECONDS = 5
+"""
+"""What Python itself loads at its start: the daemon looks for backfills every five seconds, not every thirty."""
 _DONE = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED")
 
 
@@ -73,16 +82,20 @@ class Lineage:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
+    home, changed = tmp_path / "home", tmp_path / "changed"
+    for folder in (home, changed):
+        folder.mkdir()
+    (changed / "sitecustomize.py").write_text(_LOOKING_OFTEN)
     with EmbeddedServer(tmp_path / "lakefs") as server:
         sample = make_sample_repository(server, objects=60)
         # The file lets what starts by itself delete; it says nothing of launches.
         file = written(server, sample.repository, tmp_path, launch={})
-        secrets = {SECRET_VARIABLE: server.secret_access_key}
-        with dagster_dev(
-            home, ["-w", "workspace.yaml"], PROJECT, {CONFIGURATION_VARIABLE: str(file), **secrets}
-        ) as dev:
+        environment = {
+            CONFIGURATION_VARIABLE: str(file),
+            SECRET_VARIABLE: server.secret_access_key,
+            "PYTHONPATH": str(changed),
+        }
+        with dagster_dev(home, ["-w", "workspace.yaml"], PROJECT, environment) as dev:
             lineage, ui = Lineage(dev), Attacker(dev, sample.repository)
             assert {name for name, node in lineage.nodes().items() if node["isMaterializable"]} == {*STEPS}
             dev.launch("open_run")
