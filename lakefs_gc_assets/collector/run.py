@@ -44,14 +44,16 @@ from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_
 from lakefs_gc_assets.collector.live import other_repositories, references
 from lakefs_gc_assets.collector.live.current import (
     Committed,
+    KnownLive,
     ask_committed,
+    find_known_live,
+    hashes_folder,
     heads_shown,
     prepare_uncommitted,
     sample_staged,
 )
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
-from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live, hashes_folder
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample, write_samples
 from lakefs_gc_assets.collector.records import across_runs, report

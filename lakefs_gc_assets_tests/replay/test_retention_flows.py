@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakefs_gc_assets.collector.incremental import checkpoint
-from lakefs_gc_assets.collector.live import known_live
+from lakefs_gc_assets.collector.live import current
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 from lakefs_gc_assets_tests.collector.retention.test_active_commits import by_definition, recorded_graph
@@ -27,8 +27,8 @@ from lakefs_gc_assets_tests.replayed_runs import AGED
 def much_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few objects are many: what live ranges with the same keys hold is left out first, the rest is looked up."""
     monkeypatch.setattr(checkpoint, "_MANY_ENTRIES", 0)
-    monkeypatch.setattr(known_live, "_ASKED_AT_ONCE", 3)
-    monkeypatch.setattr(known_live, "_ROUNDS", 1_000)
+    monkeypatch.setattr(current, "_ASKED_AT_ONCE", 3)
+    monkeypatch.setattr(current, "_ROUNDS", 1_000)
 
 
 SETS = [

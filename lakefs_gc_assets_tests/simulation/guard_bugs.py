@@ -26,10 +26,17 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer, gap_check, planning
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.incremental.gap_check import Gap
-from lakefs_gc_assets.collector.live import current, facts, known_live, other_repositories, references, uncommitted
-from lakefs_gc_assets.collector.live.current import Committed, Unread, ask_committed, heads_shown, prepare_uncommitted
+from lakefs_gc_assets.collector.live import current, facts, other_repositories, references, uncommitted
+from lakefs_gc_assets.collector.live.current import (
+    Committed,
+    KnownLive,
+    Unread,
+    ask_committed,
+    find_known_live,
+    heads_shown,
+    prepare_uncommitted,
+)
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
-from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.quarantine import purge
@@ -502,7 +509,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_pending_objects_that_a_run_without_a_listing_deleted_are_left_out,
     ),
     "by rules: notes of ranges not compared with ranges": _guarding(
-        known_live, "_require_true", find_known_live, _FOLLOWING.test_what_is_recorded_of_ranges_is_compared_with_some
+        current, "_require_true", find_known_live, _FOLLOWING.test_what_is_recorded_of_ranges_is_compared_with_some
     ),
     "by rules: notes of the run before not taken over": TestedBug(
         replaced((references, "find_fact_files", _own_files)), _FOLLOWING.test_facts_are_known_to_every_later_run
@@ -516,7 +523,7 @@ TESTED_BUGS: dict[str, TestedBug] = {
         _FOLLOWING.test_it_looks_at_what_no_commit_named_and_only_expired_ones_name_now,
     ),
     "by rules: notes of any number of entries believed": TestedBug(
-        replaced((known_live, "_select_fitting", lambda step, reported, records: reported)),
+        replaced((current, "_select_fitting", lambda step, reported, records: reported)),
         test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
     ),
     "by rules: what is staged not looked up in notes": TestedBug(

@@ -17,7 +17,7 @@ from types import ModuleType
 from lakefs_gc_assets import collector
 from lakefs_gc_assets.collector import make_step
 from lakefs_gc_assets.collector.incremental import checkpoint
-from lakefs_gc_assets.collector.live import hidden, known_live
+from lakefs_gc_assets.collector.live import current, hidden
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.settings import SweepMode
@@ -158,8 +158,8 @@ def deterministic(seed: int) -> Iterator[None]:
         # In some so much expires that it is looked up in parts, after that is left out which live ranges hold.
         if seed % 3 == 1:
             replace(patches, checkpoint, "_MANY_ENTRIES", 0)
-            replace(patches, known_live, "_ASKED_AT_ONCE", 3)
-            replace(patches, known_live, "_ROUNDS", sys.maxsize)
+            replace(patches, current, "_ASKED_AT_ONCE", 3)
+            replace(patches, current, "_ROUNDS", sys.maxsize)
         # The world renews the lock of a process that does not stand still.
         for module in (make_step, lock):
             replace(patches, module, "renewed", lambda *about: nullcontext())

@@ -22,11 +22,10 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF, NoFigures
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
-from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, known_live, references
-from lakefs_gc_assets.collector.live.current import Committed, ask_committed
+from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, references
+from lakefs_gc_assets.collector.live.current import Committed, KnownLive, ask_committed, find_known_live
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES, look_up_hashes, record_hashes
-from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import find_ranges
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -44,7 +43,7 @@ from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, Replacement, i
 
 _mark_counted = active_commits._mark_counted
 _select_pending = checkpoint_writer.select_pending
-_join_runs, _look_up_part = facts_of_ranges.join_runs, known_live._look_up_part
+_join_runs, _look_up_part = facts_of_ranges.join_runs, current._look_up_part
 _UNCHECKED: Replacement = (checkpoint_writer.CheckpointCounts, "contradiction", None)
 
 
@@ -175,12 +174,12 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     "expired as it was when the run began": Bug(_first_look),
     "notes of what expired taken for held": replaced(
         (facts_of_ranges, "look_up_hashes", _look_up_every_range),
-        (known_live, "_select_fitting", lambda step, reported, records: reported),
-        (known_live, "_require_true", ignored),
+        (current, "_select_fitting", lambda step, reported, records: reported),
+        (current, "_require_true", ignored),
     ),
     "what notes hold not subtracted": replaced((run, "find_known_live", _nothing_held)),
     "what expired not looked up in notes": replaced((run, "find_known_live", _only_listed)),
-    "one part of what is looked up taken for all": replaced((known_live, "_look_up_part", _first_part)),
+    "one part of what is looked up taken for all": replaced((current, "_look_up_part", _first_part)),
     "other repositories: their metaranges noted": replaced((current, "find_ranges", _note_of_any)),
     "ranges in slices that are not sealed noted": replaced((facts_of_ranges, "are_sealed", _any_slice)),
     "metaranges looked for where runs begin alone": replaced(
@@ -190,7 +189,7 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
         (facts_of_ranges, "join_runs", _join_less), (facts_of_ranges, "require_metaranges_whole", ignored)
     ),
     "notes that lack an address believed": replaced(
-        (references, "record_hashes", _record_less), (known_live, "_require_true", ignored)
+        (references, "record_hashes", _record_less), (current, "_require_true", ignored)
     ),
 }
 """By name."""

@@ -16,11 +16,10 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, LISTED, NoFigures
-from lakefs_gc_assets.collector.live import facts, facts_of_ranges, known_live, references
-from lakefs_gc_assets.collector.live.current import Committed
+from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, references
+from lakefs_gc_assets.collector.live.current import Committed, KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
-from lakefs_gc_assets.collector.live.known_live import KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -159,7 +158,7 @@ def test_facts_are_true_in_every_run(repository: Repository) -> None:
 
 def test_facts_of_a_namespace_that_is_spelled_otherwise_are_not_used(repository: Repository, monkeypatch: Any) -> None:
     """As of another server, which sees the same folder elsewhere and takes a full address for outside."""
-    monkeypatch.setattr(known_live, "_COMPARED", 0)
+    monkeypatch.setattr(current, "_COMPARED", 0)
     records = repository.commit([f"local:///mounted/repo/{EVERY[0]}", EVERY[1]])
     own = repository.earlier
     theirs = replace(own.repository, namespace=Namespace.parse("local://elsewhere/repo/"))
@@ -195,7 +194,7 @@ def test_a_file_that_cannot_be_read_is_reported(repository: Repository) -> None:
 
 
 def test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed() -> None:
-    with TemporaryDirectory() as folder, mock.patch.object(known_live, "_COMPARED", 0):
+    with TemporaryDirectory() as folder, mock.patch.object(current, "_COMPARED", 0):
         repository = Repository(Path(folder))
         (record,) = repository.commit(EVERY[:2])
         repository.record(record)
@@ -233,7 +232,7 @@ def test_what_was_recorded_wrongly_no_later_run_believes(repository: Repository)
     repository.record(other)
     with pytest.raises(CorruptFile, match=r"does not hold what is recorded of it"):
         repository.held([record, other], *EVERY)
-    with mock.patch.object(known_live, "_COMPARED", 0):
+    with mock.patch.object(current, "_COMPARED", 0):
         assert repository.held([record, other], *EVERY) == (set(), set())
 
 
@@ -263,8 +262,8 @@ def test_of_many_ranges_some_are_compared(repository: Repository) -> None:
 def test_too_many_addresses_are_not_looked_up(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     records = repository.commit(EVERY[:2])
     repository.record(*records)
-    monkeypatch.setattr(known_live, "_ASKED_AT_ONCE", 1)
-    monkeypatch.setattr(known_live, "_ROUNDS", 2)
+    monkeypatch.setattr(current, "_ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(current, "_ROUNDS", 2)
     assert repository.held(records, *EVERY[:3]) == (set(), set())
     assert "every range is read: 3 addresses" in repository.lines[-1]
     # Ranges with addresses in slices that are not sealed are read, so these addresses do not count.
@@ -282,7 +281,7 @@ def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
     ranges: list[list[str]], asked: list[str], at_once: int, failing: set[int]
 ) -> None:
     """Whichever reading of a file of notes fails: what some part cannot be looked up in is read."""
-    with TemporaryDirectory() as folder, mock.patch.object(known_live, "_ASKED_AT_ONCE", at_once):
+    with TemporaryDirectory() as folder, mock.patch.object(current, "_ASKED_AT_ONCE", at_once):
         repository = Repository(Path(folder))
         records = repository.commit(*ranges)
         for record in records:
@@ -298,7 +297,7 @@ def test_what_is_asked_for_in_parts_is_found_as_if_at_once(
             return rows
 
         with (
-            mock.patch.object(known_live, "_ROUNDS", 8),
+            mock.patch.object(current, "_ROUNDS", 8),
             mock.patch.object(facts, "read", read),
         ):
             held = find_known_live(
@@ -321,7 +320,7 @@ def test_beside_another_repository_every_range_is_read(repository: Repository) -
     both = replace(found, unread=(*found.unread, *found.unread))
     held = find_known_live(repository.step, both, [repository.asked(*EVERY)], frozenset([SEALED]))
     assert (held.addresses, len(held.range_ids)) == (None, 0)
-    assert known_live.hashes_folder(repository.step, both) is None
+    assert current.hashes_folder(repository.step, both) is None
 
 
 @pytest.mark.slow
@@ -333,5 +332,5 @@ def test_tasks_of_spark_record_addresses_and_look_them_up(
     repository = Repository(tmp_path, SparkEngine(spark, 2))
     records = repository.commit(EVERY[:2], EVERY[2:4], EVERY[4:])
     repository.record(*records)
-    monkeypatch.setattr(known_live, "_ASKED_AT_ONCE", at_once)
+    monkeypatch.setattr(current, "_ASKED_AT_ONCE", at_once)
     assert repository.held(records[:2], *EVERY[1:6]) == ({record.id for record in records[:2]}, {*EVERY[1:4]})
