@@ -482,10 +482,7 @@ def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) ->
 def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:
     """Waits for as long as a sweep waits for its recheck: commits under way end, and a slow server knows them."""
     until = since + timedelta(seconds=repository.settings.wait_before_recheck_seconds)
-    seconds = (until - repository.clock.now()).total_seconds()
-    if seconds > 0:
-        note(f"waiting {seconds:.0f} s before looking again")
-        repository.clock.sleep(seconds)
+    repository.wait_until(until, note, "looking again")
 
 
 def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime]:

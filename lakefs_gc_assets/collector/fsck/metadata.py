@@ -148,19 +148,14 @@ class Live:
 def find_live(step: Step[R], repository: OpenRepository, problems: Problems, every_commit: bool) -> Live:
     """Finds the live commits of a repository and the ranges of their metaranges, and records what cannot be read."""
     settings, now = repository.settings, repository.clock.now()
-    late, expired, is_complete = list[str](), list[str](), True
+    late, stays, is_complete = dict[str, str](), None, True
     try:
         if every_commit or repository is not step.repository:
             dump = commits.complete_dump(repository, now, step.log)
-            count = len(dump.commits)
-            live = commits.distinct_metaranges(dump.commits).to_pylist()
         else:
             readings = retention.read(repository, now, step.log, retention.policy_of(settings))
             retained = retention.retention(repository, readings, step.plan.earliest_clock)
-            dump, late = readings.dump, [metarange for metarange in retained.late.values() if metarange]
-            count = int(retained.flags.sum()) + len(retained.late)
-            live = commits.distinct_metaranges(dump.commits, retained.flags).to_pylist()
-            expired = commits.distinct_metaranges(dump.commits, ~retained.flags).to_pylist()
+            dump, late, stays = readings.dump, retained.late, retained.flags
     except (AccessDenied, NotFound, NotSupported, IncompleteDump) as refusal:
         problems.skip(f"commits of {repository.facts.id} that no branch or tag names, without a refs dump: {refusal}")
         is_complete = False
@@ -170,15 +165,15 @@ def find_live(step: Step[R], repository: OpenRepository, problems: Problems, eve
         is_complete = False
     if not is_complete:
         dump = _ask_for_heads(repository, problems)
-        count = len(dump.commits)
-        live = commits.distinct_metaranges(dump.commits).to_pylist()
-    heads = [*dump.live().heads.values()]
-    ordered = [*dict.fromkeys([*heads, *late, *dump.compacted, *reversed(live)])]
+    live = dump.live(stays)
+    newer = filter(None, late.values())
+    ordered = [*dict.fromkeys([*live.heads.values(), *newer, *dump.compacted, *reversed(live.metarange_ids)])]
     references = References.from_step(step, repository)
     records, damaged = read_named(references, LiveFiles.metarange, ordered)
     readable = tuple(each for each in ordered if each not in damaged)
-    found = Live(repository, dump, count, readable, records, damaged)
+    found = Live(repository, dump, live.commits + len(late), readable, records, damaged)
     if is_complete and repository is step.repository and settings.keep_unnamed_ranges:
+        expired = [] if stays is None else commits.distinct_metaranges(dump.commits, ~stays).to_pylist()
         _check_unnamed(references, found, sorted({*expired}.difference(ordered)), problems)
     return found
 

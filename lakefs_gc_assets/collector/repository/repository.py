@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
-from lakefs_gc_assets.errors import ConfigurationError, ReadOnlyRepository
+from lakefs_gc_assets.errors import ConfigurationError, LogLine, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository, ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
@@ -197,6 +197,14 @@ class OpenRepository:
     def min_age(self) -> timedelta:
         """The minimum age that the settings ask for."""
         return timedelta(hours=self.settings.min_age_hours)
+
+    def wait_until(self, moment: datetime, note: LogLine, what: str) -> float:
+        """Waits until a moment, and says before what; returns for how many seconds."""
+        seconds = max((moment - self.clock.now()).total_seconds(), 0.0)
+        if seconds:
+            note(f"waiting {seconds:.0f} s before {what}")
+            self.clock.sleep(seconds)
+        return seconds
 
     def dumping_at_once(self, **changes: object) -> "OpenRepository":
         """The repository without the wait before a refs dump, for a dump by which nothing is deleted.

@@ -189,8 +189,9 @@ def without_dump(
         refusal: why there is none.
     """
     note(f"refs dump not available ({refusal}): reading every range file of the repository instead")
-    _wait(repository, prepared_until, note)
-    return replace(every_metadata_file(repository), waited=_left(repository, prepared_until, began))
+    starts_at = _starts_at(repository, prepared_until)
+    repository.wait_until(starts_at, note, "reading commits")
+    return replace(every_metadata_file(repository), waited=max((starts_at - began).total_seconds(), 0.0))
 
 
 def complete_dump(
@@ -220,7 +221,7 @@ def complete_dump(
             return replace(dump, at_once=True)
         branches = ", ".join(sorted(set(dump.sealed.values())))
         note(f"commits are under way, or failed, on {branches}: asking for another refs dump later")
-    waited = _wait(repository, prepared_until, note)
+    waited = repository.wait_until(_starts_at(repository, prepared_until), note, "reading commits")
     return replace(_dump_now(repository, note), waited=waited)
 
 
@@ -228,19 +229,9 @@ def _dump_now(repository: OpenRepository, note: LogLine) -> Dump:
     return dump_refs(repository.api, repository.store, repository.settings, repository.clock, note)
 
 
-def _wait(repository: OpenRepository, prepared_until: datetime, note: LogLine) -> float:
-    """Waits until a set time after the preparation of uncommitted data; returns for how many seconds."""
-    wait = _left(repository, prepared_until, repository.clock.now())
-    if wait:
-        note(f"waiting {wait:.0f} s before reading commits")
-        repository.clock.sleep(wait)
-    return wait
-
-
-def _left(repository: OpenRepository, prepared_until: datetime, now: datetime) -> float:
-    """The seconds that are left until the set time after the preparation of uncommitted data."""
-    starts_at = prepared_until + timedelta(seconds=repository.settings.wait_before_dump_seconds)
-    return max((starts_at - now).total_seconds(), 0.0)
+def _starts_at(repository: OpenRepository, prepared_until: datetime) -> datetime:
+    """The set time after the preparation of uncommitted data."""
+    return prepared_until + timedelta(seconds=repository.settings.wait_before_dump_seconds)
 
 
 def dump_refs(

@@ -352,12 +352,8 @@ def wait_for_recheck(step: Step[R], prepared_at: datetime) -> None:
     it would leave out of both. They are looks at uncommitted data: a listing may be hours older than the first of them,
     where a run was broken off in between. Without a refs dump, nothing but this wait lets a commit under way end.
     """
-    clock = step.repository.clock
-    wait = prepared_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds) - clock.now()
-    if wait > timedelta():
-        step.log(f"waiting {wait.total_seconds():.0f} s before checking again what is live")
-        clock.sleep(wait.total_seconds())
-        step.waited += wait.total_seconds()
+    until = prepared_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds)
+    step.waited += step.repository.wait_until(until, step.log, "checking again what is live")
 
 
 def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:
