@@ -264,7 +264,7 @@ class _Commits:
     Attributes:
         named: metaranges that these commits, compacted bases and `late` name.
         metarange_ids: those of them that can be read.
-        is_kept, why: for the position of a commit in the dump, whether it counts, and why.
+        why: for the position of a commit in the dump, why it counts; empty for one that does not.
         late: metaranges of commits that are newer than the dump, by their ids.
     """
 
@@ -273,8 +273,7 @@ class _Commits:
     named: tuple[str, ...]
     metarange_ids: tuple[str, ...]
     records: RangeRecords
-    is_kept: Callable[[int], bool]
-    why: Callable[[int], str]
+    why: Callable[[int], tuple[str, ...]]
     late: Mapping[str, str]
 
     def holders(self, metarange_id: str) -> Iterator[Holder]:
@@ -292,10 +291,10 @@ class _Commits:
                 if commit_id in ids:
                     yield Holder(name, kind, reference, "")
         others = ids.keys() - {*self.dump.branches.values(), *self.dump.tags.values()}
-        kept = [commit_id for commit_id in others if self.is_kept(ids[commit_id])]
+        kept = {commit_id: why for commit_id in others if (why := self.why(ids[commit_id]))}
         newest = sorted(kept, key=lambda commit_id: (-int(columns.seconds[ids[commit_id]]), commit_id))
         for commit_id in newest[:_COMMITS_NAMED]:
-            yield Holder(name, By.COMMIT, commit_id, "", self.why(ids[commit_id]))
+            yield Holder(name, By.COMMIT, commit_id, "", "; ".join(kept[commit_id]))
 
 
 @dataclass
@@ -385,22 +384,10 @@ class _Search(Generic[R]):
         if repository is step.repository:
             readings = retention.read(repository, now, step.log, retention.policy_of(repository.settings))
             retained = retention.retention(repository, readings, step.plan.earliest_clock)
-            dump, late = readings.dump, retained.late
-
-            def is_kept(at: int) -> bool:
-                return bool(retained.flags[at])
-
-            def why(at: int) -> str:
-                return "; ".join(retained.why(at))
+            dump, late, why = readings.dump, retained.late, retained.why
         else:
             dump, late = commits.complete_dump(repository, now, step.log), dict[str, str]()
-
-            def is_kept(at: int) -> bool:
-                return True
-
-            def why(at: int) -> str:
-                return f"collection.also_live names {repository.facts.id}"
-
+            why = partial(_why_of_others, repository.facts.id)
         named = commits.distinct_metaranges(dump.commits).to_pylist()
         ordered = tuple(dict.fromkeys(id_ for id_ in [*named, *dump.compacted, *late.values()] if id_))
         records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
@@ -408,7 +395,7 @@ class _Search(Generic[R]):
             self.problems.unreadable(METADATA_PREFIX + metarange_id, detail)
         readable = tuple(each for each in ordered if each not in damaged)
         step.log(f"{repository.facts.id}: {counted(len(dump.commits), 'commits')}, {counted(len(records), 'ranges')}")
-        return _Commits(repository, dump, ordered, readable, records, is_kept, why, late)
+        return _Commits(repository, dump, ordered, readable, records, why, late)
 
     def _find_paths(self, own: _Commits) -> None:
         """Notes the addresses that commits have, or had, at the paths."""
@@ -489,6 +476,10 @@ class _Search(Generic[R]):
         for address in engine.collect(engine.distinct(engine.among_exactly(rows, wanted))).column(0).to_pylist():
             if not any(holder.by is By.STAGED for holder in self.holders.get(address, ())):
                 self._add(address, Holder(name, By.UNCOMMITTED, "", ""))
+
+
+def _why_of_others(repository_id: str, at: int) -> tuple[str, ...]:
+    return (f"collection.also_live names {repository_id}",)
 
 
 def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) -> pa.Table:
