@@ -34,7 +34,7 @@ from lakefs_gc_assets.configuration_file import (
     named,
 )
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine
 from lakefs_gc_assets.settings import Configuration, SparkSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -244,6 +244,15 @@ def show_progress(line: str) -> None:
 def progress_unless(quiet: bool) -> LogLine:
     """Shows lines of progress, or drops them."""
     return (lambda line: None) if quiet else show_progress
+
+
+def readable_report(store: ObjectStore, run_id: str) -> Report | None:
+    """The report of a run; None if there is none, or it cannot be read, which is printed as a warning."""
+    try:
+        return report.read(store, run_id)
+    except CorruptFile as corrupt:
+        show_progress(f"left out: {corrupt}")
+        return None
 
 
 def require_report(store: ObjectStore, run_id: str) -> Report:

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from lakefs_gc_assets.cli.common import JSON, answer
+from lakefs_gc_assets.cli.common import JSON, print_answer
 
 
 @click.command()
@@ -19,7 +19,4 @@ def completion(as_json: bool, shell: str) -> None:
     assert shell_class is not None
     program = click.get_current_context().find_root().command
     script = shell_class(program, {}, "lakefs-gc", "_LAKEFS_GC_COMPLETE").source()
-    if as_json:
-        answer({"shell": shell, "script": script})
-    else:
-        click.echo(script)
+    print_answer(as_json, lambda: {"shell": shell, "script": script}, [script])

@@ -110,7 +110,10 @@ def erase(
         _prepare(opened, finding)
         return
     if signing_key is None or approve is None or file_of_certificate is None:
-        _show(finding, as_json)
+        encoded = {"remedies": finding.remedies, "digest": finding.digest}
+        print_answer(as_json, lambda: {**asdict(finding), **encoded}, map(shown, describe(finding)))
+        if finding.unchecked:
+            sys.exit(Status.INCOMPLETE)
         return
     _require_approved(finding, approve)
     with shown_bar("erasing", quiet) as (say, _):
@@ -173,15 +176,6 @@ def _erase_versions(collector: Collector, run_id: str, addresses: Collection[str
     with locked(repository, "erase", f"erase-{run_id}", show_progress) as lock:
         step = Step(note, show_progress, repository, collector.engine(repository.settings), plan, lock)
         return [*erase_versions(repository, plan, lock, addresses, LiveCheck(step, from_spark))]
-
-
-def _show(finding: Finding, as_json: bool) -> None:
-    def encode() -> object:
-        return {**asdict(finding), "remedies": finding.remedies, "digest": finding.digest}
-
-    print_answer(as_json, encode, map(shown, describe(finding)))
-    if finding.unchecked:
-        sys.exit(Status.INCOMPLETE)
 
 
 def describe(finding: Finding) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
-from lakefs_gc_assets.cli.common import JSON, answer
+from lakefs_gc_assets.cli.common import JSON, print_answer
 from lakefs_gc_assets.configuration_file import DEFAULT_FILE, schema
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError
 from lakefs_gc_assets.storage.opening import KINDS
@@ -73,8 +74,8 @@ def init(
             raise click.UsageError(f"{option} is the name of an environment variable, not what it holds.")
     _require_absent(out)
     endpoint = _url("--endpoint", endpoint, "URL of the lakeFS server")
-    repository = repository or _ask("--repository", "Repository")
-    store = store or _ask_for_store()
+    repository = repository or _ask("--repository", "Repository", value_proc=str.strip)
+    store = store or _ask("--store", "What its objects lie in", type=click.Choice([*_SECTIONS]), default="s3")
     answers = _Answers(store_endpoint, local_root, _scalar(region) if region else "")
     lines = [*_SECTIONS[store](answers), _SIGNING]
     text = _TEMPLATE.format(
@@ -86,13 +87,10 @@ def init(
         store="\n".join(_section("store", lines)),
     )
     _write(out, text)
-    if as_json:
-        answer({"file": str(out), "schema": str(out.with_name(_SCHEMA)), "variables": [key_variable, secret_variable]})
-        return
+    written = {"file": str(out), "schema": str(out.with_name(_SCHEMA)), "variables": [key_variable, secret_variable]}
     stores = "" if store == "local" else ", and the store's credentials as its section `store` says"
-    click.echo(
-        f"wrote {out}. Set {key_variable} and {secret_variable}{stores}, then try: lakefs-gc doctor --config {out}"
-    )
+    line = f"wrote {out}. Set {key_variable} and {secret_variable}{stores}, then try: lakefs-gc doctor --config {out}"
+    print_answer(as_json, lambda: written, [line])
 
 
 def _require_absent(out: Path) -> None:
@@ -112,19 +110,16 @@ def _write(out: Path, text: str) -> None:
         raise CollectionError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
-def _ask(option: str, question: str, parse: Callable[[str], str] = str.strip) -> str:
-    """Asks a question on the terminal, again after a UsageError. Raises UsageError if there is no terminal."""
+def _ask(option: str, question: str, **prompt: Any) -> str:
+    """Asks a question on the terminal, again after a UsageError. Raises UsageError if there is no terminal.
+
+    Args:
+        prompt: options of click.prompt.
+    """
     try:
-        return str(click.prompt(question, err=True, value_proc=parse))
+        return str(click.prompt(question, err=True, **prompt))
     except click.Abort:
         raise click.UsageError(f"nobody is there to ask: give {option}.") from None
-
-
-def _ask_for_store() -> str:
-    try:
-        return str(click.prompt("What its objects lie in", type=click.Choice([*_SECTIONS]), default="s3", err=True))
-    except click.Abort:
-        raise click.UsageError("nobody is there to ask: give --store.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +134,8 @@ class _Answers:
         return _scalar(_url("--store-endpoint", self._store_endpoint, "URL of the store"))
 
     def local_root(self) -> str:
-        return _scalar(self._local_root or _ask("--local-root", "Folder of the server's blockstore.local.path"))
+        question = "Folder of the server's blockstore.local.path"
+        return _scalar(self._local_root or _ask("--local-root", question, value_proc=str.strip))
 
 
 def _url(option: str, value: str | None, question: str) -> str:
@@ -156,7 +152,7 @@ def _url(option: str, value: str | None, question: str) -> str:
             raise click.UsageError(f"{option} must begin with http:// or https://")
         return url
 
-    return parse(value) if value else _ask(option, question, parse)
+    return parse(value) if value else _ask(option, question, value_proc=parse)
 
 
 def _scalar(value: str) -> str:

@@ -12,16 +12,13 @@ from lakefs_gc_assets.cli.common import (
     loaded_configurations,
     open_repository,
     print_answer,
-    show_progress,
+    readable_report,
 )
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
-from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 _MAX_RUNS = 200
 _PREFIX = "lakefs_gc_"
@@ -68,7 +65,7 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     """The samples of one repository. Raises CollectionError."""
     store = repository.store
     run_ids = islice(run_folder.newest_runs(store), _MAX_RUNS)
-    reports = [run_report for run_id in run_ids if (run_report := _read_report(store, run_id)) is not None]
+    reports = [run_report for run_id in run_ids if (run_report := readable_report(store, run_id)) is not None]
     newest = next((run_report for run_report in reports if not run_report.was_broken_off), None)
     if newest is not None:
         yield "last_run_timestamp_seconds", {}, newest.ended_at.timestamp()
@@ -83,15 +80,6 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     moved = (*quarantine.due, *quarantine.waiting)
     yield "quarantine_objects", {}, sum(run.copies.num_rows for run in moved)
     yield "quarantine_bytes", {}, sum(run.size for run in moved)
-
-
-def _read_report(store: ObjectStore, run_id: str) -> Report | None:
-    """The report of a run; None if there is none, or it cannot be read, which is printed as a warning."""
-    try:
-        return report.read(store, run_id)
-    except CorruptFile as corrupt:
-        show_progress(f"left out: {corrupt}")
-        return None
 
 
 def _measure_run(run_report: Report) -> Iterator[Sample]:

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import click
 
-from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer, show_progress
+from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer, readable_report, show_progress
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.page import garbage, page
 from lakefs_gc_assets.collector.page.run_facts import Counting
@@ -16,7 +16,7 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
-from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import ReportSettings
 
 
@@ -54,22 +54,17 @@ def report(target: Target, html: BinaryIO | None, as_json: bool, opens: bool, ag
 
 def find_report(repository: OpenRepository, run_id: str | None) -> Report:
     """The report of a run, by default of the newest that has one. Raises CollectionError if there is none."""
-    for candidate_id in [run_id] if run_id else run_folder.newest_runs(repository.store):
-        try:
-            run_report = reports.read(repository.store, candidate_id)
-        except CorruptFile as corrupt:
-            if run_id:
-                raise
-            show_progress(f"left out: {corrupt}")
-            continue
-        if run_report is not None:
-            return run_report
     if run_id:
+        if (run_report := reports.read(repository.store, run_id)) is not None:
+            return run_report
         plans.read(repository.store, run_id)
         raise CollectionError(
             f"run {run_id} left no report: it has not ended, or its process was killed; `lakefs-gc status` lists all "
             "runs"
         )
+    for newest_id in run_folder.newest_runs(repository.store):
+        if (run_report := readable_report(repository.store, newest_id)) is not None:
+            return run_report
     raise CollectionError("no run has ended yet: `lakefs-gc run` makes a dry run, `lakefs-gc status` lists all runs")
 
 

@@ -2,7 +2,16 @@
 
 import click
 
-from lakefs_gc_assets.cli.common import JSON, YES, Target, agrees, answer, is_confirmed, is_on_terminal, on_repository
+from lakefs_gc_assets.cli.common import (
+    JSON,
+    YES,
+    Target,
+    agrees,
+    is_confirmed,
+    is_on_terminal,
+    on_repository,
+    print_answer,
+)
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import HeldLock, Life
 from lakefs_gc_assets.errors import LockHeld
@@ -34,12 +43,10 @@ def unlock(target: Target, as_json: bool, run_id: str) -> None:
     if held is not None:
         _require_dead(held, run_id)
         lock.release_inspected(opened, held)
-    if as_json:
-        answer({"run_id": run_id, "released": held is not None})
-    elif held is None:
-        click.echo("the lock is free: nothing was done")
-    else:
-        click.echo(f"released the lock of run {run_id}: {_WHY_FREE[held.life]}")
+    line = (
+        f"released the lock of run {run_id}: {_WHY_FREE[held.life]}" if held else "the lock is free: nothing was done"
+    )
+    print_answer(as_json, lambda: {"run_id": run_id, "released": held is not None}, [line])
 
 
 def _require_dead(held: HeldLock, run_id: str) -> None:

@@ -182,13 +182,8 @@ def define_schedules(
             description=description,
         )
 
-    def by_the_file(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value)
-        return launching.issue_ticket(context.instance, names.repository, permit)
-
-    def by_this_schedule(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
-        permit = Permit(names.qualified(maintenance.PURGING_SCHEDULE))
-        return launching.issue_ticket(context.instance, names.repository, permit)
+    def issuing(permit: Permit) -> Callable[[dg.ScheduleEvaluationContext], dict[str, str]]:
+        return lambda context: launching.issue_ticket(context.instance, names.repository, permit)
 
     flow = settings.dry_run_flow
     return [
@@ -200,7 +195,7 @@ def define_schedules(
             f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
             "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
             f"{names.qualified('follow_deleted_report')}. Cron: automation.clean_cron.",
-            by_the_file,
+            issuing(Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value)),
         ),
         schedule(
             "dry_runs",
@@ -227,7 +222,7 @@ def define_schedules(
             f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
             f"brings back objects that are live again. Launch the job {names.qualified('purge')} first to see the "
             "quarantine. Cron: automation.purge_cron.",
-            by_this_schedule,
+            issuing(Permit(names.qualified(maintenance.PURGING_SCHEDULE))),
         ),
         schedule(
             "find_stale_branches",
