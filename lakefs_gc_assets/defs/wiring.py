@@ -21,7 +21,6 @@ from lakefs_gc_assets.defs import (
     maintenance,
     notifying,
     repository_check,
-    stale_branches,
 )
 from lakefs_gc_assets.defs.io_manager import frame_io_manager
 from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names
@@ -63,7 +62,7 @@ def build_all(repositories: Sequence[Loaded], clock: Clock) -> dg.Definitions:
 
 def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
     settings, launch = loaded.configuration.automation, loaded.configuration.launch
-    opening, stale = jobs.open_run_job(names, launch), stale_branches.stale_branches_job(names, launch)
+    opening, stale = jobs.open_run_job(names, launch), maintenance.stale_branches_job(names, launch)
     expire, purge = maintenance.expire_runs_job(names, settings), maintenance.purge_job(names, launch)
     sweep_within = timedelta(days=settings.sweep_within_days)
     collecting = dg.define_asset_job(
@@ -95,7 +94,7 @@ def _one(loaded: Loaded, names: Names, clock: Clock) -> dg.Definitions:
                 *history.define(names, sweep_within),
                 forecasting.define(names),
                 repository_check.define(names),
-                stale_branches.define(names),
+                maintenance.define_stale_branches(names),
             ],
         ),
         asset_checks=[

@@ -9,7 +9,7 @@ import pytest
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.defs.stale_branches import described, require_approvable
+from lakefs_gc_assets.defs.maintenance import describe_branches, require_approvable
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
@@ -62,7 +62,7 @@ def test_a_launch_deletes_none_where_the_file_forbids_it(policy: LaunchSettings)
 
 
 def test_branches_are_shown_with_why(tmp_path: Path) -> None:
-    shown = described(LISTING)
+    shown = describe_branches(LISTING)
     assert (shown["stale"], shown["branches"], shown["digest"]) == (1, 3, LISTING.digest)
     assert "held_alone_bytes" not in shown
     assert STALE.undo in shown["stale_branches"].md_str and "it is protected" in shown["kept"].md_str
