@@ -11,7 +11,8 @@ from lakefs_gc_assets.cli.common import JSON, QUIET, Target, on_repository, prin
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
-from lakefs_gc_assets.collector.page.markup import document, element, shown, table
+from lakefs_gc_assets.collector.page import markup
+from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.defs.repository_check import check_now
 from lakefs_gc_assets.errors import counted
 
@@ -90,15 +91,4 @@ def _scope(checkup: Checkup) -> str:
 
 def render(checkup: Checkup) -> bytes:
     """The page of a check: one HTML file that loads nothing."""
-    rows = [
-        (finding.address, str(finding.kind), finding.detail, "; ".join(map(str, finding.places)), finding.remedy)
-        for finding in checkup.findings
-    ]
-    heads = ("object or file", "finding", "what is wrong", "needed by", "what to do")
-    parts = [
-        element("h1", f"{checkup.repository}: {checkup.verdict}"),
-        element("p", f"{checkup.storage_namespace}, {checkup.ended_at:%F %T}Z: {_scope(checkup)}"),
-        *([table("Findings", heads, rows)] if rows else []),
-        *(element("p", f"not checked: {what}") for what in checkup.unchecked),
-    ]
-    return document(f"{checkup.repository}: {checkup.verdict}", "", parts)
+    return markup.render("fsck.html", "", checkup=checkup, scope=_scope(checkup))

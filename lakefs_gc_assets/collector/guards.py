@@ -113,6 +113,13 @@ class Gauge:
         """
         return self.figure > self.limit and (self.floor is None or self.count > self.floor or not self.limit)
 
+    @property
+    def used(self) -> float:
+        """The share of the limit that the figure uses."""
+        if not self.limit:
+            return 2.0 if self.figure else 0.0
+        return self.figure / self.limit
+
 
 def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
     """Figures of a mark beside the limits of the guards of amount.

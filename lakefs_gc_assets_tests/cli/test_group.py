@@ -21,7 +21,7 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import SparkSettings
 from lakefs_gc_assets.spark import session as spark_session
 
-HEAVY = {"boto3", "dagster", "numba", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}
+HEAVY = {"boto3", "dagster", "jinja2", "numba", "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich"}
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:
@@ -64,7 +64,7 @@ def test_commands_that_only_read_import_neither_spark_nor_dagster() -> None:
 
     imported = set(ended.stdout.split())
     assert "lakefs_gc_assets.lakefs.api.transport" in imported
-    assert imported.isdisjoint({"dagster", "pandas", "pandera", "pyspark"})
+    assert imported.isdisjoint({"dagster", "jinja2", "pandas", "pandera", "pyspark"})
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

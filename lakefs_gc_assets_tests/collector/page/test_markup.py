@@ -1,17 +1,24 @@
-"""Elements of a page: whatever somebody calls an object, it is a text there and nothing else."""
+"""Templates of pages: whatever somebody calls an object, it is a text there and nothing else."""
 
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from html.parser import HTMLParser
-from xml.etree.ElementTree import Element
+from pathlib import Path
+from unittest import mock
 
+import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.page.markup import bars, document, element, shown, table
+from lakefs_gc_assets.collector.page import markup
+from lakefs_gc_assets.collector.page.markup import Length, bars, render, shown
+from lakefs_gc_assets.collector.records.outcomes import Amount
 
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 HOSTILE = (
     "<script>alert(1)</script>",
     "</style><script>alert(1)</script>",
@@ -34,13 +41,17 @@ class Reader(HTMLParser):
         self.tags: set[str] = set()
         self.attributes: list[tuple[str, str | None]] = []
         self.text: list[str] = []
+        self.cells: list[str | None] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes += attrs
+        if tag in {"th", "td"}:
+            self.cells.append(dict(attrs).get("class"))
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        if words := " ".join(data.split()):
+            self.text.append(words)
 
 
 def read(page: bytes) -> Reader:
@@ -50,13 +61,43 @@ def read(page: bytes) -> Reader:
     return reader
 
 
+def made(template: str, **values: object) -> Reader:
+    """A page whose main part is this template."""
+    around = '{% extends "layout.html" %}{% from "macros.html" import chart, table %}{% block title %}{{ title }}'
+    source = f"{around}{{% endblock %}}{{% block main %}}{template}{{% endblock %}}"
+    loaders = [jinja2.DictLoader({"made.html": source}), jinja2.FileSystemLoader(Path(markup.__file__).parent)]
+    environment = markup._environment().overlay(loader=jinja2.ChoiceLoader(loaders))
+    with mock.patch.object(markup, "_environment", lambda: environment):
+        return read(render("made.html", "0" * 64, **{"title": "title", **values}))
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[tuple[Sequence[str], Length]], numbers: int = 0, words: int = 0, whole: int = 0
+) -> Reader:
+    return made(
+        "{% call(row) table('By age', heads, numbers=numbers, words=words, whole=whole) %}"
+        "{% for cells, length in rows %}{{ row(*cells, bar=length) }}{% endfor %}{% endcall %}",
+        heads=heads,
+        rows=rows,
+        numbers=numbers,
+        words=words,
+        whole=whole,
+    )
+
+
 def page_of(text: str) -> Reader:
-    parts = [
-        element("p", text, class_="soft", aria_label=text),
-        table(text, (text, "n"), [(text, text)], numbers=1),
-        bars(text, (text, "n"), [(text, text), (text, text)], [0.5, 1], whole=1),
-    ]
-    return read(document(text, "0" * 64, parts))
+    """A page that has the text wherever a template can have one, also in a macro's result and in an attribute."""
+    return made(
+        "{% macro said(words) %}{{ words }}{% endmacro %}{% set heads = [text, text, text, text] %}"
+        '<p class="soft" aria-label="{{ text }}">{{ text }}</p><p>{{ said(text) }}</p>'
+        "{% call(row) table(text, heads, numbers=3) %}{% for _ in (1, 2) %}"
+        "{{ row(text, said(text), text, text, bar=(1, 2)) }}{% endfor %}{% endcall %}"
+        "{% for amounts in ([amount], [amount, amount]) %}{% call(group) chart(text, text) %}"
+        "{% for amount in amounts %}{{ group(text, amount) }}{% endfor %}{% endcall %}{% endfor %}",
+        title=text,
+        text=text,
+        amount=Amount(1, 1),
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -65,7 +106,13 @@ def test_hostile_names_are_text(text: str) -> None:
 
     assert hostile.tags == plain.tags
     assert [name for name, _ in hostile.attributes] == [name for name, _ in plain.attributes]
-    assert shown(text) in hostile.text
+    assert hostile.text.count(" ".join(shown(text).split())) >= 15
+    assert all(words.isprintable() for words in hostile.text)
+
+
+def test_a_name_that_the_facts_lack_is_an_error_and_no_blank() -> None:
+    with pytest.raises(jinja2.UndefinedError, match="nothing"):
+        made("{{ nothing }}")
 
 
 @given(st.text(st.characters(), max_size=40))
@@ -89,7 +136,7 @@ def test_long_texts_are_cut() -> None:
 
 
 def test_the_page_loads_and_runs_nothing_and_its_own_style_is_the_only_one() -> None:
-    page = document("title", "0" * 64, [element("p", "text")]).decode()
+    page = render("fsck.html", "0" * 64, scope="", checkup=mock.Mock(findings=(), unchecked=(), ended_at=NOW)).decode()
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
     assert style is not None
     digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
@@ -104,49 +151,50 @@ def test_the_page_loads_and_runs_nothing_and_its_own_style_is_the_only_one() -> 
 
 
 def test_tables_name_their_columns_and_hide_bars_from_readers_of_text() -> None:
-    drawn = read(document("title", "", [bars("By age", ("Age", "n"), [("old", "2"), ("new", "0")], [2, 0])]))
+    drawn = table(("Age", "n"), [(("old", "2"), 2), (("new", "0"), 0)], numbers=1)
     assert drawn.attributes.count(("scope", "col")) == 3 and drawn.attributes.count(("scope", "row")) == 2
     assert drawn.attributes.count(("aria-hidden", "true")) == 2 and "caption" in drawn.tags
     assert "By age|Age|n|old|2|new|0" in "|".join(drawn.text)
+    assert drawn.attributes.count(("width", "100.0")) == 1 and drawn.attributes.count(("class", "drawn")) == 2
 
 
-def widths(drawn: Element) -> list[float]:
-    return [float(rect.get("width") or "") for rect in drawn.iter("rect")]
+def test_the_phone_gets_a_line_for_each_of_many_figures() -> None:
+    wide = table(("Age", "a", "b", "c"), [(("old", "1", "2", "3"), 0)], numbers=3)
+    assert ("class", "lines") in wide.attributes
+    assert [value for name, value in wide.attributes if name == "data-column"] == ["a", "b", "c"]
+    assert ("class", "stacked") in table(("n", "a", "b", "c"), [("1234", 0)], numbers=2, words=1).attributes
+
+
+def widths(*lengths: Length, whole: float = 0) -> list[list[float]]:
+    return [[float(width) for _, _, width in bar] for bar in bars(lengths, whole)]
 
 
 def test_what_is_there_is_not_drawn_as_nothing() -> None:
-    rows = [("a", ""), ("b", ""), ("c", "")]
-    assert widths(bars("t", ("n", "v"), rows, [10**9, 1, 0])) == [100, 1, 0]
+    assert widths(10**9, 1, 0) == [[100], [1], [0]]
 
 
 def test_a_bar_that_exceeds_its_whole_ends_there_and_is_marked() -> None:
-    drawn = bars("t", ("n", "v"), [("a", ""), ("b", "")], [0.5, 7], whole=1)
-    assert widths(drawn) == [50, 100]
-    assert [rect.get("class") for rect in drawn.iter("rect")] == ["bar", "over"]
+    assert bars([0.5, 7], whole=1) == [[("bar", "0.0", "50.0")], [("over", "0.0", "100.0")]]
 
 
 def test_parts_of_a_bar_stand_one_behind_the_other() -> None:
-    drawn = bars("t", ("n", "v"), [("a", ""), ("b", "")], [(3.0, 1.0), (1.0, 0.0)])
-    assert [(rect.get("x"), rect.get("width")) for rect in drawn.iter("rect")] == [
-        ("0.0", "75.0"),
-        ("75.0", "25.0"),
-        ("0.0", "25.0"),
-        ("25.0", "0.0"),
+    drawn = bars([(3.0, 1.0), (1.0, 0.0)])
+    assert drawn == [
+        [("bar", "0.0", "75.0"), ("kept", "75.0", "25.0")],
+        [("bar", "0.0", "25.0"), ("kept", "25.0", "0.0")],
     ]
 
 
 def test_a_single_row_needs_no_bar_but_for_a_limit() -> None:
-    assert not widths(bars("t", ("n", "v"), [("a", "")], [5]))
-    assert widths(bars("t", ("n", "v"), [("a", "")], [0.5], whole=1)) == [50]
+    assert not widths(5) and not widths(0, 0) and not widths()
+    assert widths(0.5, whole=1) == [[50]]
 
 
 def test_words_behind_numbers_are_not_aligned_with_them() -> None:
-    (_, row) = table("t", ("a", "b", "c"), [("x", "1", "two")], numbers=1, words=1).findall(".//tr")
-    assert [cell.get("class") for cell in row] == ["short", "number", "short"]
+    drawn = table(("a", "b", "c"), [(("x", "1", "two"), 0)], numbers=1, words=1)
+    assert drawn.cells == [None, "number", None, "short", "number", "short"]
 
 
 def test_short_words_stay_in_one_line_sentences_break_between_words_and_long_names_anywhere() -> None:
-    made = table("caption", ("name", "size"), [("data/" * 20, "8.8 MiB"), ("models/", "a, b, " * 9)])
-
-    classes = [[cell.get("class") for cell in cells] for cells in made.findall(".//tr")[1:]]
-    assert classes == [["long", "short"], ["short", "words"]]
+    drawn = table(("name", "size"), [(("data/" * 20, "8.8 MiB"), 0), (("models/", "a, b, " * 9), 0)])
+    assert drawn.cells[2:] == ["long", "short", "short", "words"]

@@ -12,9 +12,10 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.page import markup, page
-from lakefs_gc_assets.collector.page.garbage import Garbage, count_here
-from lakefs_gc_assets.collector.page.run_facts import Counting
+from lakefs_gc_assets.collector.page.garbage import Garbage, LastStaged, count_here
+from lakefs_gc_assets.collector.page.run_facts import Counting, gather
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -237,6 +238,17 @@ def test_a_run_that_was_limited_to_some_windows_says_so(repository: OpenReposito
     assert "Limited to" not in text(make(repository, stored_run(repository).run_id))
     limited = stored_run(repository, limited_to="the window 2026-10")
     assert "the window 2026-10: 0 slices of other windows were not listed" in text(make(repository, limited.run_id))
+
+
+def test_runs_of_the_same_minute_that_saw_garbage_staged_have_a_row_each(repository: OpenRepository) -> None:
+    counting = Counting(lambda manifest: count_here(repository.store, manifest, NOW))
+    found = stored_run(repository)
+    facts = gather(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, counting)
+    until = {NOW + timedelta(seconds=1): Amount(1, 2**20), NOW: Amount(2, 2**30)}
+    reported = text(page.render(replace(facts, last_staged=LastStaged(until, Amount(), NOW))))
+
+    began = f"staged until the run of {NOW:%F %H:%M}Z"
+    assert f"{began} | 1 | 1.0 MiB | {began} | 2 | 1.0 GiB" in reported
 
 
 def test_candidates_that_cannot_be_read_leave_the_rest_of_the_page(repository: OpenRepository) -> None:
