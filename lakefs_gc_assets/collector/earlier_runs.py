@@ -439,7 +439,7 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
         settled = runs.settled(run_id)
         if run_id == step.plan.run_id or (settled is not None and not settled.deleted):
             continue
-        files = _report_files(store, run_id) if settled is not None and settled.swept else None
+        files = report_files(store, run_id) if settled is not None and settled.swept else None
         if files is None:
             keys += receipts.keys(store, run_id)
         else:
@@ -484,7 +484,7 @@ def _exclude(damage: CorruptFile) -> None:
     _log.warning("what run %s deleted is not fully known: %s", run_folder.run_of(damage.file), damage)
 
 
-def _report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
+def report_files(store: ObjectStore, run_id: str) -> tuple[FrameFile, ...] | None:
     """The files that say what a run's sweep deleted; None where they are not known, and its receipts are to say it."""
     try:
         manifest = files_module.read_manifest(store, run_id, DELETED_REPORT)

@@ -8,6 +8,7 @@ the address. Recorded sizes would not do: an entry may state another size than t
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -58,7 +59,6 @@ from lakefs_gc_assets.errors import (
     CorruptFile,
     LogLine,
     ObjectNotFound,
-    OrderViolation,
     counted,
 )
 from lakefs_gc_assets.lakefs import layout
@@ -520,14 +520,11 @@ def _read_decisions(store: ObjectStore, windows: Set[str], exclude: receipts.Dam
     """Receipts (RECEIPTS) of a run, without those of a finished sweep that lie in no such window."""
     keys, none = receipts.keys(store, run_id), RECEIPTS.empty_table()
     later = [key for key in keys if key.rpartition("/")[2].startswith((receipts.OF_RESTORE, receipts.OF_PURGE))]
-    try:
-        manifest = files.read_manifest(store, run_id, DELETED_REPORT)
-        if manifest.figures.swept:
-            reported = [file for file in manifest.files if file.slice_window in windows]
-            tables = [files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added) for file in reported]
+    if (reported := earlier_runs.report_files(store, run_id)) is not None:
+        with suppress(CorruptFile):
+            wanted = (file for file in reported if file.slice_window in windows)
+            tables = [files.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added) for file in wanted]
             return pa.concat_tables(
                 [none, *(each.cast(RECEIPTS) for each in tables), *receipts.read_files(store, later, exclude)]
             )
-    except (OrderViolation, CorruptFile):
-        pass
     return pa.concat_tables([none, *receipts.read_files(store, keys, exclude)])

@@ -91,7 +91,7 @@ def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def sum_in_task(tables: Iterable[pa.Table], keys: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """What a task adds up of all tables, which have this schema; `sum_by` makes one result of those of all tasks."""
+    """Sums by key of a task's tables, which have this schema; `sum_by` makes one result of those of all tasks."""
     yield from merge(chain([schema.empty_table()], tables), partial(sum_by, keys=keys), _ROWS_ADDED).to_batches()
 
 

@@ -300,9 +300,11 @@ def ask_committed(
     """
     settings = step.repository.settings
     at_once = at_once and settings.counts_old_unnamed_ranges
-    by_rules = step.plan.flow.by_retention
-    definition = define_live(step, prepared_until, shown, at_once=at_once) if by_rules else None
-    own = definition.live if definition else _every_commit(step, step.repository, prepared_until, at_once=at_once)
+    if step.plan.flow.by_retention:
+        definition = define_live(step, prepared_until, shown, at_once=at_once)
+        own = definition.live
+    else:
+        definition, own = None, commits.live_commits(step.repository, prepared_until, step.log, at_once=at_once)
 
     def find_expired_ids() -> IdSet:
         metaranges = definition.expired_metaranges if definition else ()
@@ -327,7 +329,7 @@ def find_committed(
     unread, waited = [find_unread(step, step.repository, own, known)], own.waited
     bases = [find_compacted(step, step.repository, own, known, unread[0])]
     for each in step.repository.others:
-        live = _every_commit(step, each, prepared_until)
+        live = commits.live_commits(each, prepared_until, step.log)
         unread.append(find_unread(step, each, live, known))
         bases.append(find_compacted(step, each, live, known, unread[-1]))
         waited += live.waited
@@ -369,12 +371,6 @@ def _find_unnamed(step: Step[R], committed: Committed, known: Set[str], expired:
     since = None if repository.settings.keep_old_unnamed_ranges else step.plan.cutoff
     unnamed = find_unnamed(repository.store, References.from_step(step), known | committed.ids, expired, since)
     return Unread(repository, committed.own.source, unnamed.ids, unnamed.records, ())
-
-
-def _every_commit(
-    step: Step[R], repository: OpenRepository, prepared_until: datetime, *, at_once: bool = False
-) -> LiveCommits:
-    return commits.live_commits(repository, prepared_until, step.log, at_once=at_once)
 
 
 def heads_shown(step: Step[R]) -> list[str]:

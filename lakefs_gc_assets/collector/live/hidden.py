@@ -450,8 +450,9 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
     with engine.cached(engine.distinct(engine.select(alike, *_ALIKE)), at_most=sys.maxsize) as rows:
         places = engine.collect(rows, limit=_FEW_PLACES + 1)
         few = places.num_rows <= _FEW_PLACES
-        counted = pa.Table.from_batches(count(places.to_batches()), _COUNTED) if few else None
-        if counted is None:
+        if few:
+            counted = pa.Table.from_batches(count(places.to_batches()), _COUNTED)
+        else:
             counted = engine.collect(engine.map_batches(rows, count, _COUNTED))
         contents, left_out = _within(limit, counted)
         if contents is not None:
