@@ -208,8 +208,11 @@ _ALL = tuple(Purpose)
 _SWEEPS = (Purpose.SWEEP, Purpose.QUARANTINE)
 
 
-def _of_server(action: str, document: str = "lakefs-collect") -> str:
-    return f"{action}, {POLICIES}/{document}.json"
+def _of_server(
+    name: str, purposes: tuple[Purpose, ...], actions: str, attempt: Callable[[], str], document: str = "lakefs-collect"
+) -> _Check:
+    """A check that needs rights of the server, which a document gives."""
+    return _Check(name, purposes, f"{actions}, {POLICIES}/{document}.json", attempt, AccessDenied)
 
 
 @dataclass
@@ -245,16 +248,14 @@ class _Examination:
         yield from self._of_deletes()
 
     def _of_server(self) -> Iterator[_Check]:
-        yield _Check("read the repository", _ALL, _of_server("fs:ReadRepository"), self._read_repository, AccessDenied)
-        yield _Check("ask for the grace period", _ALL, _of_server("fs:ReadConfig"), self._grace_period, AccessDenied)
-        yield _Check("list branches", _ALL, _of_server("fs:ListBranches"), self._list_branches, AccessDenied)
-        yield _Check("read commits", _ALL, _of_server("fs:ReadCommit"), self._read_commit, AccessDenied)
-        yield _Check("list what is staged", _ALL, _of_server("fs:ListObjects"), self._list_objects, AccessDenied)
-        yield _Check("look at a path", _ALL, _of_server("fs:ReadObject"), self._stat, AccessDenied)
+        yield _of_server("read the repository", _ALL, "fs:ReadRepository", self._read_repository)
+        yield _of_server("ask for the grace period", _ALL, "fs:ReadConfig", self._grace_period)
+        yield _of_server("list branches", _ALL, "fs:ListBranches", self._list_branches)
+        yield _of_server("read commits", _ALL, "fs:ReadCommit", self._read_commit)
+        yield _of_server("list what is staged", _ALL, "fs:ListObjects", self._list_objects)
+        yield _of_server("look at a path", _ALL, "fs:ReadObject", self._stat)
         unknown = () if self.settings.allow_unknown_repositories else _SWEEPS
-        yield _Check(
-            "list repositories", unknown, _of_server("fs:ListRepositories"), self._list_repositories, AccessDenied
-        )
+        yield _of_server("list repositories", unknown, "fs:ListRepositories", self._list_repositories)
 
     def _of_store(self) -> Iterator[_Check]:
         yield _Check("open the store", _ALL, "", self._open)
@@ -271,19 +272,17 @@ class _Examination:
         yield _Check("copy objects", (Purpose.QUARANTINE,), self._given("write"), self._copy)
 
     def _of_both(self) -> Iterator[_Check]:
-        prepare = _of_server("retention:PrepareGarbageCollectionUncommitted")
-        yield _Check("prepare uncommitted data", _ALL, prepare, self._prepare, AccessDenied)
+        prepare = "retention:PrepareGarbageCollectionUncommitted"
+        yield _of_server("prepare uncommitted data", _ALL, prepare, self._prepare)
         yield _Check("addresses are spelt as the namespace", _SWEEPS, "", self._compare_addresses)
-        dump = _of_server("fs:ListBranches, fs:ListTags and fs:ListCommits")
-        yield _Check("dump refs", (Purpose.RETENTION,), dump, self._dump, AccessDenied)
+        dump = "fs:ListBranches, fs:ListTags and fs:ListCommits"
+        yield _of_server("dump refs", (Purpose.RETENTION,), dump, self._dump)
 
     def _of_retention(self) -> Iterator[_Check]:
-        rules = _of_server("retention:GetGarbageCollectionRules", "lakefs-retention")
-        yield _Check("read retention rules", (Purpose.RETENTION,), rules, self._rules, AccessDenied)
-        prepare = _of_server("retention:PrepareGarbageCollectionCommits", "lakefs-retention")
-        yield _Check(
-            "list the commits that rules keep", (Purpose.RETENTION,), prepare, self._prepare_commits, AccessDenied
-        )
+        purposes, document = (Purpose.RETENTION,), "lakefs-retention"
+        rules, prepare = "retention:GetGarbageCollectionRules", "retention:PrepareGarbageCollectionCommits"
+        yield _of_server("read retention rules", purposes, rules, self._rules, document)
+        yield _of_server("list the commits that rules keep", purposes, prepare, self._prepare_commits, document)
 
     def _of_deletes(self) -> Iterator[_Check]:
         yield _Check("delete", _SWEEPS, self._given("delete"), self._delete)
