@@ -1,4 +1,8 @@
-"""The resource of the graph: the collector of a repository."""
+"""The resource of the graph: the collector of a repository.
+
+Settings of its store and of Spark may come from existing resources of the Dagster deployment: `store.resource` and
+`spark.resource` name these by their keys. Settings beside these names take precedence.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,7 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+from dagster_spark.utils import flatten_dict
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.records import plan as plans
@@ -18,17 +23,17 @@ from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import Names, run_id_in
-from lakefs_gc_assets.errors import OrderViolation
-from lakefs_gc_assets.settings import CollectionSettings, Configuration, SparkSettings, StoreSettings
+from lakefs_gc_assets.errors import ConfigurationError, OrderViolation
+from lakefs_gc_assets.settings import CollectionSettings, Configuration, SparkSettings, StoreSettings, lacks_deployment
 from lakefs_gc_assets.spark import session as spark_session
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 if TYPE_CHECKING:
-    from lakefs_gc_assets.defs import deployed
+    from dagster_aws import s3
 else:
-    # Deferred: it imports libraries for every AWS service, which only such a resource needs.
-    deployed = deferred("lakefs_gc_assets.defs.deployed")
+    # Deferred: it imports libraries for every AWS service, which only an S3Resource of the deployment needs.
+    s3 = deferred("dagster_aws.s3")
 
 _opened: dict[tuple[str, str], OpensStore] = {}
 """Stores that this process opened last, by name and repository, for use if the server is gone."""
@@ -36,6 +41,9 @@ _opened: dict[tuple[str, str], OpensStore] = {}
 
 _NEEDED = ("lakefs", "store", "collection", "spark")
 """Sections of the configuration whose secrets a run needs; only sensors need the webhooks of notifications."""
+_DEFAULT = SparkSettings()
+_SETTING_OF_PROPERTY = {"spark.master": "master", "spark.remote": "remote", "spark.driver.memory": "driver_memory"}
+"""Spark properties that have a setting of their own, which does more than the property."""
 
 
 def session(settings: SparkSettings) -> SparkSession:
@@ -82,13 +90,13 @@ class Collector:
     def store(self) -> StoreSettings:
         """Settings of the store, completed by the deployment's S3Resource. Raises ConfigurationError."""
         own = self.configuration.store
-        return deployed.with_s3(own, self.from_deployment.get(own.resource)) if own.resource else own
+        return with_s3(own, self.from_deployment.get(own.resource)) if own.resource else own
 
     @property
     def spark(self) -> SparkSettings:
         """Settings of Spark, completed by the deployment's Spark resource. Raises ConfigurationError."""
         own = self.configuration.spark
-        return deployed.with_spark(own, self.from_deployment.get(own.resource)) if own.resource else own
+        return with_spark(own, self.from_deployment.get(own.resource)) if own.resource else own
 
     def open(self) -> OpenRepository:
         """Asks the server for the repository and opens its store, to collect it.
@@ -233,3 +241,67 @@ def end_of(instance: dg.DagsterInstance, dagster_run_id: str) -> datetime | None
     if record is None or not record.dagster_run.is_finished or record.end_time is None:
         return None
     return datetime.fromtimestamp(record.end_time, UTC)
+
+
+def with_s3(settings: StoreSettings, resource: object) -> StoreSettings:
+    """The settings, completed by an S3Resource; credentials are taken as a whole.
+
+    Raises ConfigurationError for another resource, and for options that a collector does not support.
+    """
+    if not isinstance(resource, s3.S3Resource):
+        raise _other("store", settings.resource, resource, "an S3Resource of dagster-aws")
+    endpoint = settings.endpoint_url or resource.endpoint_url or ""
+    if resource.use_unsigned_session:
+        raise ConfigurationError(_refused(settings, "use_unsigned_session", "without credentials nothing is deleted"))
+    if resource.verify is False and not settings.ca_bundle:
+        raise ConfigurationError(
+            _refused(settings, "verify: false", "name the authority's certificates by store.ca_bundle")
+        )
+    if not resource.use_ssl and not endpoint:
+        raise ConfigurationError(_refused(settings, "use_ssl: false", "give an endpoint_url that begins with http://"))
+    changes: dict[str, object] = {"endpoint_url": endpoint, "region": settings.region or resource.region_name or ""}
+    if not settings.endpoint_url and resource.endpoint_url:
+        changes["path_style"] = True  # As the resource's own client does.
+    own_credentials = (settings.profile, settings.access_key_id, settings.secret_access_key, settings.session_token)
+    if not any((*own_credentials, settings.from_environment.keys() - {"signing_key"})):
+        changes |= {
+            "profile": resource.profile_name or "",
+            "access_key_id": resource.aws_access_key_id or "",
+            "secret_access_key": resource.aws_secret_access_key or "",
+            "session_token": resource.aws_session_token or "",
+        }
+    return settings.model_copy(update=changes)
+
+
+def with_spark(settings: SparkSettings, resource: object) -> SparkSettings:
+    """The settings, completed by the properties of a resource of dagster-pyspark.
+
+    A LazyPySparkResource does not start its session: ours uses its properties and our own. A PySparkResource has
+    already started its session, which is used as it is.
+
+    Raises ConfigurationError for another resource.
+    """
+    if not isinstance(resource, LazyPySparkResource | PySparkResource):
+        expected = "a LazyPySparkResource or PySparkResource of dagster-pyspark"
+        raise _other("spark", settings.resource, resource, expected)
+    config: dict[str, str] = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in flatten_dict(resource.spark_config)  # type: ignore[no-untyped-call]
+    }
+    changes: dict[str, object] = {}
+    for name, setting in _SETTING_OF_PROPERTY.items():
+        value = config.pop(name, None)
+        if value is not None and getattr(settings, setting) == getattr(_DEFAULT, setting):
+            changes[setting] = value
+    return settings.model_copy(update={**changes, "config": {**config, **settings.config}})
+
+
+def _other(section: str, key: str, resource: object, expected: str) -> ConfigurationError:
+    if resource is None:
+        return lacks_deployment(section, key)
+    kind = type(resource).__name__
+    return ConfigurationError(f"{section}.resource is {key}, which is to be {expected} and is a {kind}")
+
+
+def _refused(settings: StoreSettings, what: str, instead: str) -> str:
+    return f"store.resource is {settings.resource}, an S3Resource with {what}: {instead}"

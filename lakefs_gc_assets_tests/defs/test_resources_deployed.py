@@ -11,7 +11,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded, load_all, loaded_from
-from lakefs_gc_assets.defs import deployed, emr
+from lakefs_gc_assets.defs import emr, resources
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
@@ -98,7 +98,7 @@ THEIRS = S3Resource(
 
 
 def test_everything_that_it_says_is_taken() -> None:
-    assert deployed.with_s3(OWN, THEIRS) == StoreSettings(
+    assert resources.with_s3(OWN, THEIRS) == StoreSettings(
         resource="s3",
         region="eu-central-1",
         endpoint_url="https://s3.example.com",
@@ -108,18 +108,18 @@ def test_everything_that_it_says_is_taken() -> None:
         secret_access_key="secret",
         session_token="token",
     )
-    assert deployed.with_s3(OWN, S3Resource()) == OWN
+    assert resources.with_s3(OWN, S3Resource()) == OWN
 
 
 def test_what_is_set_beside_it_goes_before_and_credentials_are_never_mixed() -> None:
     own = StoreSettings(resource="s3", region="us-east-1", endpoint_url="https://other.example.com", profile="ours")
 
-    assert deployed.with_s3(own, THEIRS) == own
+    assert resources.with_s3(own, THEIRS) == own
 
 
 def test_a_signing_key_of_ones_own_leaves_the_credentials_to_the_resource() -> None:
     own = OWN.model_copy(update={"signing_key": "k" * 32, "from_environment": {"signing_key": "SIGNING"}})
-    settings = deployed.with_s3(own, THEIRS)
+    settings = resources.with_s3(own, THEIRS)
     assert (settings.access_key_id, settings.signing_key) == ("key", "k" * 32)
 
 
@@ -135,12 +135,12 @@ def test_a_signing_key_of_ones_own_leaves_the_credentials_to_the_resource() -> N
 )
 def test_what_a_collector_does_not_do_is_refused(theirs: object, own: StoreSettings, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        deployed.with_s3(own, theirs)
+        resources.with_s3(own, theirs)
 
 
 def test_http_and_a_private_authority_are_said_in_their_own_words() -> None:
-    plain = deployed.with_s3(OWN, S3Resource(use_ssl=False, endpoint_url="http://minio:9000"))
-    trusted = deployed.with_s3(StoreSettings(resource="s3", ca_bundle="ours.pem"), S3Resource(verify=False))
+    plain = resources.with_s3(OWN, S3Resource(use_ssl=False, endpoint_url="http://minio:9000"))
+    trusted = resources.with_s3(StoreSettings(resource="s3", ca_bundle="ours.pem"), S3Resource(verify=False))
 
     assert plain.endpoint_url == "http://minio:9000"
     assert trusted.ca_bundle == "ours.pem"
@@ -151,14 +151,14 @@ def test_spark_settings_beside_it_go_before(kind: type[LazyPySparkResource | PyS
     theirs = kind(spark_config={"spark.master": "spark://a:7077", "spark.driver.memory": "8g", "spark.x": "theirs"})
     own = SparkSettings(resource="spark_there", master="spark://b:7077", config={"spark.x": "ours"})
 
-    settings = deployed.with_spark(own, theirs)
+    settings = resources.with_spark(own, theirs)
 
     assert (settings.master, settings.driver_memory, settings.config) == ("spark://b:7077", "8g", {"spark.x": "ours"})
 
 
 def test_another_kind_of_resource_is_no_spark() -> None:
     with pytest.raises(ConfigurationError, match=r"to be a LazyPySparkResource or PySparkResource .* is a S3Resource"):
-        deployed.with_spark(SparkSettings(resource="s3"), S3Resource())
+        resources.with_spark(SparkSettings(resource="s3"), S3Resource())
 
 
 @pytest.mark.parametrize("section", ["store", "spark"])
