@@ -121,4 +121,5 @@ def test_a_large_one_is_cut_and_says_so() -> None:
 def test_names_are_text(name: str) -> None:
     plain, hostile = read(page.render(made())), read(page.render(made(name)))
     assert hostile.tags == plain.tags
+    assert all(words.isprintable() for words in hostile.text)
     assert [each for each, _ in hostile.attributes] == [each for each, _ in plain.attributes]

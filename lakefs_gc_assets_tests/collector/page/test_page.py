@@ -12,7 +12,7 @@ from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STEPS, CandidateFigures
 from lakefs_gc_assets.collector.page import markup, page
-from lakefs_gc_assets.collector.page.garbage import Garbage, LastStaged, count_here
+from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, LastStaged, StagedEntry, count_here
 from lakefs_gc_assets.collector.page.run_facts import Counting, gather
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Amount
@@ -24,7 +24,7 @@ from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.page.stored_runs import BYTES, COUNTS, stored_run
-from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
+from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, Reader, read
 from lakefs_gc_assets_tests.collector.past_runs import NOW, began, opened
 
 __all__ = ["opened"]
@@ -299,6 +299,39 @@ def test_hostile_names_are_text_wherever_they_stand(repository: OpenRepository) 
     reported = "".join(shown.text)
     for name in names[:5]:
         assert markup.shown(name) in reported
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_what_held_the_garbage_are_text(repository: OpenRepository, name: str) -> None:
+    counting = Counting(lambda manifest: count_here(repository.store, manifest, NOW))
+    found = stored_run(repository)
+    facts = gather(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, counting)
+    mark = facts.mark
+    assert mark is not None
+
+    def reader(name: str) -> Reader:
+        holders = tuple(LastHolder(name, name, f"{name}{place}/", 1, 1) for place in range(2))
+        staged = LastStaged({NOW: Amount(1, 1)}, Amount(1, 1), NOW, (StagedEntry(name, name, 1, NOW),))
+        classes = {"listed": {name: {"objects": 1, "bytes": 1}}}
+        changed = replace(
+            facts,
+            report=replace(
+                found, storage_classes=classes, error=name, approved_by=name, limited_to=name, base_run=name
+            ),
+            mark=replace(mark, nested=(name,), repositories_unknown=name),
+            held_unknown=name,
+            last_held=LastHeld(holders),
+            last_staged=staged,
+            gone_branches=frozenset({name}),
+            retention={name: 1},
+        )
+        return read(page.render(changed))
+
+    plain, hostile = reader("plain"), reader(name)
+    assert [name for name, _ in hostile.attributes] == [name for name, _ in plain.attributes]
+    assert hostile.tags == plain.tags
+    assert all(words.isprintable() for words in hostile.text)
+    assert "".join(hostile.text).count(" ".join(markup.shown(name).split())) >= 20
 
 
 def test_the_page_stays_small_however_much_there_is_to_say(repository: OpenRepository) -> None:
