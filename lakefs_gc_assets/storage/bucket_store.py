@@ -264,9 +264,16 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
                 f"cannot {action} in {self._errors.place}: the copy has another size or digest, or failed"
             )
 
-    @abstractmethod
     def _content(self, full: str) -> _Contents | None:
         """Content of an object as the service describes it; None if there is no object."""
+        try:
+            return self._look(full)
+        except ObjectNotFound:
+            return None
+
+    @abstractmethod
+    def _look(self, full: str) -> _Contents:
+        """Content of an object as the service describes it. Raises ObjectNotFound."""
 
     @abstractmethod
     def _alike(self, one: _Contents, other: _Contents) -> bool:

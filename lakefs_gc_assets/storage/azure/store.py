@@ -360,9 +360,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head."""
-        full = self._full(key)
-        with self._asking(f"look at {full!r}"):
-            return _facts(key, self._blob(full).get_blob_properties())
+        return _facts(key, self._look(self._full(key)))
 
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
         with self._asking(action):
@@ -407,15 +405,12 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         parts = cloud.batch_answers(answer)
         return {full: parts[number] for number, full in enumerate(full_keys) if number in parts}
 
-    def _content(self, full: str) -> BlobProperties | None:
-        try:
-            with self._asking(f"look at {full!r}"):
-                properties = self._blob(full).get_blob_properties()
-                # What is missing or malformed is an error.
-                _facts(full, properties)
-                return properties
-        except ObjectNotFound:
-            return None
+    def _look(self, full: str) -> BlobProperties:
+        with self._asking(f"look at {full!r}"):
+            properties = self._blob(full).get_blob_properties()
+            # What is missing or malformed is an error.
+            _facts(full, properties)
+        return properties
 
     def _alike(self, one: BlobProperties, other: BlobProperties) -> bool:
         """Same size, the same MD5 where both have one, and no copy to the other is under way, was aborted or failed."""

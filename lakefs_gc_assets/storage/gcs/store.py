@@ -12,7 +12,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from google.api_core.exceptions import Forbidden, GoogleAPICallError, RetryError
 from google.auth.credentials import Credentials
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession, Request
-from google.cloud.storage import Blob, Bucket, Client
+from google.cloud.storage import Blob, Client
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 from google.oauth2.service_account import Credentials as ServiceAccount
@@ -96,36 +95,6 @@ class RetryPolicy(TypedDict):
     timeout: tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Connection:
-    """Both clients of one bucket; safe to use from several threads.
-
-    Attributes:
-        bucket: of the library; it was asked nothing.
-        session: the library's connections, which sign what is asked.
-    """
-
-    endpoint: str
-    bucket: Bucket
-    session: AuthorizedSession
-    files: Files
-    errors: CloudErrors
-
-    def post(self, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Response:
-        """Sends a request that the library has no method for, with the same retries. Raises what the library raises."""
-        policy = retry_policy()
-
-        def send() -> Response:
-            cloud.require_time_to_delete()
-            response = self.session.post(self.endpoint + target, data=body, headers=headers, timeout=policy["timeout"])
-            if response.status_code != 200:
-                raise from_http_response(response)  # type: ignore[no-untyped-call]
-            return response
-
-        answered: Response = policy["retry"](send)()
-        return answered
-
-
 def retry_policy() -> RetryPolicy:
     """The library's policy, with the pauses and timeouts of requests to every other cloud.
 
@@ -137,35 +106,6 @@ def retry_policy() -> RetryPolicy:
         "retry": retry.with_timeout(cloud.retry_for().total_seconds()),
         "timeout": (cloud.connect_timeout().total_seconds(), cloud.read_timeout().total_seconds()),
     }
-
-
-def connect(settings: StoreSettings, bucket: str) -> Connection:
-    """Opens a bucket; asks it nothing. Raises ConfigurationError, or StorageError where there are no credentials."""
-    endpoint = settings.endpoint_url.rstrip("/") or ENDPOINT
-    errors = CloudErrors(f"gs://{bucket} at {endpoint}", _MEANINGS)
-    try:
-        tokens = Tokens(_credentials(settings))
-        session = _session(tokens, settings.ca_bundle)
-        client = Client(project=None, credentials=tokens, _http=session, client_options={"api_endpoint": endpoint})
-        files = Files(
-            bucket,
-            base_url=endpoint,
-            credential_provider=tokens.for_obstore,
-            client_options=cloud.obstore_options(settings.ca_bundle),
-            retry_config=cloud.obstore_retries(),
-        )
-    except DefaultCredentialsError:
-        raise StorageError(
-            f"cannot open gs://{bucket}: no credentials were found; set store.service_account_file, or the application "
-            "default credentials of Google Cloud"
-        ) from None
-    except GoogleAuthError as error:
-        raise StorageError(
-            f"cannot open gs://{bucket}: Google's credentials cannot be used ({type(error).__name__})"
-        ) from None
-    except (BaseError, ValueError, OSError) as error:
-        raise ConfigurationError(f"cannot open gs://{bucket} with the settings of `store`: {error}") from None
-    return Connection(endpoint, client.bucket(bucket), session, files, errors)
 
 
 def _session(tokens: Tokens, ca_bundle: str) -> AuthorizedSession:
@@ -207,15 +147,42 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
     """Objects below a prefix of a bucket; see ObjectStore."""
 
     def __init__(self, settings: StoreSettings, location: Location) -> None:
-        """Binds to a bucket and prefix; asks the service nothing."""
-        self._connection = connect(settings, location.bucket)
-        self._bucket = self._connection.bucket
-        super().__init__(
-            f"gs://{location.bucket}",
-            location.key,
-            self._connection.files,
-            self._connection.errors,
-        )
+        """Binds to a bucket and prefix; asks the service nothing.
+
+        Raises ConfigurationError, or StorageError where there are no credentials.
+        """
+        name = f"gs://{location.bucket}"
+        self._endpoint = settings.endpoint_url.rstrip("/") or ENDPOINT
+        try:
+            tokens = Tokens(_credentials(settings))
+            # The library's connections, which sign what is asked.
+            self._session = _session(tokens, settings.ca_bundle)
+            client = Client(
+                project=None,
+                credentials=tokens,
+                _http=self._session,
+                client_options={"api_endpoint": self._endpoint},
+            )
+            files = Files(
+                location.bucket,
+                base_url=self._endpoint,
+                credential_provider=tokens.for_obstore,
+                client_options=cloud.obstore_options(settings.ca_bundle),
+                retry_config=cloud.obstore_retries(),
+            )
+        except DefaultCredentialsError:
+            raise StorageError(
+                f"cannot open {name}: no credentials were found; set store.service_account_file, or the application "
+                "default credentials of Google Cloud"
+            ) from None
+        except GoogleAuthError as error:
+            raise StorageError(
+                f"cannot open {name}: Google's credentials cannot be used ({type(error).__name__})"
+            ) from None
+        except (BaseError, ValueError, OSError) as error:
+            raise ConfigurationError(f"cannot open {name} with the settings of `store`: {error}") from None
+        self._bucket = client.bucket(location.bucket)
+        super().__init__(name, location.key, files, CloudErrors(f"{name} at {self._endpoint}", _MEANINGS))
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         listed = self._bucket.list_blobs(
@@ -240,11 +207,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head; the ETag is the generation."""
-        full = self._full(key)
-        blob = self._bucket.blob(full)
-        with self._asking(f"look at {full!r}"):
-            blob.reload(**retry_policy())
-            return _facts(key, blob)
+        return _facts(key, self._look(self._full(key)))
 
     def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
         """Writes in place of a generation; the service compares CRC32C."""
@@ -275,7 +238,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
     def _delete_batch(self, full_keys: Sequence[str], kept: bool | None) -> dict[str, DeleteOutcome]:
         content_type, body = cloud.batch_of_deletes([_API + self._bucket.blob(full).path for full in full_keys])
         with self._asking(f"delete {counted(len(full_keys), 'objects')} such as {full_keys[0]!r}"):
-            answer = self._connection.post(f"/batch{_API}", body, {"Content-Type": content_type})
+            answer = self._post(f"/batch{_API}", body, {"Content-Type": content_type})
         parts = cloud.batch_answers(_answer(answer))
         return {full: outcome_of(full, parts.get(number), kept) for number, full in enumerate(full_keys)}
 
@@ -308,26 +271,39 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             query["ifGenerationMatch"] = "0" if there is None else there.generation
         while True:
             with self._asking(action):
-                answer = self._connection.post(f"{path}?{urlencode(query)}").json()
+                answer = self._post(f"{path}?{urlencode(query)}").json()
                 if answer["done"]:
                     return self._content(target)
                 query["rewriteToken"] = str(answer["rewriteToken"])
 
-    def _content(self, full: str) -> Blob | None:
+    def _look(self, full: str) -> Blob:
         blob: Blob = self._bucket.blob(full)
-        try:
-            with self._asking(f"look at {full!r}"):
-                blob.reload(**retry_policy())
-                # What is missing or malformed is an error.
-                _facts(full, blob)
-                return blob
-        except ObjectNotFound:
-            return None
+        with self._asking(f"look at {full!r}"):
+            blob.reload(**retry_policy())
+            # What is missing or malformed is an error.
+            _facts(full, blob)
+        return blob
 
     def _alike(self, one: Blob, other: Blob) -> bool:
         """Same size and at least one digest in common, and all digests that both have are equal."""
         digests = [pair for pair in ((one.md5_hash, other.md5_hash), (one.crc32c, other.crc32c)) if all(pair)]
         return one.size == other.size and bool(digests) and all(each[0] == each[1] for each in digests)
+
+    def _post(self, target: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Response:
+        """Sends a request that the library has no method for, with the same retries. Raises what the library raises."""
+        policy = retry_policy()
+
+        def send() -> Response:
+            cloud.require_time_to_delete()
+            response = self._session.post(
+                self._endpoint + target, data=body, headers=headers, timeout=policy["timeout"]
+            )
+            if response.status_code != 200:
+                raise from_http_response(response)  # type: ignore[no-untyped-call]
+            return response
+
+        answered: Response = policy["retry"](send)()
+        return answered
 
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:

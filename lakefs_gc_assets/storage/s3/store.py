@@ -8,12 +8,12 @@ import logging
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from lakefs_gc_assets.errors import DeletesOver, NotOffered, StorageError, counted
+from lakefs_gc_assets.errors import DeletesOver, NotOffered, ObjectNotFound, StorageError, counted
 from lakefs_gc_assets.lakefs.addresses import Location
 from lakefs_gc_assets.settings import StoreSettings
 from lakefs_gc_assets.storage.bucket_store import Expected, OrderedBucketStore
@@ -39,9 +39,6 @@ from lakefs_gc_assets.storage.s3.client import (
     is_of,
     quoted,
 )
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef
 
 CONFLICT_ATTEMPTS = 5
 SINGLE_DELETES = 8
@@ -93,17 +90,15 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         """See ObjectStore.head."""
         full = self._full(key)
         try:
-            head = self._client.head_object(Bucket=self._bucket, Key=full)
-        except ClientError as error:
-            if code_of(error) == "404" and self._bucket_exists():
-                raise self._errors.not_found(f"look at {full!r}") from None
-            raise self._errors.explain(f"look at {full!r}", error) from None
-        except BotoCoreError as error:
-            raise self._errors.explain(f"look at {full!r}", error) from None
+            head = self._look(full)
+        except ObjectNotFound:
+            if self._bucket_exists():
+                raise
+            raise self._errors.refused(f"look at {full!r}", "404") from None
         etag, modified = head.get("ETag", "").strip('"'), head["LastModified"].astimezone(UTC)
         return ObjectFacts(key, head["ContentLength"], modified, etag or None, self._md5(etag, head))
 
-    def _md5(self, etag: str, head: "HeadObjectOutputTypeDef") -> str | None:
+    def _md5(self, etag: str, head: Mapping[str, Any]) -> str | None:
         """The ETag where it is the MD5 of the content.
 
         It is that of what was written in one piece and is encrypted by the service's own keys or not at all. With keys
@@ -186,12 +181,12 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             return _failed(full, str(error))
         return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))
 
-    def _content(self, full: str) -> Mapping[str, Any] | None:
+    def _look(self, full: str) -> Mapping[str, Any]:
         try:
             return self._client.head_object(Bucket=self._bucket, Key=full)
         except FAILURES as error:
             if isinstance(error, ClientError) and code_of(error) == "404":
-                return None
+                raise self._errors.not_found(f"look at {full!r}") from None
             raise self._errors.explain(f"look at {full!r}", error) from None
 
     def _alike(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
