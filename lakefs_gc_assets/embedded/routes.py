@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
-from lakefs_gc_assets.embedded import branches, collection, commits, committing, objects, repositories
-from lakefs_gc_assets.embedded.committing import Description, Difference, MergeOptions
+from lakefs_gc_assets.embedded import branches, collection, commits, objects, repositories
+from lakefs_gc_assets.embedded.branches import Description, Difference, MergeOptions
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, TaskState, bad_request, not_found, timestamp
 from lakefs_gc_assets.embedded.formats import decode_entry
 from lakefs_gc_assets.embedded.http import (
@@ -478,7 +478,7 @@ def _reset_branch(core: Core, request: Request, repository: str, branch: str) ->
 def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
-    commit = committing.commit_staged(
+    commit = branches.commit_staged(
         core,
         repositories.get_writable(core, repository),
         branch,
@@ -505,7 +505,7 @@ def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
 
 def _merge(core: Core, request: Request, repository: str, ref: str, branch: str) -> Response:
     body = request.json_object()
-    commit = committing.merge(
+    commit = branches.merge(
         core,
         repositories.get_writable(core, repository),
         ref,
@@ -520,7 +520,7 @@ def _merge(core: Core, request: Request, repository: str, ref: str, branch: str)
 
 def _revert(core: Core, request: Request, repository: str, branch: str) -> Response:
     body = request.json_object("ref", "parent_number")
-    committing.revert(
+    branches.revert(
         core,
         repositories.get_writable(core, repository),
         branch,
@@ -558,7 +558,7 @@ def _start_import(core: Core, request: Request, repository: str, branch: str) ->
         checked_object(source, "path", "destination", "type")
     repo = repositories.get_writable(core, repository)
     branches.get(core, repo, branch)
-    task_id = core.tasks.start("", lambda: committing.run_import(core, repo, branch, request.user, body))
+    task_id = core.tasks.start("", lambda: branches.run_import(core, repo, branch, request.user, body))
     return json_response(202, {"id": task_id})
 
 
@@ -580,7 +580,7 @@ def _of_branch(core: Core, request: Request, repository: str, branch: str) -> Re
     repo = repositories.get(core, repository)
     start = max(_bytes(request, "after"), _bytes(request, "prefix"))
     with core.database.transaction():
-        return page_of_differences(request, committing.branch_differences(core, repo, branch, start))
+        return page_of_differences(request, branches.branch_differences(core, repo, branch, start))
 
 
 def page_of_differences(request: Request, differences: Iterable[Difference]) -> Response:

@@ -13,7 +13,6 @@ from lakefs_gc_assets.embedded import (
     branches,
     collection,
     commits,
-    committing,
     objects,
     repositories,
 )
@@ -142,11 +141,11 @@ def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> 
         if len(picked.parents) > 1 and not number:
             raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
         branches.require_clean(core, written, moved, doing)
-        base = committing.parent_of(core, written, picked, number or 1).metarange_id
-        metarange_id = committing.combine(core, written, (base, picked.metarange_id), head.metarange_id, "", doing)
+        base = branches.parent_of(core, written, picked, number or 1).metarange_id
+        metarange_id = branches.combine(core, written, (base, picked.metarange_id), head.metarange_id, "", doing)
         origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
-        described = committing.Description(request.user, picked.message, {**picked.metadata, **origin})
-        made = committing.add_to(core, written, moved, head, described, metarange_id)
+        described = branches.Description(request.user, picked.message, {**picked.metadata, **origin})
+        made = branches.add_to(core, written, moved, head, described, metarange_id)
     return json_response(201, made.as_json())
 
 
@@ -189,7 +188,7 @@ def _delete_several(core: Core, request: Request, repository: str, branch: str) 
 
 def _commit_differences(
     core: Core, repository: Repository, left: commits.Commit, right: commits.Commit, *, since_base: bool
-) -> Iterator[committing.Difference]:
+) -> Iterator[branches.Difference]:
     """Paths whose entries in `right` differ from those in `left`, in order.
 
     Args:
@@ -206,7 +205,7 @@ def _commit_differences(
         if was[0] == now[0] or (since_base and shared[0] == now[0]):
             continue
         kind = "added" if was[0] is None else "removed" if now[0] is None else "changed"
-        yield committing.Difference(
+        yield branches.Difference(
             kind if shared[0] == was[0] else "conflict", path, (was if now[0] is None else now)[1]
         )
 
