@@ -126,7 +126,7 @@ class LocalStore:
             raise _missing(key) from None
         except OSError as error:
             raise failed("look at", error) from None
-        if not is_file(facts):
+        if not stat.S_ISREG(facts.st_mode):
             raise _missing(key)
         return object_facts(key, facts)
 
@@ -430,11 +430,6 @@ def object_facts(key: str, facts: os.stat_result) -> ObjectFacts:
 def version(facts: os.stat_result) -> str:
     """An opaque text that differs between two contents of one file: modification time, inode and size."""
     return f"{facts.st_mtime_ns:x}-{facts.st_ino:x}-{facts.st_size:x}"
-
-
-def is_file(facts: os.stat_result) -> bool:
-    """True if this is a plain file, the only thing that is an object."""
-    return stat.S_ISREG(facts.st_mode)
 
 
 def _text(key: bytes) -> str:
