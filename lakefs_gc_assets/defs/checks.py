@@ -45,7 +45,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.defs.failures import between_steps, end_run, readable, summary
 from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.pages import table
-from lakefs_gc_assets.defs.partitions import Names, assets_to_make, last_run_id, selected
+from lakefs_gc_assets.defs.partitions import Names, assets_to_make, newest_metadata, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows, columns_of, dataframe_of, persisted
@@ -221,7 +221,8 @@ class Checked:
 def _checked(context: dg.AssetCheckExecutionContext, names: Names, asset: str) -> Checked:
     """The run that the Dagster run belongs to, else the one that made the asset last. Raises dagster.Failure."""
     collector = collector_of(names, context)
-    run_id = last_run_id(context.instance, names.asset(asset))
+    shown = newest_metadata(context.instance, names.asset(asset))
+    run_id = str(shown["run_id"]) if "run_id" in shown else None
     if cells := names.partitions.covered(context.instance, context.run):
         with readable():
             run_id = collector.require_run(*selected(cells))

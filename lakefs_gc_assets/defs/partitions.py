@@ -169,11 +169,6 @@ def location_of(run: dg.DagsterRun) -> str | None:
     return origin.code_location_origin.location_name if origin else None
 
 
-def last_run_id(instance: dg.DagsterInstance, asset: dg.AssetKey) -> str | None:
-    """The id of the run that made an asset last, from the metadata of its frame; None if none did."""
-    return newest_metadata(instance, asset).get("run_id")
-
-
 def newest_metadata(instance: dg.DagsterInstance, asset: dg.AssetKey) -> dict[str, Any]:
     """The metadata of the newest event of an asset; empty if there is none."""
     event = instance.get_latest_materialization_event(asset)

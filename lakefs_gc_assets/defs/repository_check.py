@@ -68,7 +68,7 @@ def define_check(names: Names) -> dg.AssetChecksDefinition:
 
     def judge(instance: dg.DagsterInstance) -> Verdict:
         shown = newest_metadata(instance, names.asset(NAME))
-        return Verdict(not shown["is_damaged"], shown["verdict"]) if shown else Verdict(True, _NOT_CHECKED)
+        return Verdict(not shown["is_damaged"], str(shown["verdict"])) if shown else Verdict(True, _NOT_CHECKED)
 
     return history.define_check(names, NAME, IS_WHOLE, "Nothing that is needed is missing or wrong.", judge)
 
