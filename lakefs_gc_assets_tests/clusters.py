@@ -22,6 +22,10 @@ HOST = "127.0.0.1"
 _SECONDS = 180
 _SECONDS_TO_END = 30
 _EXECUTOR = b"CoarseGrainedExecutorBackend"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a JVM that does little: the second compiler and threads of a collector cost more than they spare."""
+QUICKLY = MappingProxyType({"JDK_JAVA_OPTIONS": QUICK})
+"""The environment of processes whose JVMs, and those that they start, take them."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ def started(
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": HOST,
         "PYSPARK_PYTHON": sys.executable,
+        **QUICKLY,
         **environment,
     }
     with log.open("wb") as output:

@@ -16,6 +16,7 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository, unreadable
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets_tests.clusters import QUICKLY
 
 _SECRET = "LAKEFS_GC_TEST_SECRET"
 
@@ -57,7 +58,7 @@ class SampleRuns:
         command = [sys.executable, "-c", "from lakefs_gc_assets.cli import main; main()", "run"]
         with subprocess.Popen(
             [*command, "--sweep", "--flow", flow, "--verbose"],
-            env={**_environment(), **(environment or {}), **secret},
+            env={**_environment(), **QUICKLY, **(environment or {}), **secret},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

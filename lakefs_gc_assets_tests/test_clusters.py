@@ -67,7 +67,6 @@ def test_a_standalone_cluster_that_loses_executors(sample_runs: SampleRuns, tmp_
     with clusters.standalone(tmp_path) as cluster:
         properties = {
             "spark.driver.host": "127.0.0.1",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
             "spark.python.unix.domain.socket.enabled": "true",
             "spark.sql.shuffle.partitions": "4",
@@ -96,7 +95,6 @@ def test_speculation_and_executors_that_come_and_go_change_nothing(sample_runs: 
     properties = {
         **log.properties,
         "spark.driver.host": "127.0.0.1",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",
         "spark.sql.shuffle.partitions": "2",
         "spark.speculation": "true",

@@ -11,7 +11,7 @@ import pytest
 
 import lakefs_gc_assets
 from lakefs_gc_assets_tests import yarn
-from lakefs_gc_assets_tests.clusters import HOST, EventLog
+from lakefs_gc_assets_tests.clusters import HOST, QUICK, EventLog
 from lakefs_gc_assets_tests.sample_runs import SampleRuns, sample_runs
 
 __all__ = ["sample_runs"]
@@ -43,10 +43,11 @@ def test_yarn_with_a_packed_environment(sample_runs: SampleRuns, tmp_path: Path)
             "spark.yarn.stagingDir": (tmp_path / "staging").as_uri(),
             "spark.yarn.jars": f"local:{Path(pyspark.__file__).parent / 'jars'}/*",
             "spark.yarn.am.memory": "256m",
+            "spark.yarn.am.extraJavaOptions": QUICK,
             "spark.executor.instances": "2",
             "spark.executor.memory": "512m",
             "spark.executor.memoryOverhead": "1g",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": QUICK,
             "spark.archives": f"{packed_environment(tmp_path)}#environment",
             "spark.pyspark.python": "./environment/bin/python",
             "spark.python.daemon.module": "lakefs_gc_assets.spark.start.worker_daemon",

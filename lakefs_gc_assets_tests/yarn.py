@@ -6,7 +6,6 @@ The jars come from a Maven repository, once, into the cache folder of `emulators
 
 import hashlib
 import json
-import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import pytest
 
 from lakefs_gc_assets_tests.clusters import HOST, Process, started
 from lakefs_gc_assets_tests.emulators import CACHE, installed
+from lakefs_gc_assets_tests.free_ports import free_port
 
 HADOOP = "3.5.0"
 """The version whose client pyspark has."""
@@ -116,7 +116,6 @@ def yarn(folder: Path, megabytes: int) -> Iterator[Yarn]:
             environment = {
                 "HADOOP_CONF_DIR": str(folder / name / "configuration"),
                 "SPARK_DIST_CLASSPATH": path,
-                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             }
             return stack.enter_context(started(folder / f"{name}.log", f"{_SERVER}.{service}", environment=environment))
 
@@ -168,11 +167,10 @@ def _write(folder: Path, properties: Mapping[str, str]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+    ports = set[int]()
+    while len(ports) < count:
+        ports.add(free_port())
+    return [*ports]
 
 
 def _wait_for_nodes(cluster: Yarn, running: list[Process]) -> None:

@@ -33,6 +33,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import Configuration, EMRServerlessSettings, LaunchSettings
 from lakefs_gc_assets.spark.start.java import ensure_java
+from lakefs_gc_assets_tests.clusters import QUICKLY
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
@@ -66,7 +67,7 @@ class EMR(threading.Thread):
         python = {"JAVA_HOME": str(ensure_java()), "PYSPARK_PYTHON": sys.executable}
         ended = subprocess.run(
             [submit, "--master", "local[1]", *properties, lakefs_gc_assets.defs.emr_job.__file__],
-            env={**os.environ, **self._environment(), **python},
+            env={**os.environ, **QUICKLY, **self._environment(), **python},
             capture_output=True,
             text=True,
         )
