@@ -98,15 +98,15 @@ class _Recorded:
 
 
 def _of_file(memory: dict[Any, Any], name: str, read: Callable[..., pa.Table]) -> Callable[..., pa.Table]:
-    def remembered(self: LiveFiles, what: Any, *more: Any) -> pa.Table:
+    def remembered(self: LiveFiles, what: Any, *more: Any, **options: bool) -> pa.Table:
         key = what if isinstance(what, str) else what.id
         data = fetch(self.store, key if name == "uncommitted" else METADATA_PREFIX + key)
-        known = (name, data, what, self.window_size, *(tuple(each.to_pylist()) for each in more))
+        known = (name, data, what, self.window_size, *(tuple(each.to_pylist()) for each in more), *options.items())
         if known not in memory:
             given: Any = _Given(data)
             recorded = _Recorded()
             files = LiveFiles(given, self.namespace, self.window_size, cast(FactWriter, recorded))
-            memory[known] = read(files, what, *more), recorded.rows
+            memory[known] = read(files, what, *more, **options), recorded.rows
         found, sizes = memory[known]
         if self.size_facts is not None and sizes is not None:
             self.size_facts.add(sizes)

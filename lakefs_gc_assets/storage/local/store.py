@@ -73,7 +73,7 @@ class LocalStore:
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list. Files that vanish while the folder is read are left out."""
-        return self.list_between(prefix, "", None)
+        return in_order(self._root, self._folder_key(prefix), HIDDEN.encode(), Bounds())
 
     def list_between(
         self, prefix: str, after: str, until: str | None, *, only_directly: bool = False
@@ -307,9 +307,9 @@ _log = logging.getLogger(__name__)
 class Bounds:
     """Bounds of the wanted keys: after `after` and up to `until`; with `only_directly` none in folders below."""
 
-    after: bytes
-    until: bytes | None
-    only_directly: bool
+    after: bytes = b""
+    until: bytes | None = None
+    only_directly: bool = False
 
     def hold(self, key: bytes) -> bool:
         """True if a file is wanted, or a folder, whose key ends with a slash, may hold a wanted file."""
