@@ -163,7 +163,7 @@ def test_a_sweep_that_could_not_delete_everything(runs: PlainRuns, invoke: Invok
 
     assert result.exit_code == Status.INCOMPLETE
     assert "some deletions failed" in result.stdout
-    assert "1 failed" in result.stdout
+    assert "failed                 1 object" in result.stdout
 
 
 def test_a_step_that_fails(runs: PlainRuns, invoke: Invoke) -> None:

@@ -257,6 +257,7 @@ _IN_MEMORY = {"event_log_storage": {"module": "dagster._core.storage.event_log",
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_over_two_thousand_slices_fills_the_cells_of_each(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
