@@ -348,7 +348,7 @@ def _describe_expiry(decided: Expiry) -> dict[str, Any]:
 
 
 class StaleBranchesConfig(dg.Config):
-    """What to delete; by default stale branches are only shown."""
+    """Approval of a deletion of stale branches; by default they are only shown."""
 
     approve: str = Field(
         default="",

@@ -235,7 +235,11 @@ class References(Generic[R]):
 
 
 def read_each_once(table: Callable[[LiveFiles, Item], pa.Table], files: LiveFiles, names: Sequence[Item]) -> pa.Table:
-    """The distinct rows of some files, of which a function reads one."""
+    """The distinct rows of some files.
+
+    Args:
+        table: reads the rows of one file.
+    """
     return merge(work_ahead(partial(table, files), names, FILES_AHEAD), each_once, ROWS_MERGED)
 
 
