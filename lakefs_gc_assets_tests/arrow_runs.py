@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
+from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Purged, purge_by
 from lakefs_gc_assets.collector.quarantine.restore import Restored
@@ -88,6 +88,11 @@ class ArrowRuns:
     lines: list[str] = field(default_factory=list)
     between: Between = lambda name: None
     _store: ObjectStore | None = field(default=None, init=False)
+
+    @property
+    def host(self) -> StepHost[ArrowRows]:
+        """This process as its steps see it."""
+        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
 
     def open(self) -> OpenRepository:
         """See StepHost.open."""
@@ -173,7 +178,7 @@ class ArrowRuns:
         )
         with self._between_steps(run_id, holds_lock=request.continues):
             inputs = [self._stored(run_id, given) for given in INPUTS[name]]
-        with step(request, self) as this:
+        with step(request, self.host) as this:
             frame = make_frame(name, this, inputs)
         if name == STEPS[3]:
             with self._between_steps(run_id, holds_lock=request.goes_on):
@@ -190,5 +195,5 @@ class ArrowRuns:
             yield
         except BaseException as error:
             if holds_lock:
-                end_between_steps(run_id, self, self.explain(error))
+                end_between_steps(run_id, self.host, self.explain(error))
             raise

@@ -103,7 +103,7 @@ def erase(
     asked = [*paths, *(line.strip() for line in list_ or () if line.strip())]
     selection = Selection.parse(target.loaded.configuration.repository, asked)
     collector = target.collector()
-    opened = collector.open_to_read().dumping_at_once()
+    opened = collector.open(to_read=True).dumping_at_once()
     with shown_bar("searching commits", quiet) as (say, _), errors_of_spark():
         finding = find(opened, collector.engine(opened.settings), selection, say)
     if prepare:

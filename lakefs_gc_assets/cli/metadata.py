@@ -57,7 +57,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
     collector = target.collector()
     looking = "looking for unneeded files"
     if act is None:
-        opened = collector.open_to_read()
+        opened = collector.open(to_read=True)
         with shown_bar(looking, quiet) as (say, _), errors_of_spark():
             listing = find_unneeded(opened, collector.engine(opened.settings), say).listing
         encoded = {"amount": listing.amount._asdict()}

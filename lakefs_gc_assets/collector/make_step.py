@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Generic
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.frame import receipts
@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.repository.lock import (
 )
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step, require_own_plan
-from lakefs_gc_assets.errors import CollectionError, LockLost, OrderViolation, RunEnded
+from lakefs_gc_assets.errors import CollectionError, LockLost, LogLine, OrderViolation, RunEnded
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 
@@ -69,36 +69,27 @@ def end_if_left(store: ObjectStore, run_id: str, owner: str, now: datetime, erro
         release_owned(store, owner)
 
 
-class StepHost(Protocol[R]):
-    """The process in which a step runs, as the step sees it."""
+@dataclass(frozen=True)
+class StepHost(Generic[R]):
+    """The process in which a step runs, as the step sees it.
 
-    def open(self) -> OpenRepository:
-        """Asks the server for the repository and opens its store. Raises CollectionError."""
-        ...
+    Attributes:
+        open: asks the server for the repository and opens its store. Raises CollectionError.
+        last_opened: the store that this process opened last, without any request; None where it opened none.
+        engine: the engine that the step works with.
+        now: the present, UTC.
+        log: writes a line about the progress of the step to its log.
+        warn: writes a warning, which a person should read, to the log of the step.
+        explain: the text by which a report describes an error.
+    """
 
-    def last_opened(self) -> ObjectStore | None:
-        """The store that this process opened last, without any request; None where it opened none."""
-        ...
-
-    def engine(self, repository: OpenRepository) -> Engine[R]:
-        """The engine that the step works with."""
-        ...
-
-    def now(self) -> datetime:
-        """The present, UTC."""
-        ...
-
-    def log(self, line: str) -> None:
-        """Writes a line about the progress of the step to its log."""
-        ...
-
-    def warn(self, line: str) -> None:
-        """Writes a warning, which a person should read, to the log of the step."""
-        ...
-
-    def explain(self, error: BaseException) -> str:
-        """The text by which a report describes an error."""
-        ...
+    open: Callable[[], OpenRepository]
+    last_opened: Callable[[], ObjectStore | None]
+    engine: Callable[[OpenRepository], Engine[R]]
+    now: Callable[[], datetime]
+    log: LogLine
+    warn: LogLine
+    explain: Callable[[BaseException], str]
 
 
 @dataclass(frozen=True)
@@ -171,7 +162,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         raise
 
 
-def _release_or_warn(lock: Lock, run_id: str, warn: Callable[[str], None]) -> None:
+def _release_or_warn(lock: Lock, run_id: str, warn: LogLine) -> None:
     """Releases the lock of a run that failed; where that fails too, says until when it keeps others out."""
     try:
         lock.release()

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -11,14 +10,13 @@ import dagster as dg
 from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, DELETED_REPORT, FRAMES, STEPS
-from lakefs_gc_assets.collector.make_step import StepRequest, step
+from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, step
 from lakefs_gc_assets.collector.page import garbage
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import declarations
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching, pages
@@ -31,11 +29,9 @@ from lakefs_gc_assets.defs.maintenance import restore_address
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, run_id_in, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of
-from lakefs_gc_assets.errors import LogLine, OrderViolation, RunEnded, counted
+from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets.spark.tasks import Rows
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 _CELLS_PLOTTED = 200
 """With more, Dagster takes minutes: it looks each cell up among all of them, and copies earlier metadata."""
@@ -175,7 +171,7 @@ def run_step(context: dg.AssetExecutionContext, collector: Collector, begins: bo
             permit = launching.BY_MATERIALIZING
         if flow is not None:
             launching.require_flow(permit, flow)
-        with step(request, SparkHost(collector, permit, context.log.info, context.log.warning)) as current:
+        with step(request, _spark_host(context, collector, permit)) as current:
             if not continues:
                 historian.begins(current.repository.store, current.plan, current.repository.settings)
             yield current
@@ -246,38 +242,21 @@ def collector_names(context: dg.AssetExecutionContext, collector: Collector) -> 
     return Names(collector.name, apart=len(context.asset_key.path) > 1)
 
 
-@dataclass(frozen=True)
-class SparkHost:
-    """Runs a step with the repository's resource and on Spark (collector.make_step.StepHost).
+def _spark_host(context: dg.AssetExecutionContext, collector: Collector, permit: Permit | None) -> StepHost[Rows]:
+    """Runs a step with the repository's resource and on Spark.
 
-    Attributes:
+    Args:
         permit: the run's permit; None if somebody materializes assets without opening a run.
     """
-
-    collector: Collector
-    permit: Permit | None
-    log: LogLine
-    warn: LogLine
-
-    def open(self) -> OpenRepository:
-        """See StepHost.open."""
-        return self.collector.open_for(self.permit)
-
-    def last_opened(self) -> ObjectStore | None:
-        """See StepHost.last_opened."""
-        return self.collector.last_opened()
-
-    def engine(self, repository: OpenRepository) -> SparkEngine:
-        """See StepHost.engine."""
-        return self.collector.engine(repository.settings)
-
-    def now(self) -> datetime:
-        """See StepHost.now."""
-        return self.collector.clock.now()
-
-    def explain(self, error: BaseException) -> str:
-        """See StepHost.explain."""
-        return summary(error)
+    return StepHost(
+        open=partial(collector.open_for, permit),
+        last_opened=collector.last_opened,
+        engine=lambda repository: collector.engine(repository.settings),
+        now=collector.clock.now,
+        log=context.log.info,
+        warn=context.log.warning,
+        explain=summary,
+    )
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:

@@ -5,8 +5,8 @@ if it failed or was refused. A cell of the five assets describes a window of a r
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -255,8 +255,7 @@ class Historian:
         Args:
             cells: of one run, oldest window first.
         """
-
-        def plan() -> None:
+        with self._harmless():
             kind = dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED
             # An asset of the run has one event, or all of the first events are of cells.
             records = self.instance.get_records_for_run(self.run.run_id, of_type=kind, limit=len(STEPS)).records
@@ -268,12 +267,9 @@ class Historian:
                         planned_event = event._replace(event_specific_data=planned)
                         self.instance.report_dagster_event(planned_event, self.run.run_id)
 
-        self._try(plan)
-
     def begins(self, store: ObjectStore, plan: Plan, settings: CollectionSettings) -> None:
         """Tags the Dagster run with the id and the mode of the run that it makes."""
-
-        def note() -> None:
+        with self._harmless():
             approved = settings.approve_run == plan.run_id or plans.read_approval(store, plan.run_id) is not None
             tags = {
                 REPOSITORY_TAG: self.names.repository,
@@ -284,19 +280,21 @@ class Historian:
             tags |= {tag: "under way" for tag in (ENDING_TAG, FREED_TAG) if tag in self.run.tags}
             self.instance.add_run_tags(self.run.run_id, tags)
 
-        self._try(note)
-
     def did_nothing(self, run_id: str) -> None:
         """Tags a Dagster run over a run that had ended well before."""
-        self._try(lambda: self.instance.add_run_tags(self.run.run_id, {RUN_TAG: run_id, MODE_TAG: NOTHING_TO_DO}))
+        with self._harmless():
+            self.instance.add_run_tags(self.run.run_id, {RUN_TAG: run_id, MODE_TAG: NOTHING_TO_DO})
 
     def ended(self, store: ObjectStore, report: Report) -> None:
         """Records a finished run. One that succeeded also removes overtaken runs from the partitions."""
-        self._try(lambda: self._note(report, store))
-        if report.is_complete:
-            self._try(lambda: forget_overtaken(self.instance, self.names, store, report))
-        if report.is_complete and not report.dry_run:
-            self._try(lambda: self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS))
+        with self._harmless():
+            self._note(report, store)
+        with self._harmless():
+            if report.is_complete:
+                forget_overtaken(self.instance, self.names, store, report)
+        with self._harmless():
+            if report.is_complete and not report.dry_run:
+                self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS)
 
     def failed(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
         """Records a run that failed or was refused.
@@ -306,30 +304,26 @@ class Historian:
             run_id: None if the selection names no run.
             now: UTC.
         """
-        self._try(lambda: self._note_failure(store, run_id, now, error))
-
-    def _note_failure(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
-        if self._is_recorded():
-            return  # If several checks fail, the first one ended the run.
-        plan = None
-        if store is not None and run_id is not None:
-            try:
-                plan = plans.read(store, run_id)
-            except CollectionError:
-                plan = None
-        if store is not None and plan is not None:
-            self._note(report_failure(store, plan, now, error), store)
-            return
-        self._tag(Ending.FAILED, 0)
-        self._report(
-            {
-                "ending": Ending.FAILED.value,
-                "success": False,
-                "error": error[:_ERROR],
-                **({"run_id": run_id} if run_id else {}),
-                **({"flow": self.run.tags[FLOW_TAG]} if FLOW_TAG in self.run.tags else {}),
-            }
-        )
+        with self._harmless():
+            if self._is_recorded():
+                return  # If several checks fail, the first one ended the run.
+            plan = None
+            if store is not None and run_id is not None:
+                with suppress(CollectionError):
+                    plan = plans.read(store, run_id)
+            if store is not None and plan is not None:
+                self._note(report_failure(store, plan, now, error), store)
+                return
+            self._tag(Ending.FAILED, 0)
+            self._report(
+                {
+                    "ending": Ending.FAILED.value,
+                    "success": False,
+                    "error": error[:_ERROR],
+                    **({"run_id": run_id} if run_id else {}),
+                    **({"flow": self.run.tags[FLOW_TAG]} if FLOW_TAG in self.run.tags else {}),
+                }
+            )
 
     def _note(self, report: Report, store: ObjectStore) -> None:
         freed = report.statistics.deleted_bytes or 0
@@ -392,10 +386,11 @@ class Historian:
         shown = newest_metadata(self.instance, self.names.asset("candidates"))
         return float(shown[OLDEST_GARBAGE]) if shown.get("run_id") == run_id and OLDEST_GARBAGE in shown else None
 
-    def _try(self, note: Callable[[], object]) -> None:
-        """Records something; a failure of Dagster's storage is a warning, and does not fail the run."""
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Makes a failure of Dagster's storage a warning: it does not fail the run."""
         try:
-            note()
+            yield
         except Exception as error:
             self.warn(f"the history of {self.names.repository} lacks this run: {error}")
 

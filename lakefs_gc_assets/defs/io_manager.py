@@ -94,7 +94,7 @@ class FrameIOManager(dg.IOManager):
                 f"{context.asset_key.path[-1]} cannot be given as {wanted}: annotate the input as one of "
                 + ", ".join(_CONVERSIONS)
             )
-        repository = self.collector.open_to_read()
+        repository = self.collector.open(to_read=True)
         cells = _cells(context)
         run_id = self.collector.require_run(*selected(cells)) if cells else earlier_runs.newest_run(repository.store)
         frame = FRAMES[context.asset_key.path[-1]]

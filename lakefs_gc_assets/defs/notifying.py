@@ -197,7 +197,7 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
     """A message about the end of a run, from its report; None if this Dagster run made no report."""
     record = context.instance.get_run_record_by_id(run.run_id)
     collector = collector_of(names, context)
-    store = collector.open_to_read().store
+    store = collector.open(to_read=True).store
     run_id = _run_of(context.instance, names, run, collector)
     if run_id is None or record is None or record.start_time is None:
         return None

@@ -5,9 +5,9 @@ The page of an ended run is stored beside its report; `collector.page` makes it.
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from html import escape
 from textwrap import wrap
 from typing import Any
@@ -42,7 +42,6 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage import opening
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 _MARKED = re.compile(r"[\\|<\[\]`]")
 _LINE_ENDS = re.compile(r"[\r\n]+")
@@ -55,10 +54,7 @@ _LINE = 34
 """Letters of a line; a longer word does the same."""
 _COMMENT = 74
 """Letters of a line of a comment that the launchpad shows in a window of 1,440 pixels."""
-_COLUMN_SOURCES: Mapping[str, tuple[str, ...]] = {
-    "candidates": ("store_df",),
-    "deleted_report": ("candidates",),
-}
+_COLUMN_SOURCES = {"candidates": "store_df", "deleted_report": "candidates"}
 """Frames whose columns come from a column of the same name; addresses also depend on what is subtracted."""
 
 
@@ -139,16 +135,16 @@ def column_lineage(name: str, prefix: Sequence[str] = ()) -> dg.TableColumnLinea
     Args:
         prefix: prefix of the keys of the assets.
     """
-    if name not in _COLUMN_SOURCES:
+    if (source := _COLUMN_SOURCES.get(name)) is None:
         return None
-    deps: dict[str, list[dg.TableColumnDep]] = {}
-    for source in _COLUMN_SOURCES[name]:
-        shared = set(FRAMES[source].schema.names) & set(FRAMES[name].schema.names)
-        for column in shared:
-            deps.setdefault(column, []).append(dg.TableColumnDep(dg.AssetKey([*prefix, source]), column))
+
+    def column_of(frame: str, column: str) -> dg.TableColumnDep:
+        return dg.TableColumnDep(dg.AssetKey([*prefix, frame]), column)
+
+    shared = set(FRAMES[source].schema.names) & set(FRAMES[name].schema.names)
+    deps = {column: [column_of(source, column)] for column in shared}
     if name == "candidates":
-        for subtracted in ("uncommitted_df", "committed_df"):
-            deps["address"].append(dg.TableColumnDep(dg.AssetKey([*prefix, subtracted]), "address"))
+        deps["address"] += [column_of(subtracted, "address") for subtracted in ("uncommitted_df", "committed_df")]
         deps["why"] = [*deps["address"]]
     return dg.TableColumnLineage(deps)
 
@@ -165,14 +161,14 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
         frame = StoredFrame(CANDIDATES_DF, candidates, repository.opener)
         return find_counts(repository.store, candidates) or count_garbage(collector, repository, frame, now)
 
-    def make() -> None:
+    with _harmless(run_id, warn):
         prices = collector.configuration.report
         frames = FrameReader(collector.engine(repository.settings), repository.opener)
         counting = Counting(count, WITH_A_RUN, frames)
         content = page.make_page(repository.store, run_id, repository.settings, prices, now, counting)
         page.write(repository.store, run_id, content)
-
-    return shown(repository, run_id, collector.store.endpoint_url) if _try(make, run_id, warn) else {}
+        return shown(repository, run_id, collector.store.endpoint_url)
+    return {}
 
 
 def count_garbage(
@@ -212,23 +208,20 @@ def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
     Args:
         warn: called with errors.
     """
-    store = collector.last_opened()
-    if store is not None:
-        _try(partial(_make_failed, collector, store, run_id), run_id, warn)
-
-
-def _make_failed(collector: Collector, store: ObjectStore, run_id: str) -> None:
-    if not run_folder.has_plan(store, run_id):
+    store, now = collector.last_opened(), collector.clock.now()
+    if store is None:
         return
-    now = collector.clock.now()
 
     def count(candidates: Manifest[CandidateFigures]) -> Garbage | None:
         if candidates.rows <= LOCAL_ROWS:
             return count_here(store, candidates, now)
         return find_counts(store, candidates)
 
-    settings, report = collector.configuration.collection, collector.configuration.report
-    page.write(store, run_id, page.make_page(store, run_id, settings, report, now, Counting(count, WITH_A_RUN)))
+    with _harmless(run_id, warn):
+        if run_folder.has_plan(store, run_id):
+            settings, prices = collector.configuration.collection, collector.configuration.report
+            counting = Counting(count, WITH_A_RUN)
+            page.write(store, run_id, page.make_page(store, run_id, settings, prices, now, counting))
 
 
 def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[str, Any]:
@@ -298,13 +291,13 @@ def link(text: str, address: str | None) -> dict[str, dg.MarkdownMetadataValue]:
     return {} if address is None else {"next": dg.MetadataValue.md(f"[{text}]({address})")}
 
 
-def _try(make: Callable[[], None], run_id: str, warn: LogLine) -> bool:
+@contextmanager
+def _harmless(run_id: str, warn: LogLine) -> Iterator[None]:
+    """Makes an error a warning: a run does not fail for its page."""
     try:
-        make()
+        yield
     except Exception as error:
         warn(f"the page of run {run_id} was not made; `lakefs-gc report {run_id}` makes it: {error}")
-        return False
-    return True
 
 
 _MONTHS = 6

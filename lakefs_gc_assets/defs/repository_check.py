@@ -47,7 +47,7 @@ def check_now(collector: Collector, note: LogLine, every_commit: bool, deep: int
     Raises:
         CollectionError: as `fsck.check`, also if a worker of Spark raised it.
     """
-    opened = collector.open_to_read().dumping_at_once()
+    opened = collector.open(to_read=True).dumping_at_once()
     with errors_of_spark():
         return fsck.check(opened, collector.engine(opened.settings), note, every_commit=every_commit, deep=deep)
 

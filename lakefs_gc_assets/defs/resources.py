@@ -98,12 +98,14 @@ class Collector:
         own = self.configuration.spark
         return with_spark(own, self.from_deployment.get(own.resource)) if own.resource else own
 
-    def open(self) -> OpenRepository:
-        """Asks the server for the repository and opens its store, to collect it.
+    def open(self, *, to_read: bool = False) -> OpenRepository:
+        """Asks the server for the repository and opens its store, to collect it or only to read it.
 
-        Raises ConfigurationError, LakeFSError or ReadOnlyRepository.
+        Raises ConfigurationError or LakeFSError, and ReadOnlyRepository unless it is only read.
         """
-        return self._open()
+        opened = open_repository(self.configuration, self.clock, self.store, to_read)
+        _opened[self.name, self.repository] = opened.opener
+        return replace(opened, launch=self.launch)
 
     def open_for(self, permit: Permit | None) -> OpenRepository:
         """Opens the repository as `open` does, with the settings that a run's permit allows.
@@ -119,15 +121,6 @@ class Collector:
         # If a launch may delete at once, as on the command line, no approval is needed.
         opened = permit is not None or policy.sweep == "any"
         return replace(self.open(), settings=settings, loosened=loosened, opened=opened)
-
-    def open_to_read(self) -> OpenRepository:
-        """Opens the repository as `open` does, even if it is read-only. Raises ConfigurationError or LakeFSError."""
-        return self._open(to_read=True)
-
-    def _open(self, to_read: bool = False) -> OpenRepository:
-        opened = open_repository(self.configuration, self.clock, self.store, to_read)
-        _opened[self.name, self.repository] = opened.opener
-        return replace(opened, launch=self.launch)
 
     def last_opened(self) -> ObjectStore | None:
         """The store as this process opened it last, without asking the server; None if it never did."""

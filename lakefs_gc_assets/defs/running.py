@@ -4,7 +4,7 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -96,24 +96,15 @@ def execute(
         CollectionError: the run cannot be opened.
     """
     changes = {} if asked.sweep is None else {"sweep": asked.sweep}
-    loaded, names = decided_here(loaded, **changes), Names.from_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
-    collecting = Collector.from_loaded(loaded, clock)
+    loaded = decided_here(loaded, **changes)
+    job, collecting = _collect_job(loaded, clock, progress, detail), Collector.from_loaded(loaded, clock)
     new = jobs.open_run(home, collecting, asked.flow, windows=asked.windows)
     if detail.level <= logging.INFO:
         limited = f", {plans.describe_windows(new.windows)}" if asked.windows else ""
         progress(f"run {new.run_id}: {new.tags[FLOW_TAG]}{limited}")
-    job = definitions.resolve_job_def(names.qualified("collect"))
-    console: dict[str, object] = {"loggers": {"console": {}}}
     owner = str(uuid.uuid4())
     try:
-        result = job.execute_in_process(
-            instance=home,
-            tags={**new.tags, **_unseen(home)},
-            run_config=console,
-            raise_on_error=False,
-            run_id=owner,
-        )
+        result = _collect(job, home, new.tags, owner)
     except BaseException as error:
         _end_if_left(collecting, new.run_id, owner, summary(error))
         raise
@@ -148,23 +139,33 @@ def execute_approved(
         CollectionError: there is no such run.
     """
     loaded, names = decided_here(loaded, approve_run=run_id), Names.from_loaded(loaded)
-    definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
+    job = _collect_job(loaded, clock, progress, detail)
     plan = plans.read(Collector.from_loaded(loaded, clock).open().store, run_id)
     # The instance may be another one than that of the dry run.
     tags = names.partitions.add_again(home, plan)
-    result = definitions.resolve_job_def(names.qualified("collect")).execute_in_process(
+    return failure_of(_collect(job, home, tags, assets=[names.asset(STEPS[-1])]), run_id)
+
+
+def _collect_job(loaded: Loaded, clock: Clock, progress: LogLine, detail: Detail) -> dg.JobDefinition:
+    definitions = build(loaded, clock, {"console": line_logger(progress, detail)})
+    return definitions.resolve_job_def(Names.from_loaded(loaded).qualified("collect"))
+
+
+def _collect(
+    job: dg.JobDefinition,
+    home: dg.DagsterInstance,
+    tags: Mapping[str, str],
+    owner: str | None = None,
+    assets: Sequence[dg.AssetKey] | None = None,
+) -> dg.ExecuteInProcessResult:
+    return job.execute_in_process(
         instance=home,
-        tags={**tags, **_unseen(home)},
+        tags={**tags, **(_NO_ASSET_EVENTS if home.is_ephemeral else {})},
         run_config={"loggers": {"console": {}}},
-        asset_selection=[names.asset(STEPS[-1])],
         raise_on_error=False,
+        run_id=owner,
+        asset_selection=assets,
     )
-    return failure_of(result, run_id)
-
-
-def _unseen(home: dg.DagsterInstance) -> Mapping[str, str]:
-    """Tags that spare Dagster the work for pages, on an instance that has none."""
-    return _NO_ASSET_EVENTS if home.is_ephemeral else {}
 
 
 def decided_here(loaded: Loaded, **collection: object) -> Loaded:

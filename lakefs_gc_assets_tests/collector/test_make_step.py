@@ -12,10 +12,10 @@ from unittest import mock
 import pytest
 
 from lakefs_gc_assets.collector import make_step
-from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, UNCOMMITTED_DF
-from lakefs_gc_assets.collector.make_step import StepRequest
+from lakefs_gc_assets.collector.make_step import StepHost, StepRequest
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
@@ -319,6 +319,10 @@ class OneProcess:
     lines: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def host(self) -> StepHost[ArrowRows]:
+        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
+
     def open(self) -> OpenRepository:
         if self.fails is not None:
             raise self.fails
@@ -372,7 +376,7 @@ class TestOneStep:
     """A step by itself: its plan, its lock, and what it leaves when it fails."""
 
     def test_that_begins_a_run_makes_its_plan_and_gives_the_lock_back(self, process: OneProcess) -> None:
-        with make_step.step(FIRST, process) as step:
+        with make_step.step(FIRST, process.host) as step:
             assert "dagster-run" in str(held_by(process))
             lock.verify(process.repository.store, step.lock_token)
             step.log("line")
@@ -385,20 +389,20 @@ class TestOneStep:
         assert report_of(process) is None
 
     def test_asks_for_the_flow_that_it_is_reported(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, begins=Flow.UNIFIED), process) as step:
+        with make_step.step(replace(FIRST, begins=Flow.UNIFIED), process.host) as step:
             assert step.plan.flow is Flow.UNIFIED
 
     def test_keeps_the_lock_for_a_later_one_which_takes_the_owner_from_the_plan(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process) as first:
+        with make_step.step(replace(FIRST, goes_on=True), process.host) as first:
             pass
         assert "dagster-run" in str(held_by(process)) and report_of(process) is None
-        with make_step.step(LATER, process) as later:
+        with make_step.step(LATER, process.host) as later:
             assert held_by(process) is not None and "another" not in str(held_by(process))
         assert later.plan == first.plan and held_by(process) is None
 
     @pytest.mark.parametrize("error", [ValueError("no disk"), KeyboardInterrupt("no disk")])
     def test_that_fails_leaves_a_report_and_no_lock(self, process: OneProcess, error: BaseException) -> None:
-        with pytest.raises(type(error)), make_step.step(replace(FIRST, goes_on=True), process):
+        with pytest.raises(type(error)), make_step.step(replace(FIRST, goes_on=True), process.host):
             raise error
         report = report_of(process)
         assert report is not None
@@ -412,7 +416,7 @@ class TestOneStep:
         def away(*arguments: object, **named: object) -> None:
             raise StorageError("the store is away")
 
-        with pytest.raises(ValueError, match="no disk"), make_step.step(FIRST, process):
+        with pytest.raises(ValueError, match="no disk"), make_step.step(FIRST, process.host):
             monkeypatch.setattr(make_step, "store_report", away)
             monkeypatch.setattr(Lock, "release", away)
             raise ValueError("no disk")
@@ -426,7 +430,7 @@ class TestOneStep:
         def lost(self: Lock) -> None:
             raise LockLost("it belongs to another")
 
-        with pytest.raises(ValueError, match="no disk"), make_step.step(FIRST, process):
+        with pytest.raises(ValueError, match="no disk"), make_step.step(FIRST, process.host):
             monkeypatch.setattr(Lock, "release", lost)
             raise ValueError("no disk")
         assert process.warnings == []
@@ -437,9 +441,9 @@ class TestOneStep:
         """Whoever takes the lock next finds the run ended."""
         held: list[str | None] = []
         monkeypatch.setattr(make_step, "store_report", lambda *about: held.append(held_by(process)))
-        with pytest.raises(ValueError), make_step.step(replace(FIRST, goes_on=True), process):
+        with pytest.raises(ValueError), make_step.step(replace(FIRST, goes_on=True), process.host):
             raise ValueError
-        with make_step.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process.host):
             pass
         make_step.end_in_store(process.repository.store, RUN, process.now(), "ended")
         assert len(held) == 2 and None not in held
@@ -451,65 +455,65 @@ class TestOneStep:
         """The new record concerns all runs stored so far: this one may still delete."""
         store = process.repository.store
         store.put(across_runs.RESTORATION_KEY, b"nothing")
-        with make_step.step(FIRST, process):
+        with make_step.step(FIRST, process.host):
             across_runs.require_not_restored_since(store, RUN)
         assert any("could not be read" in line for line in process.warnings)
 
     def test_of_other_windows_ends_the_run_and_frees_the_lock_that_was_kept(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process.host):
             pass
         other = replace(LATER, windows=("legacy",))
         words = f"run {RUN} covers the windows legacy, 2026-11, the selection legacy"
-        with pytest.raises(OrderViolation, match=words), make_step.step(other, process):
+        with pytest.raises(OrderViolation, match=words), make_step.step(other, process.host):
             raise AssertionError("the step was made")
         report = report_of(process)
         assert report is not None and "explained: run" in str(report.error)
         assert held_by(process) is None
 
     def test_of_the_same_windows_in_another_order_is_made(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process.host):
             pass
-        with make_step.step(replace(LATER, windows=WINDOWS[::-1]), process):
+        with make_step.step(replace(LATER, windows=WINDOWS[::-1]), process.host):
             pass
 
     def test_that_cannot_reach_the_server_ends_the_run_that_this_process_had_begun(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process.host):
             pass
         process.fails = ServerUnavailable("GET /repositories: 503")
-        with pytest.raises(ServerUnavailable), make_step.step(LATER, process):
+        with pytest.raises(ServerUnavailable), make_step.step(LATER, process.host):
             raise AssertionError("the step was made")
         report = report_of(process)
         assert report is not None and report.error == "explained: GET /repositories: 503"
         assert held_by(process) is None
 
     def test_of_another_process_that_cannot_reach_the_server_leaves_the_run_alone(self, process: OneProcess) -> None:
-        with make_step.step(replace(FIRST, goes_on=True), process):
+        with make_step.step(replace(FIRST, goes_on=True), process.host):
             pass
         process.fails = ServerUnavailable("GET /repositories: 503")
-        with pytest.raises(ServerUnavailable), make_step.step(replace(LATER, continues=False), process):
+        with pytest.raises(ServerUnavailable), make_step.step(replace(LATER, continues=False), process.host):
             raise AssertionError("the step was made")
         assert report_of(process) is None and held_by(process) is not None
 
     def test_that_never_opened_a_store_ends_nothing(self, process: OneProcess) -> None:
-        make_step.end_between_steps(RUN, process, "why")
+        make_step.end_between_steps(RUN, process.host, "why")
         assert report_of(process) is None
 
     def test_that_cannot_be_ended_in_the_store_raises_nothing_else(self, process: OneProcess) -> None:
-        with make_step.step(FIRST, process):
+        with make_step.step(FIRST, process.host):
             pass
         with mock.patch.object(make_step, "end_in_store", side_effect=StorageError("503")) as asked:
-            make_step.end_between_steps(RUN, process, "why")
+            make_step.end_between_steps(RUN, process.host, "why")
         assert asked.call_count == 1
 
     def test_whose_lock_somebody_else_has_is_not_made(self, process: OneProcess) -> None:
         other = lock.acquire(process.repository, "another run", "somebody")
-        with pytest.raises(LockHeld, match="somebody"), make_step.step(FIRST, process):
+        with pytest.raises(LockHeld, match="somebody"), make_step.step(FIRST, process.host):
             raise AssertionError("the step was made")
         assert "somebody" in str(held_by(process)) and report_of(process) is None
         other.release()
 
     def test_asks_for_as_many_tasks_as_a_setting_says(self, process: OneProcess) -> None:
-        with make_step.step(FIRST, process) as step:
+        with make_step.step(FIRST, process.host) as step:
             assert (step.tasks(7), step.tasks(0)) == (7, step.engine.tasks)
 
     def test_without_a_lock_deletes_nothing(self, process: OneProcess) -> None:
@@ -577,7 +581,7 @@ class TestTheLock:
         def threads() -> list[str]:
             return [each.name for each in threading.enumerate() if each.name == "lock renewal"]
 
-        with make_step.step(FIRST, process):
+        with make_step.step(FIRST, process.host):
             assert len(threads()) == 1
         with lock.locked(process.repository, "restore", "owner", process.warn):
             assert len(threads()) == 1

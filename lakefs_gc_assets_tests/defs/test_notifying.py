@@ -60,7 +60,7 @@ class StoreAlone:
     fails: bool = False
     configuration: Configuration = field(default_factory=Configuration)
 
-    def open_to_read(self) -> OpenRepository:
+    def open(self, *, to_read: bool = False) -> OpenRepository:
         if self.fails:
             raise LakeFSError("the server is down")
         return self.repository

@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS
 from lakefs_gc_assets.collector.incremental import planning
-from lakefs_gc_assets.collector.make_step import StepRequest, end_between_steps, step
+from lakefs_gc_assets.collector.make_step import StepHost, StepRequest, end_between_steps, step
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -156,7 +156,7 @@ class Run:
             continues=self._kept,
             goes_on=name != STEPS[-1],
         )
-        with step(request, self) as this, self._renewing(this):
+        with step(request, self.host) as this, self._renewing(this):
             self.plan, self.started_at = this.plan, this.started_at
             frame = make_frame(name, this, inputs)
         self._kept = request.goes_on
@@ -201,8 +201,13 @@ class Run:
             yield
         except BaseException as error:
             if holds_lock:
-                end_between_steps(self.run_id, self, self.explain(error))
+                end_between_steps(self.run_id, self.host, self.explain(error))
             raise
+
+    @property
+    def host(self) -> StepHost[ArrowRows]:
+        """This process as its steps see it."""
+        return StepHost(self.open, self.last_opened, self.engine, self.now, self.log, self.warn, self.explain)
 
     def open(self) -> OpenRepository:
         """See StepHost.open."""
