@@ -36,7 +36,6 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live import uncommitted as uncommitted_data
-from lakefs_gc_assets.collector.live.facts import FactFile
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HOLDS_ADDRESS, METARANGES, NAMED_RANGES, name_ranges
 from lakefs_gc_assets.collector.live.hidden import clear_hidden, staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords, each_once
@@ -58,13 +57,12 @@ from lakefs_gc_assets.errors import (
     ConfigurationError,
     CorruptFile,
     LogLine,
-    ObjectNotFound,
     counted,
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType, Namespace, parse_location
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW, WindowSize
-from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, as_batch
+from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore, as_batch, head_if_there
 
 _READERS = 8
 _REQUEST_BYTES = 64 * 1024
@@ -190,7 +188,7 @@ def explain(
     is_active = any(holder.why for holder in holders)
     explanation = Explanation(
         key,
-        _stored(repository, key),
+        head_if_there(repository.store, key),
         tuple(sorted(holders, key=lambda holder: not holder.why)),
         is_uncommitted or bool(staged),
         staged,
@@ -300,13 +298,6 @@ def _has(repository: OpenRepository, plan: Plan, frame: Frame[Any], key: str) ->
             if pc.any(pc.equal(rows.column("address"), key)).as_py():
                 return True
     return False
-
-
-def _stored(repository: OpenRepository, key: str) -> ObjectFacts | None:
-    try:
-        return repository.store.head(key)
-    except ObjectNotFound:
-        return None
 
 
 @dataclass(frozen=True)
@@ -436,11 +427,8 @@ class _Search:
         of_facts, of_ranges = (sum(each) + _REQUEST_BYTES * len(each) for each in sizes)
         if of_facts >= of_ranges:
             return frozenset()
-        namespace, key = step.repository.namespace.uri, self.key
-
-        def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-            return facts_of_ranges.look_up_address(store, namespace, key, files)
-
+        namespace = step.repository.namespace.uri
+        look_up = partial(facts_of_ranges.look_up_address, namespace=namespace, address=self.key)
         rows = references.look_up_facts(step, HASHES, fact_files, look_up, HOLDS_ADDRESS)
         entries = {record.id: record.count for record in records}
         lacking: dict[str, bool] = {}

@@ -10,7 +10,7 @@ staging into a commit is seen at least once. And right before anything is delete
 Each step stores one frame, which the next one reads: a run that is broken off goes on where it stopped.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,16 +46,15 @@ from lakefs_gc_assets.collector.live.current import (
     Committed,
     KnownLive,
     ask_committed,
+    facts_folders,
     find_known_live,
-    hashes_folder,
     heads_shown,
     prepare_uncommitted,
     sample_staged,
 )
-from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
-from lakefs_gc_assets.collector.live.uncommitted import StagedSample, write_samples
+from lakefs_gc_assets.collector.live.uncommitted import write_samples
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records.outcomes import Kept, add_why
 from lakefs_gc_assets.collector.records.plan import Flow, by_flow
@@ -183,7 +182,7 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     shown = heads_shown(step)
     samples = sample_staged(step)
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
-    note_samples(step, samples[0])
+    note_for_pages(step, "where some entries are staged", write_samples, samples[0])
     own = data.prepared[0]
     figures = UncommittedFigures(own.server_run_ids, own.pages, own.files, tuple(shown))
     written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
@@ -224,8 +223,7 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
         inputs += [step.stored(STORE_DF), store_expired(step, before, committed)]
         known_live = find_known_live(step, committed, inputs, before.sealed)
     unread = committed.without(known_live.range_ids)
-    sizes_into, hashes_into = references.facts_folder(step, SIZES), hashes_folder(step, committed)
-    addresses, count = unread.addresses(step, sizes_into, hashes_into), unread.count
+    addresses, count = unread.addresses(step, facts_folders(step, committed)), unread.count
     if known_live.addresses is not None:
         addresses.append(known_live.addresses)
         count += known_live.count
@@ -242,7 +240,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     if step.plan.sweep:
         references.tidy_facts(step)
     if committed.definition:
-        note_last_holders(step, committed.definition.last_holders)
+        holders = committed.definition.last_holders
+        note_for_pages(step, "which commits held the garbage last", active_commits.write_last_holders, holders)
     store, repository = step.repository.store, step.plan.repository
     branches_before = branch_baseline(store, step.plan.run_id, repository, step.warn, committed.own.heads)
     figures = describe_committed(committed, branches_before, ids)
@@ -294,20 +293,12 @@ def track(step: Step[R], committed: Committed) -> str | None:
     return checkpoint.write_ranges(store, run_id, attempt, tracked)
 
 
-def note_samples(step: Step[R], samples: Iterable[StagedSample]) -> None:
-    """Stores where some entries are staged, for the pages of later runs; without it the run is as good."""
+def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: object) -> None:
+    """Stores facts for the pages of this run and later ones; without them the run is as good."""
     try:
-        write_samples(step.repository.store, step.plan.run_id, step.plan.attempt, samples)
+        write(step.repository.store, step.plan.run_id, step.plan.attempt, facts)
     except StorageError as error:
-        step.warn(f"where some entries are staged is not noted: {error}")
-
-
-def note_last_holders(step: Step[R], holders: pa.Table) -> None:
-    """Stores which commit held what expired last, for the page of the run; without it the run is as good."""
-    try:
-        active_commits.write_last_holders(step.repository.store, step.plan.run_id, step.plan.attempt, holders)
-    except StorageError as error:
-        step.warn(f"which commits held the garbage last is not noted: {error}")
+        step.warn(f"{what} is not noted: {error}")
 
 
 def require_source_of_base_run(committed: Committed, before: BaseCheckpoint | None) -> None:
@@ -434,21 +425,12 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
     a sweep reads anew in the same way as the mark - clocks, uncommitted data - has ended a dry run by now.
     """
     repository, figures = step.repository, committed.figures
+    own = repository.api, repository.store, repository.namespace
+    listed_at, settings = listed.manifest.span.started_at, repository.settings
     checks: tuple[Callable[[], None], ...] = (
-        partial(
-            other_repositories.require_own_addresses,
-            repository.api,
-            repository.store,
-            repository.namespace,
-            figures.heads,
-        ),
+        partial(other_repositories.require_own_addresses, *own, figures.heads),
         partial(guards.require_commits_ended, figures.sealed, figures.sealed),
-        partial(
-            guards.require_fresh_mark,
-            listed.manifest.span.started_at,
-            latest_clock(repository),
-            repository.settings,
-        ),
+        partial(guards.require_fresh_mark, listed_at, latest_clock(repository), settings),
     )
     refusals = []
     for check in checks:

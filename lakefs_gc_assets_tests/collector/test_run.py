@@ -918,7 +918,7 @@ class TestReadingCommits:
         with mock.patch.object(
             active_commits, "write_last_holders", mock.Mock(side_effect=StorageError("AccessDenied"))
         ):
-            run.note_last_holders(folder.step(), holders)
+            self.read(folder, definition=definition)
         assert folder.warned == ["which commits held the garbage last is not noted: AccessDenied"]
 
     def test_of_uncommitted_data_of_another_attempt_is_refused_before_anybody_is_asked(self, folder: Folder) -> None:

@@ -27,7 +27,7 @@ from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.live import live_files
 from lakefs_gc_assets.collector.live.current import Uncommitted, Unread, find_committed
-from lakefs_gc_assets.collector.live.facts import FactsFolder, FactWriter
+from lakefs_gc_assets.collector.live.facts import FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
 from lakefs_gc_assets.collector.live.live_files import FOLDER, HELD_ENTRIES, LiveFiles, RangeRecords
@@ -36,7 +36,6 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract
 from lakefs_gc_assets.errors import counted
-from lakefs_gc_assets.storage.interface import read_ahead
 
 Words = npt.NDArray[np.uint64]
 
@@ -114,36 +113,27 @@ def entries_of(ranges: pa.Table) -> int:
     return pc.sum(ranges.column("count")).as_py() or 0
 
 
-def read_addresses(
-    step: Step[R], ranges: pa.Table, every: int, width: int, sizes_into: FactsFolder, depth: int = 0
-) -> R:
-    """The objects of ranges, each once (SETTLED).
+def read_addresses(step: Step[R], ranges: pa.Table, every: int, width: int, depth: int = 0) -> R:
+    """The objects of ranges, each once (SETTLED); the sizes of entries are recorded.
 
     Args:
         ranges: HELD_RANGES, in order of their keys.
         every: the bits of all scenarios.
         width: bytes of a set of bits.
-        sizes_into: where the sizes of entries are recorded.
         depth: with so many components of paths, an address has a row for each of its folders instead (PLACED).
     """
-    references, engine = References.from_step(step), step.engine
-    opener, namespace, window_size = references.opener, references.namespace, references.window_size
-    united, stays = unite_in_folders if depth else unite, as_bytes(every, width)
+    engine, united, stays = step.engine, unite_in_folders if depth else unite, as_bytes(every, width)
 
-    def read(packed: bytes) -> Iterator[pa.RecordBatch]:
-        sizes = FactWriter(SIZES, sizes_into.opener.open(), sizes_into.key)
-        with read_ahead(opener.open(), live_files.files_of(packed)) as store:
-            files = LiveFiles(store, namespace, window_size, sizes)
-            tables = (
-                _with_bits(_needed(files.held(record, depth), stays, held), held)
-                for batch in live_files.unpack_rows(packed)
-                for record, held in zip(live_files.records_of(batch), batch.column("held").to_pylist(), strict=True)
-            )
-            yield from _united(tables, united)
-        sizes.put()
+    def read(files: LiveFiles, packed: bytes, _: FactWriter | None) -> Iterator[pa.Table]:
+        tables = (
+            _with_bits(_needed(files.held(record, depth), stays, held), held)
+            for batch in live_files.unpack_rows(packed)
+            for record, held in zip(live_files.records_of(batch), batch.column("held").to_pylist(), strict=True)
+        )
+        return _united(tables, united)
 
-    groups = [[packed] for packed in live_files.pack(ranges, references.tasks)]
-    rows = engine.read(groups, read, HELD_IN if depth else HELD)
+    sizes_into = [facts_folder(step, SIZES)]
+    rows = References.from_step(step).of_parts(ranges, read, HELD_IN if depth else HELD, sizes_into)
     count = entries_of(ranges)
     if depth:
         return engine.map_by_address(rows, place, PLACED, count)
@@ -168,9 +158,8 @@ def settle(every: bytes, rows: pa.Table) -> pa.Table:
         every: the bits of all scenarios.
     """
     certain = rows.filter(rows.column("certain"))
-    wanted = np.frombuffer(every, np.uint64)
-    stays = pa.array(((words_of(certain.column("held")) & wanted) == wanted).all(axis=1))
-    going, staying = certain.filter(pc.invert(stays)), certain.filter(stays)
+    goes = lacks_some(every, certain)
+    going, staying = certain.filter(goes), certain.filter(pc.invert(goes))
     sums = staying.group_by("held").aggregate([("size", "count"), ("size", "sum")])
     columns = {name: pa.nulls(sums.num_rows, SETTLED.field(name).type) for name in SETTLED.names}
     columns |= {"certain": pa.repeat(pa.scalar(True), sums.num_rows), "held": sums.column("held")}
@@ -183,16 +172,16 @@ def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
     return table.append_column(_HELD, pa.repeat(pa.scalar(held, pa.binary()), table.num_rows))
 
 
-def _united(tables: Iterable[pa.Table], united: ChangePart) -> Iterator[pa.RecordBatch]:
+def _united(tables: Iterable[pa.Table], united: ChangePart) -> Iterator[pa.Table]:
     """The rows of tables, those of one address mostly once: neighbouring ranges hold many of the same."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
         if sum(each.num_rows for each in waiting) >= _AT_ONCE:
-            yield from united(pa.concat_tables(waiting)).to_batches()
+            yield united(pa.concat_tables(waiting))
             waiting = []
     if waiting:
-        yield from united(pa.concat_tables(waiting)).to_batches()
+        yield united(pa.concat_tables(waiting))
 
 
 def unite(rows: pa.Table) -> pa.Table:
@@ -265,16 +254,10 @@ def binary_of(words: Words) -> pa.BinaryArray:
     return pa.FixedSizeBinaryArray.from_buffers(kind, len(words), [None, data]).cast(pa.binary())
 
 
-def lacks_some(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
+def lacks_some(bits: bytes, rows: pa.RecordBatch | pa.Table) -> pa.BooleanArray:
     """True for rows that lack one of these bits."""
     wanted = np.frombuffer(bits, np.uint64)
     return pa.array(((words_of(rows.column("held")) & wanted) != wanted).any(axis=1))
-
-
-def has_all(bits: bytes, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """True for rows that have all of these bits."""
-    wanted = np.frombuffer(bits, np.uint64)
-    return pa.array(((words_of(rows.column("held")) & wanted) == wanted).all(axis=1))
 
 
 def add_bits(bits: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -348,8 +331,7 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
     live = [*uncommitted.addresses, *(each.addresses(step) for each in beside)]
     count = promised + uncommitted.count + sum(each.count for each in beside)
     with ExitStack() as stack:
-        sizes_into = facts_folder(step, SIZES)
-        read = read_addresses(step, ranges, questions.every_scenario, width, sizes_into, depth)
+        read = read_addresses(step, ranges, questions.every_scenario, width, depth)
         cached = stack.enter_context(engine.cached(read, promised))
         objects = engine.map_batches(cached, partial(_settle_first, every), SETTLED) if depth else cached
         expiring = engine.where(objects, partial(lacks_some, every))
@@ -402,7 +384,7 @@ def _clear(step: Step[R], questions: Questions, eligible: R) -> Iterator[Cleared
     engine, width, heads = step.engine, questions.width, questions.definition.live.heads
     all_heads = as_bytes(questions.with_all_heads, width)
     asked = engine.where(eligible, partial(lacks_some, all_heads))
-    unasked = engine.where(eligible, partial(has_all, all_heads))
+    unasked = engine.where(eligible, lambda rows: pc.invert(lacks_some(all_heads, rows)))
     if not engine.count(asked):
         yield Cleared(unasked)
         return

@@ -26,7 +26,7 @@ from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.frame.slices import select_sealed
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, other_repositories, references, uncommitted
 from lakefs_gc_assets.collector.live.facts import FactFile, FactsFolder
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HASHES_LOOKED_UP, SUMS
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, HASHES_LOOKED_UP, SIZES, SUMS
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
@@ -38,7 +38,6 @@ from lakefs_gc_assets.collector.retention.retention import LiveDefinition
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CorruptFile, counted
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 _ROWS_OF_A_FILE = 250_000
 """Addresses in one file of uncommitted data, about: a real server fills files up to 20 MB."""
@@ -164,18 +163,16 @@ class Unread:
         """How many addresses there are, about."""
         return len(self.files) * _ROWS_OF_A_RANGE if self.promised is None else self.promised
 
-    def addresses(
-        self, step: Step[R], sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
-    ) -> R:
+    def addresses(self, step: Step[R], into: Sequence[FactsFolder] = ()) -> R:
         """The addresses (LIVE), an address perhaps several times.
 
         Args:
-            sizes_into, hashes_into: where sizes and hashes of the ranges are recorded; None for nowhere.
+            into: where facts about the ranges are recorded.
         """
         references = References.from_step(step, self.repository)
         if self.source is CommitSource.METADATA_FOLDER:
             return references.of_metadata_files(self.files)
-        return references.committed(self.records, sizes_into, hashes_into)
+        return references.committed(self.records, into)
 
     def without(self, range_ids: IdSet) -> "Unread":
         """The ranges to read other than these."""
@@ -246,15 +243,13 @@ class Committed:
         """How many addresses there are, about."""
         return sum(each.count for each in self.everything)
 
-    def addresses(
-        self, step: Step[R], sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
-    ) -> list[R]:
+    def addresses(self, step: Step[R], into: Sequence[FactsFolder] = ()) -> list[R]:
         """All addresses (LIVE) that were not read before, an address perhaps several times.
 
         Args:
-            sizes_into, hashes_into: where sizes and hashes of the ranges are recorded; None for nowhere.
+            into: where facts about the ranges are recorded.
         """
-        return [each.addresses(step, sizes_into, hashes_into) for each in self.everything]
+        return [each.addresses(step, into) for each in self.everything]
 
     def provisional_addresses(self, step: Step[R]) -> list[R]:
         """The addresses (LIVE) of what is provisional, an address perhaps several times."""
@@ -418,15 +413,11 @@ class KnownLive(Generic[R]):
     count: int = 0
 
 
-def hashes_folder(step: Step[R], committed: Committed) -> FactsFolder | None:
-    """Where hashes are recorded for the run that builds on this one; None where none can that would look them up."""
-    if (
-        step.plan.flow is not Flow.UNIFIED
-        or not committed.tells_ranges
-        or not step.repository.settings.full_listing_days
-    ):
-        return None
-    return references.facts_folder(step, HASHES)
+def facts_folders(step: Step[R], committed: Committed) -> list[FactsFolder]:
+    """Where sizes are recorded, and hashes, if a run that builds on this one would look them up."""
+    by_hashes = step.plan.flow is Flow.UNIFIED and committed.tells_ranges
+    kinds = (SIZES, HASHES) if by_hashes and step.repository.settings.full_listing_days else (SIZES,)
+    return [references.facts_folder(step, kind) for kind in kinds]
 
 
 def find_known_live(
@@ -478,10 +469,7 @@ def _look_up_part(
     Ranges whose facts do not fit are read later: what is recorded of them besides can only keep something.
     """
     hashes, namespace = HashSet.from_hashes(part), step.repository.namespace.uri
-
-    def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-        return facts_of_ranges.look_up_hashes(store, namespace, named, sealed, hashes, files)
-
+    look_up = partial(facts_of_ranges.look_up_hashes, namespace=namespace, wanted=named, sealed=sealed, hashes=hashes)
     looked_up = references.look_up_facts(step, HASHES, files, look_up, HASHES_LOOKED_UP)
     return facts_of_ranges.split_sums_and_hits(looked_up, hashes)
 

@@ -87,10 +87,15 @@ class FactKind:
 
 @dataclass(frozen=True, slots=True)
 class FactsFolder:
-    """Where facts are recorded: a folder, its key with a trailing slash, of the store that an opener opens."""
+    """Where facts of a kind are recorded: a folder of a store, its key with a trailing slash."""
 
+    kind: FactKind
     opener: OpensStore
     key: str
+
+    def writer(self) -> "FactWriter":
+        """A writer of facts, for one task."""
+        return FactWriter(self.kind, self.opener.open(), self.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import get_args
 
 import numpy as np
@@ -67,7 +68,7 @@ class RangeRecords:
         return rows
 
     def __iter__(self) -> Iterator[RangeRecord]:
-        return _records(self.rows.to_batches(max_chunksize=_AT_ONCE))
+        return chain.from_iterable(map(records_of, self.rows.to_batches(max_chunksize=_AT_ONCE)))
 
     @cached_property
     def ids(self) -> IdSet:
@@ -110,13 +111,6 @@ class RangeRecords:
                     break
         return RangeRecords(self.rows.take(pa.array(sorted(chosen), pa.int64())))
 
-    def packed(self, tasks: int) -> list[bytes]:
-        """The ranges in parts for tasks, at most this many; each part has about the same number of entries.
-
-        Neighbours share a task, since ranges that follow each other hold many of the same addresses.
-        """
-        return pack(self.rows, tasks)
-
 
 def each_once(rows: pa.Table) -> pa.Table:
     """Rows that have the columns of RANGES, each once; two counts for one id are two rows."""
@@ -124,10 +118,12 @@ def each_once(rows: pa.Table) -> pa.Table:
 
 
 def pack(rows: pa.Table, tasks: int) -> list[bytes]:
-    """Ranges in order of their keys as `RangeRecords.packed` gives them.
+    """Ranges in parts for tasks, at most this many; each part has about the same number of entries.
+
+    Neighbours share a task, since ranges that follow each other hold many of the same addresses.
 
     Args:
-        rows: RANGES, perhaps with further columns.
+        rows: RANGES, perhaps with further columns, in order of their keys.
     """
     weights = rows.column("count").to_numpy() + REQUEST_WEIGHT
     return [_pack(rows.slice(start, end - start)) for start, end in cut_by_weight(weights, tasks)]
@@ -140,7 +136,7 @@ def weight_of(record: RangeRecord) -> int:
 
 def unpack(packed: bytes) -> Iterator[RangeRecord]:
     """The ranges of one task."""
-    return _records(unpack_rows(packed))
+    return chain.from_iterable(map(records_of, unpack_rows(packed)))
 
 
 def files_of(packed: bytes) -> Iterator[tuple[str, int]]:
@@ -169,11 +165,6 @@ def records_of(batch: pa.RecordBatch) -> Iterator[RangeRecord]:
     """The ranges of a batch (RANGES, perhaps with further columns)."""
     for row in zip(*(batch.column(name).to_pylist() for name in RANGES.names), strict=True):
         yield RangeRecord(*row)
-
-
-def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[RangeRecord]:
-    for batch in batches:
-        yield from records_of(batch)
 
 
 _PLAIN_KEY = r"^data/[^/%?]+/[^/%?]+$"

@@ -11,7 +11,7 @@ seen. Failed commits, merges and imports leave such ranges as well, and a commit
 Where a range comes from cannot be known, so the objects that it holds count as live.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -147,16 +147,13 @@ class References(Generic[R]):
         groups = [[group] for group in runs_by_weight(files, tasks or self.tasks, lambda file: 1)]
         return self.engine.read(groups, self._each(table), schema)
 
-    def committed(
-        self, ranges: RangeRecords, sizes_into: FactsFolder | None = None, hashes_into: FactsFolder | None = None
-    ) -> R:
+    def committed(self, ranges: RangeRecords, into: Sequence[FactsFolder] = ()) -> R:
         """The addresses of ranges (LIVE), those of each range once.
 
         Args:
-            sizes_into: where the sizes of entries are recorded; None for nowhere.
-            hashes_into: where the hashes of the addresses are recorded; None for nowhere.
+            into: where the sizes of entries are recorded, and the hashes of the addresses.
         """
-        return self.of_ranges(ranges, LiveFiles.range, LIVE, sizes_into, hashes_into)
+        return self.of_ranges(ranges, LiveFiles.range, LIVE, into)
 
     def sums(self, ranges: RangeRecords) -> R:
         """How many addresses ranges hold, and what they add up to (SUMS)."""
@@ -178,31 +175,50 @@ class References(Generic[R]):
         ranges: RangeRecords,
         table: Callable[[LiveFiles, RangeRecord], pa.Table],
         schema: pa.Schema,
-        sizes_into: FactsFolder | None = None,
-        hashes_into: FactsFolder | None = None,
+        into: Sequence[FactsFolder] = (),
     ) -> R:
-        """Rows that a function reads from each range; a task that does not come to its end records fewer.
+        """Rows that a function reads from each range.
 
         Args:
-            hashes_into: only for what reads addresses (LIVE).
+            into: where facts are recorded; hashes only for what reads addresses (LIVE).
+        """
+        namespace = self.namespace.uri
+
+        def read_each(files: LiveFiles, packed: bytes, hashes: FactWriter | None) -> Iterator[pa.Table]:
+            for record in live_files.unpack(packed):
+                rows = table(files, record)
+                if hashes is not None:
+                    record_hashes(hashes, record, rows, namespace)
+                yield rows
+
+        return self.of_parts(ranges.rows, read_each, schema, into)
+
+    def of_parts(
+        self,
+        ranges: pa.Table,
+        read_part: Callable[[LiveFiles, bytes, FactWriter | None], Iterator[pa.Table]],
+        schema: pa.Schema,
+        into: Sequence[FactsFolder] = (),
+    ) -> R:
+        """Rows that a function reads from the ranges of each task; one that comes to no end records fewer facts.
+
+        Args:
+            ranges: RANGES, perhaps with further columns, in order of their keys.
+            read_part: gets the ranges as `live_files.pack` gives them, and the writer of hashes, if they are recorded.
+            into: where facts are recorded.
         """
         opener, namespace, window_size = self.opener, self.namespace, self.window_size
 
         def read(packed: bytes) -> Iterator[pa.RecordBatch]:
-            sizes = None if sizes_into is None else FactWriter(SIZES, sizes_into.opener.open(), sizes_into.key)
-            hashes = None if hashes_into is None else FactWriter(HASHES, hashes_into.opener.open(), hashes_into.key)
+            writers = {folder.kind.name: folder.writer() for folder in into}
             with read_ahead(opener.open(), live_files.files_of(packed)) as store:
-                files = LiveFiles(store, namespace, window_size, sizes)
-                for record in live_files.unpack(packed):
-                    rows = table(files, record)
-                    if hashes is not None:
-                        record_hashes(hashes, record, rows, namespace.uri)
+                files = LiveFiles(store, namespace, window_size, writers.get(SIZES.name))
+                for rows in read_part(files, packed, writers.get(HASHES.name)):
                     yield from rows.to_batches()
-            for writer in (sizes, hashes):
-                if writer is not None:
-                    writer.put()
+            for writer in writers.values():
+                writer.put()
 
-        return self.engine.read([[packed] for packed in ranges.packed(self.tasks)], read, schema)
+        return self.engine.read([[packed] for packed in live_files.pack(ranges, self.tasks)], read, schema)
 
     def of_metadata_files(self, names: Sequence[str]) -> R:
         """The addresses of all ranges among the files of the metadata folder (LIVE), those of each range once."""
@@ -258,7 +274,7 @@ def _read_and_record(facts_into: str, opener: OpensStore, files: LiveFiles, meta
 
 def facts_folder(step: Step[R], kind: FactKind) -> FactsFolder:
     """The folder in which this attempt records facts."""
-    return FactsFolder(step.repository.opener, kind.folder(step.plan.run_id, step.plan.attempt))
+    return FactsFolder(kind, step.repository.opener, kind.folder(step.plan.run_id, step.plan.attempt))
 
 
 def find_fact_files(step: Step[R], kind: FactKind, *, of_all_runs: bool | None = None) -> list[FactFile]:
@@ -285,7 +301,7 @@ def look_up_facts(
     step: Step[R],
     kind: FactKind,
     files: Sequence[FactFile],
-    look_up: Callable[[ObjectStore, Iterable[FactFile]], Iterator[pa.RecordBatch]],
+    look_up: Callable[..., Iterator[pa.RecordBatch]],
     schema: pa.Schema,
     weight: int = 1,
 ) -> pa.Table:
@@ -294,14 +310,14 @@ def look_up_facts(
     A warning says how many files cannot be used; they give no rows.
 
     Args:
-        look_up: reads some files of a store together.
+        look_up: reads some files of a store together; gets both as `store` and `files`.
         schema: of its rows; the column `damage` says what is wrong with a file.
         weight: values of other facts that take as long to be read as one of these.
     """
     opener = step.repository.opener
 
     def read(group: Sequence[FactFile]) -> Iterator[pa.RecordBatch]:
-        return look_up(opener.open(), group)
+        return look_up(store=opener.open(), files=group)
 
     if weight * sum(file.values for file in files) <= VALUES_READ_HERE:
         rows = pa.Table.from_batches(read(files), schema)
@@ -333,11 +349,7 @@ def find_ranges(
     references = References.from_step(step, repository)
     if not step.plan.flow.by_retention or repository is not step.repository or not metarange_ids:
         return references.range_records(metarange_ids)
-    wanted = IdSet(metarange_ids)
-
-    def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-        return facts_of_ranges.look_up_metaranges(store, wanted, files)
-
+    look_up = partial(facts_of_ranges.look_up_metaranges, wanted=IdSet(metarange_ids))
     of_all_runs = step.plan.believes_facts or (expired and step.plan.base_run is not None)
     files = find_fact_files(step, METARANGES, of_all_runs=of_all_runs)
     looked_up = look_up_facts(step, METARANGES, files, look_up, METARANGES_LOOKED_UP, _VALUES_OF_A_ROW)
@@ -394,11 +406,7 @@ def select_ranges_by_size(step: Step[R], range_ids: Collection[str], sizes: pa.I
 
     A range is left out only if its sizes are known and none of these is among them.
     """
-    wanted = frozenset(range_ids)
-
-    def look_up(store: ObjectStore, files: Iterable[FactFile]) -> Iterator[pa.RecordBatch]:
-        return facts_of_ranges.look_up_sizes(store, wanted, sizes, files)
-
+    look_up = partial(facts_of_ranges.look_up_sizes, wanted=frozenset(range_ids), sizes=sizes)
     rows = look_up_facts(step, SIZES, find_fact_files(step, SIZES) if range_ids else [], look_up, HAS_SIZES)
     known: dict[str, bool] = {}
     for range_id, holds in zip(rows.column("range_id").to_pylist(), rows.column("holds").to_pylist(), strict=True):
@@ -437,8 +445,8 @@ def tidy_facts(step: Step[R]) -> None:
             if not plan.believes_facts:
                 others = [file for file in files if not file.key.startswith(own.key)]
                 files = [file for file in files if file.key.startswith(own.key)]
-                problems += _merge_small(step, kind, others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))
-            problems += _merge_small(step, kind, files, own)
+                problems += _merge_small(step, others, replace(own, key=kind.folder(plan.run_id, _OF_OTHERS)))
+            problems += _merge_small(step, files, own)
     except StorageError as error:
         step.warn(
             f"facts of earlier runs could not be tidied up: {error}; they stay, are still true, and take up space: let "
@@ -450,10 +458,10 @@ def tidy_facts(step: Step[R]) -> None:
         )
 
 
-def _merge_small(step: Step[R], kind: FactKind, files: Sequence[FactFile], into: FactsFolder) -> list[str]:
+def _merge_small(step: Step[R], files: Sequence[FactFile], into: FactsFolder) -> list[str]:
     """Merges small files; returns what is wrong with those that are lost. Raises StorageError."""
     groups = [group for group in facts.group(files) if len(group) > 1]
-    merge = partial(_merge_files, into, kind)
+    merge = partial(_merge_files, into)
     if sum(file.values for group in groups for file in group) <= VALUES_READ_HERE:
         return [
             problem for group in groups for batch in merge(group) for problem in batch.column("problem").to_pylist()
@@ -464,8 +472,8 @@ def _merge_small(step: Step[R], kind: FactKind, files: Sequence[FactFile], into:
     return problems
 
 
-def _merge_files(into: FactsFolder, kind: FactKind, files: Sequence[FactFile]) -> Iterator[pa.RecordBatch]:
-    problems = facts.merge(kind, into.opener.open(), into.key, files)
+def _merge_files(into: FactsFolder, files: Sequence[FactFile]) -> Iterator[pa.RecordBatch]:
+    problems = facts.merge(into.kind, into.opener.open(), into.key, files)
     yield pa.record_batch([pa.array(problems, pa.string())], schema=_PROBLEMS)
 
 

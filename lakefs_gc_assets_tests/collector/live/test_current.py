@@ -204,7 +204,7 @@ class TestCommits:
         assert addresses(step, found.addresses(step)) == {"data/x", "data/y", "data/z"}
         folder = references.facts_folder(step, SIZES)
         assert facts.list_files(repositories.own.store, folder.key) == {}
-        assert addresses(step, found.addresses(step, folder)) == {"data/x", "data/y", "data/z"}
+        assert addresses(step, found.addresses(step, [folder])) == {"data/x", "data/y", "data/z"}
         files = facts.files_of(SIZES, facts.list_files(repositories.own.store, folder.key))
         assert sum(file.values for file in files) == 3
         again = ask_committed(step, NOW, found.ids)

@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF, LISTED, NoFigure
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live.current import Committed, KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactWriter
-from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES
+from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, SIZES
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -63,9 +63,9 @@ class Repository:
 
     def record(self, *records: RangeRecord) -> None:
         """What the earlier run records when it reads ranges."""
-        into = references.facts_folder(self.earlier, HASHES)
+        into = [references.facts_folder(self.earlier, HASHES)]
         self.earlier.engine.collect(
-            References.from_step(self.earlier).committed(RangeRecords.from_records(records), None, into)
+            References.from_step(self.earlier).committed(RangeRecords.from_records(records), into)
         )
 
     def record_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
@@ -320,7 +320,7 @@ def test_beside_another_repository_every_range_is_read(repository: Repository) -
     both = replace(found, unread=(*found.unread, *found.unread))
     held = find_known_live(repository.step, both, [repository.asked(*EVERY)], frozenset([SEALED]))
     assert (held.addresses, len(held.range_ids)) == (None, 0)
-    assert current.hashes_folder(repository.step, both) is None
+    assert [folder.kind for folder in current.facts_folders(repository.step, both)] == [SIZES]
 
 
 @pytest.mark.slow

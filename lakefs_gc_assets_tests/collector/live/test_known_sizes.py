@@ -52,7 +52,7 @@ class Repository:
 
     def read(self, *records: RangeRecord) -> None:
         """Reads ranges as a run does that learns what is committed."""
-        into = references.facts_folder(self.step, SIZES)
+        into = [references.facts_folder(self.step, SIZES)]
         self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.from_records(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
@@ -171,7 +171,7 @@ def test_tasks_of_spark_record_sizes_and_look_at_them(
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
     step.engine.collect(
         References.from_step(step).committed(
-            RangeRecords.from_records(records.values()), references.facts_folder(step, SIZES)
+            RangeRecords.from_records(records.values()), [references.facts_folder(step, SIZES)]
         )
     )
     every = [record.id for record in records.values()]
@@ -183,7 +183,7 @@ def test_tasks_of_spark_record_sizes_and_look_at_them(
 def test_an_address_is_read_as_it_is_without_facts(repository: Repository) -> None:
     records = RangeRecords.from_records(repository.commit({"a": [1, 2], "b": [3]}).values())
     reader, engine = References.from_step(repository.step), repository.step.engine
-    recording = reader.committed(records, references.facts_folder(repository.step, SIZES))
+    recording = reader.committed(records, [references.facts_folder(repository.step, SIZES)])
     assert engine.collect(recording).sort_by("address") == engine.collect(reader.committed(records)).sort_by("address")
 
 

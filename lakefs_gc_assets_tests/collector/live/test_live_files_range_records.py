@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.frames import RANGES
 from lakefs_gc_assets.collector.live import live_files
-from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, RangeRecords, unpack, weight_of
+from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, RangeRecords, pack, unpack, weight_of
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 
@@ -83,14 +83,14 @@ def test_two_statements_about_one_range_stay_two() -> None:
 @given(RECORDS, st.integers(1, 9))
 def test_tasks_have_each_range_once_and_neighbours(records: list[RangeRecord], tasks: int) -> None:
     found = RangeRecords.from_records(records)
-    groups = [list(unpack(packed)) for packed in found.packed(tasks)]
+    groups = [list(unpack(packed)) for packed in pack(found.rows, tasks)]
     assert len(groups) <= tasks and all(groups)
     assert [record for group in groups for record in group] == list(found)
 
 
 def test_tasks_read_about_the_same_number_of_entries() -> None:
     records = [RangeRecord(f"{number:064x}", b"%4d" % number, b"", number % 7 * 9_000, 0) for number in range(700)]
-    weights = [sum(map(weight_of, unpack(packed))) for packed in RangeRecords.from_records(records).packed(7)]
+    weights = [sum(map(weight_of, unpack(packed))) for packed in pack(RangeRecords.from_records(records).rows, 7)]
     assert len(weights) == 7
     assert max(weights) - min(weights) <= 2 * (REQUEST_WEIGHT + 54_000)
 
@@ -98,15 +98,15 @@ def test_tasks_read_about_the_same_number_of_entries() -> None:
 def test_ranges_of_few_entries_take_a_request_each() -> None:
     counts = [2 * REQUEST_WEIGHT, *[0] * 10]
     records = [RangeRecord(f"{place:064x}", b"%2d" % place, b"", count, 0) for place, count in enumerate(counts)]
-    assert [len([*unpack(packed)]) for packed in RangeRecords.from_records(records).packed(2)] == [4, 7]
+    assert [len([*unpack(packed)]) for packed in pack(RangeRecords.from_records(records).rows, 2)] == [4, 7]
 
 
 def test_a_task_has_none_but_its_own() -> None:
     records = RangeRecords.from_records(
         RangeRecord(f"{number:064x}", b"%9d" % number, b"%9d" % number, 1, 0) for number in range(1_000)
     )
-    (whole,) = records.packed(1)
-    assert max(map(len, records.packed(100))) < len(whole) / 10
+    (whole,) = pack(records.rows, 1)
+    assert max(map(len, pack(records.rows, 100))) < len(whole) / 10
 
 
 def spans(bounds: list[int], name: str) -> RangeRecords:
