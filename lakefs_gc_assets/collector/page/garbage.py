@@ -15,6 +15,7 @@ alone, so branch and path are known only of the few entries of each branch that 
 
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -426,18 +427,19 @@ class Garbage:
     @classmethod
     def from_counts(cls, counts: Iterable[pa.RecordBatch]) -> "Garbage":
         """Adds up the counts of `count_batches`."""
-        sums: dict[str, dict[str, Amount]] = {_AGE: {}, _SIZE: {}, _WHY: {}}
+        sums = {by: defaultdict[str, Amount](Amount) for by in (_AGE, _SIZE, _WHY)}
         oldest: datetime | None = None
         large: list[LargeObject] = []
         for row in (row for batch in counts for row in batch.to_pylist()):
             if row["by"] == _LARGEST:
                 large.append(LargeObject(row["group"], row["bytes"], row["oldest"]))
                 continue
-            of_group = sums[row["by"]].get(row["group"], Amount())
-            sums[row["by"]][row["group"]] = of_group.plus(row["objects"], row["bytes"])
+            of_kind = sums[row["by"]]
+            of_kind[row["group"]] = of_kind[row["group"]].plus(row["objects"], row["bytes"])
             oldest = min(filter(None, (oldest, row["oldest"])), default=None)
         large.sort(key=lambda large_object: (-large_object.size, large_object.address))
-        return cls(sums[_AGE], sums[_SIZE], oldest, tuple(large[:LARGEST]), sums[_WHY])
+        by_age, by_size, by_why = (dict(sums[by]) for by in (_AGE, _SIZE, _WHY))
+        return cls(by_age, by_size, oldest, tuple(large[:LARGEST]), by_why)
 
     @property
     def amount(self) -> Amount:
@@ -473,49 +475,28 @@ def count_here(store: ObjectStore, manifest: Manifest[CandidateFigures], now: da
 
 def count_batches(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.RecordBatch]:
     """Counts the rows of all batches by age, size and reason, and picks the largest (_COUNTED)."""
-    counts: dict[tuple[str, str], Amount] = {}
+    counts: defaultdict[tuple[str, str], Amount] = defaultdict(Amount)
     oldest: datetime | None = None
     large: pa.Table | None = None
+    least_ages = [int(age / timedelta(microseconds=1)) for age in AGES.values()]
     for batch in gather(batches, _BATCH_ROWS):
         written, sizes = batch.column("last_modified"), batch.column("size")
         ages = pc.subtract(pa.scalar(now, written.type), written).cast(pa.int64())
-        least_ages = [int(age / timedelta(microseconds=1)) for age in AGES.values()]
-        for by, groups, values, least in (
-            (_AGE, AGES, ages, least_ages),
-            (_SIZE, SIZES, sizes, [*SIZES.values()]),
+        for by, groups in (
+            (_AGE, _grouped([*AGES], least_ages, ages)),
+            (_SIZE, _grouped([*SIZES], [*SIZES.values()], sizes)),
+            (_WHY, pc.fill_null(batch.column("why"), UNKNOWN_WHY)),
         ):
-            for group, inside in zip(groups, _split(sizes, values, least), strict=True):
-                so_far = counts.get((by, group), Amount())
-                counts[by, group] = so_far.plus(len(inside), pc.sum(inside).as_py() or 0)
-        for row in _by_why(batch):
-            why = row["why"] or UNKNOWN_WHY
-            counts[_WHY, why] = counts.get((_WHY, why), Amount()).plus(row["size_count"], row["size_sum"])
+            rows = pa.table({"group": groups, "size": sizes}).group_by("group")
+            for row in rows.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
+                counts[by, row["group"]] = counts[by, row["group"]].plus(row["size_count"], row["size_sum"])
         oldest = min(filter(None, (oldest, pc.min(written).as_py())), default=None)
         table = pa.Table.from_batches([batch]).select(_COLUMNS)
         large = _largest(table if large is None else pa.concat_tables([large, table]))
-    rows = [
-        {"by": by, "group": group, "objects": objects, "bytes": total, "oldest": oldest}
-        for (by, group), (objects, total) in counts.items()
-        if objects
-    ]
-    for largest in large.to_pylist() if large is not None else ():
-        rows.append(
-            {
-                "by": _LARGEST,
-                "group": largest["address"],
-                "objects": 1,
-                "bytes": largest["size"],
-                "oldest": largest["last_modified"],
-            }
-        )
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, _COUNTED)
-
-
-def _by_why(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    rows = pa.Table.from_batches([batch]).select(["why", "size"])
-    counted: list[dict[str, Any]] = rows.group_by("why").aggregate([("size", "count"), ("size", "sum")]).to_pylist()
-    return counted
+    if large is not None:
+        counted = [(by, group, *amount, oldest) for (by, group), amount in counts.items()]
+        counted += [(_LARGEST, row["address"], 1, row["size"], row["last_modified"]) for row in large.to_pylist()]
+        yield pa.RecordBatch.from_pylist([dict(zip(_COUNTED.names, row, strict=True)) for row in counted], _COUNTED)
 
 
 def _largest(rows: pa.Table) -> pa.Table:
@@ -523,17 +504,13 @@ def _largest(rows: pa.Table) -> pa.Table:
     return rows.take(pc.select_k_unstable(rows, LARGEST, order)).combine_chunks()
 
 
-def _split(sizes: pa.Array, values: pa.Array, least: Sequence[int]) -> Iterator[pa.Array]:
-    """Sizes of each group: rows with a value from the group's minimum up to that of the next group.
+def _grouped(names: Sequence[str], least: Sequence[int], values: pa.Array) -> pa.Array:
+    """The group of each value: it has values from its minimum up to that of the next group.
 
     Values below every minimum belong to the first group: a clock may be behind.
     """
-    groups = [pc.greater_equal(values, border) for border in least[1:]]
-    for place in range(len(least)):
-        inside = pc.invert(groups[place]) if place < len(groups) else None
-        from_here = groups[place - 1] if place else None
-        chosen = [mask for mask in (inside, from_here) if mask is not None]
-        yield sizes.filter(chosen[0] if len(chosen) == 1 else pc.and_(*chosen))
+    places = np.searchsorted(least[1:], values.to_numpy(), side="right")
+    return pa.DictionaryArray.from_arrays(pa.array(places), pa.array(names))
 
 
 def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize) -> dict[str, Amount]:
@@ -542,10 +519,10 @@ def count_by_month(manifest: Manifest[CandidateFigures], window_size: WindowSize
     Args:
         window_size: grouping of slices into windows in this run.
     """
-    months: dict[str, Amount] = {}
+    months: defaultdict[str, Amount] = defaultdict(Amount)
     for file in manifest.files:
         month = _month(file.slice_window, window_size)
-        months[month] = months.get(month, Amount()).plus(file.rows, file.object_bytes)
+        months[month] = months[month].plus(file.rows, file.object_bytes)
     return dict(sorted(months.items()))
 
 
