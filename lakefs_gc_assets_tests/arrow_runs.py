@@ -195,5 +195,5 @@ class ArrowRuns:
             yield
         except BaseException as error:
             if holds_lock:
-                end_between_steps(run_id, self.host, self.explain(error))
+                end_between_steps(run_id, self.last_opened(), self.now(), self.explain(error))
             raise

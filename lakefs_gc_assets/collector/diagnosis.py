@@ -241,13 +241,6 @@ class _Examination:
 
     def checks(self) -> Iterator[_Check]:
         """Everything to try, in an order in which later things can build on earlier ones."""
-        yield from self._of_server()
-        yield from self._of_store()
-        yield from self._of_both()
-        yield from self._of_retention()
-        yield from self._of_deletes()
-
-    def _of_server(self) -> Iterator[_Check]:
         yield _of_server("read the repository", _ALL, "fs:ReadRepository", self._read_repository)
         yield _of_server("ask for the grace period", _ALL, "fs:ReadConfig", self._grace_period)
         yield _of_server("list branches", _ALL, "fs:ListBranches", self._list_branches)
@@ -256,8 +249,6 @@ class _Examination:
         yield _of_server("look at a path", _ALL, "fs:ReadObject", self._stat)
         unknown = () if self.settings.allow_unknown_repositories else _SWEEPS
         yield _of_server("list repositories", unknown, "fs:ListRepositories", self._list_repositories)
-
-    def _of_store(self) -> Iterator[_Check]:
         yield _Check("open the store", _ALL, "", self._open)
         yield _Check("list objects", _ALL, self._given("list"), self._list_stored)
         yield _Check("a storage namespace of its own", _SWEEPS, "", self._compare_namespaces)
@@ -270,21 +261,15 @@ class _Examination:
         yield _Check("lock: put if absent, compare-and-swap", deletes, self._given("write"), self._prove_conditions)
         yield _Check("clocks agree", _ALL, "", self._compare_clocks)
         yield _Check("copy objects", (Purpose.QUARANTINE,), self._given("write"), self._copy)
-
-    def _of_both(self) -> Iterator[_Check]:
         prepare = "retention:PrepareGarbageCollectionUncommitted"
         yield _of_server("prepare uncommitted data", _ALL, prepare, self._prepare)
         yield _Check("addresses are spelt as the namespace", _SWEEPS, "", self._compare_addresses)
         dump = "fs:ListBranches, fs:ListTags and fs:ListCommits"
         yield _of_server("dump refs", (Purpose.RETENTION,), dump, self._dump)
-
-    def _of_retention(self) -> Iterator[_Check]:
         purposes, document = (Purpose.RETENTION,), "lakefs-retention"
         rules, prepare = "retention:GetGarbageCollectionRules", "retention:PrepareGarbageCollectionCommits"
         yield _of_server("read retention rules", purposes, rules, self._rules, document)
         yield _of_server("list the commits that rules keep", purposes, prepare, self._prepare_commits, document)
-
-    def _of_deletes(self) -> Iterator[_Check]:
         yield _Check("delete", _SWEEPS, self._given("delete"), self._delete)
         yield _Check("undo deletes by versions", (Purpose.RESTORE,), self._given("versions"), self._undo)
 
@@ -377,13 +362,11 @@ class _Examination:
         if self.other_repositories is None or self.other_repositories.refusal is not None:
             raise _DoesNotApply("not tried, since repositories could not be listed")
         # Again, since the store could not be asked before it was open.
-        nested = ", ".join(
-            other_repositories.compare_namespaces(
-                self._server, self._known, self._store, self.settings.also_live
-            ).nested
-        )
-        if nested:
-            raise LakeFSError(f"{self._namespace.uri} lies inside or around the storage namespace of {nested}")
+        also_live = self.settings.also_live
+        found = other_repositories.compare_namespaces(self._server, self._known, self._store, also_live)
+        if found.nested:
+            others = ", ".join(found.nested)
+            raise LakeFSError(f"{self._namespace.uri} lies inside or around the storage namespace of {others}")
         return f"no other repository{self._storage} is known to lie inside or around it"
 
     def _open(self) -> str:

@@ -143,10 +143,6 @@ class EarlierRuns:
         except CollectionError:
             return False
 
-    def is_stored(self, run_id: str) -> bool:
-        """True if the plan of a run that the index names is still stored."""
-        return run_folder.has_plan(self._store, run_id)
-
     def _is_ours(self, name: str) -> bool:
         return name not in self._others and run_folder.has_plan(self._store, name)
 

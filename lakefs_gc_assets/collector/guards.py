@@ -408,32 +408,25 @@ def refuse_access_point(address: str, staged_as: str, key: str, namespace: Names
 
 def list_rule_guards(
     unknown_branches: Sequence[str], lost_pins: Sequence[str], settings: CollectionSettings
-) -> tuple[GuardTripped, ...]:
+) -> Iterable[GuardTripped]:
     """The guards that retention rules trip.
 
     Args:
         unknown_branches: rules of branches that the repository lacks, in words.
         lost_pins: pinned commits that it lacks.
     """
-    tripped = []
     if unknown_branches and not settings.allow_rules_of_unknown_branches:
-        tripped.append(
-            GuardTripped(
-                "rules of unknown branches",
-                f"{'; '.join(unknown_branches)}: there is no such branch, so the default counts where this rule was "
-                "meant",
-                "Correct the rules, or set collection.allow_rules_of_unknown_branches where the branch is gone",
-            )
+        yield GuardTripped(
+            "rules of unknown branches",
+            f"{'; '.join(unknown_branches)}: there is no such branch, so the default counts where this rule was meant",
+            "Correct the rules, or set collection.allow_rules_of_unknown_branches where the branch is gone",
         )
     if lost_pins:
-        tripped.append(
-            GuardTripped(
-                "pinned commits",
-                f"the repository has no commit {', '.join(lost_pins)}",
-                "Correct the ids in the policy, or remove them",
-            )
+        yield GuardTripped(
+            "pinned commits",
+            f"the repository has no commit {', '.join(lost_pins)}",
+            "Correct the ids in the policy, or remove them",
         )
-    return tuple(tripped)
 
 
 def to_stored(guard: GuardTripped) -> tuple[str, str, str]:

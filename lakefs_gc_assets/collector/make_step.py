@@ -158,7 +158,7 @@ def step(request: StepRequest, host: StepHost[R]) -> Iterator[Step[R]]:
         if lock is not None:
             _release_or_warn(lock, request.run_id, host.warn)
         elif request.continues and not isinstance(error, RunEnded):
-            end_between_steps(request.run_id, host, host.explain(error))
+            end_between_steps(request.run_id, host.last_opened(), host.now(), host.explain(error))
         raise
 
 
@@ -176,15 +176,16 @@ def _release_or_warn(lock: Lock, run_id: str, warn: LogLine) -> None:
         )
 
 
-def end_between_steps(run_id: str, host: StepHost[R], why: str) -> None:
+def end_between_steps(run_id: str, last_opened: ObjectStore | None, now: datetime, why: str) -> None:
     """Ends a run that failed between two steps of this process: stores its report, and releases its lock.
 
-    It uses the store that was opened last, so that the lock is released even where the server cannot be reached.
+    Args:
+        last_opened: the store that this process opened last, so that the lock is released even where the server cannot
+            be reached; None where it opened none.
     """
-    store = host.last_opened()
-    if store is not None:
+    if last_opened is not None:
         with suppress(CollectionError):
-            end_in_store(store, run_id, host.now(), why)
+            end_in_store(last_opened, run_id, now, why)
 
 
 def require_windows(plan: Plan, windows: tuple[str, ...]) -> None:

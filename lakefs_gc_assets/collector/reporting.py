@@ -188,7 +188,7 @@ def make_report(
             *([f"no lock was held: {step.lock.why_unfenced}"] if step.lock and step.lock.why_unfenced else []),
             *list_warnings(mark, candidates, committed, step.repository.settings, swept),
             *([failures.warning] if failures and failures.warning else []),
-            *describe_archived(amounts[Outcome.KEPT_ARCHIVED]),
+            *filter(None, [describe_archived(amounts[Outcome.KEPT_ARCHIVED])]),
         ),
     )
 
@@ -249,7 +249,7 @@ def list_obstacles(mark: Mark, candidates: StoredFrame[CandidateFigures], settin
     """Each guard that would refuse a sweep of a mark, in a line, and what such a sweep could not move."""
     foreseen = guards.from_stored(candidates.figures.sweep_guards)
     refusals = [f"{WOULD_BE_REFUSED}{guard}" for guard in (*guards.tripped(mark, settings), *foreseen)]
-    return [*refusals, *foresee_archived(candidates.manifest.classes, settings)]
+    return [*refusals, *filter(None, [foresee_archived(candidates.manifest.classes, settings)])]
 
 
 def describe_gone(figures: CandidateFigures) -> Iterator[str]:
@@ -307,29 +307,29 @@ def describe_unasked(candidates: StoredFrame[CandidateFigures], settings: Collec
     )
 
 
-def describe_archived(kept: Amount) -> tuple[str, ...]:
-    """A warning about archived objects, which quarantine cannot copy and so kept; empty if there were none."""
+def describe_archived(kept: Amount) -> str | None:
+    """A warning about archived objects, which quarantine cannot copy and so kept; None if there were none."""
     if not kept.objects:
-        return ()
+        return None
     return (
         f"{counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, kept: what is in an archive "
-        "tier, quarantine cannot copy. Bring it back from there, or sweep with sweep_mode: delete",
+        "tier, quarantine cannot copy. Bring it back from there, or sweep with sweep_mode: delete"
     )
 
 
-def foresee_archived(classes: Mapping[str, Amount], settings: CollectionSettings) -> tuple[str, ...]:
-    """A warning about candidates that a sweep into quarantine could not copy, by their class; empty if there are none.
+def foresee_archived(classes: Mapping[str, Amount], settings: CollectionSettings) -> str | None:
+    """A warning about candidates that a sweep into quarantine could not copy, by their class; None if there are none.
 
     An object that was brought back for some days keeps its class, and can be copied meanwhile.
     """
     archived = sorted(classes.keys() & ARCHIVE_CLASSES)
     if not archived or not settings.quarantines:
-        return ()
+        return None
     kept = Amount.total(classes[name] for name in archived)
     return (
         f"a sweep would keep {counted(kept.objects, 'objects')} of garbage, {size(kept.bytes)}, of storage class "
         f"{', '.join(archived)}: quarantine cannot copy that. Bring it back from there, or sweep with sweep_mode: "
-        "delete",
+        "delete"
     )
 
 

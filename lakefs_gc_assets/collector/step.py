@@ -85,7 +85,8 @@ class Step(Generic[R]):
         Args:
             add: adds to each batch the columns of the frame that the rows lack; it runs in a worker.
         """
-        return self._write(frame, rows, partial(_add_and_place, add, self._place) if add else self._place)
+        place = self._place
+        return self._write(frame, rows, (lambda batch: place(add(batch))) if add else place)
 
     def write_everywhere(self, frame: Frame[Any], rows: R) -> tuple[FrameFile, ...]:
         """Writes rows as `write` does, but each to the window of its address, whichever windows this run collects."""
@@ -226,7 +227,3 @@ def place_by_address(batch: pa.RecordBatch, window_size: WindowSize) -> pa.Recor
     position = batch.schema.get_field_index("slice_window")
     windows = layout.read_names(batch.column("address"), window_size).windows
     return batch.set_column(position, batch.schema.field(position), windows)
-
-
-def _add_and_place(add: files.Placed, place: files.Placed, batch: pa.RecordBatch) -> pa.RecordBatch:
-    return place(add(batch))

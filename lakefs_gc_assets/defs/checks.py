@@ -130,9 +130,9 @@ def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> di
     for name, column in schema.columns.items():
         if not column.nullable:
             rules[f"{name} is null"] = name, pc.is_null
-    for name, rule in _value_rules(schema):
-        if rule.name in _BREAKS:
-            rules[f"{name} {rule.name}"] = name, partial(_BREAKS[rule.name], **rule.statistics)
+        for rule in column.checks:
+            if rule.name in _BREAKS:
+                rules[f"{name} {rule.name}"] = name, partial(_BREAKS[rule.name], **rule.statistics)
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -144,15 +144,9 @@ def broken_rules(engine: SparkEngine, rows: Rows, schema: DataFrameSchema) -> di
     return {rule: counts[rule] for rule in rules if counts.get(rule)}
 
 
-def _value_rules(schema: DataFrameSchema) -> Iterator[tuple[str, Any]]:
-    """The rules about values, each with the name of its column; not that a value is there."""
-    for name, column in schema.columns.items():
-        yield from ((name, rule) for rule in column.checks)
-
-
 def _has_rules(schema: DataFrameSchema) -> bool:
-    """True if a schema says more of its rows than names and types of columns."""
-    return bool(schema.checks or schema.unique or any(_value_rules(schema)))
+    """True if a schema says more of its rows than names and types of columns, and that a value is there."""
+    return bool(schema.checks or schema.unique or any(column.checks for column in schema.columns.values()))
 
 
 def _names_and_types(schema: DataFrameSchema) -> DataFrameSchema:

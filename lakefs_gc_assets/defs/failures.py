@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeAlias, TypeVar
 
 import dagster as dg
@@ -84,12 +84,9 @@ def end_run(collector: Collector, run_id: str, why: str, leaves_page: bool = Tru
     Args:
         leaves_page: True if there is time to make its page.
     """
-    store = collector.last_opened()
-    if store is not None:
-        with suppress(CollectionError):
-            make_step.end_in_store(store, run_id, collector.clock.now(), why)
-        if leaves_page:
-            pages.keep_failed(collector, run_id, _log.warning)
+    make_step.end_between_steps(run_id, collector.last_opened(), collector.clock.now(), why)
+    if leaves_page:
+        pages.keep_failed(collector, run_id, _log.warning)
 
 
 @contextmanager

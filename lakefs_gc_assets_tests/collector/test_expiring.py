@@ -8,6 +8,7 @@ from lakefs_gc_assets.collector import expiring
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
+from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Approval, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending
@@ -378,7 +379,7 @@ def test_what_the_server_prepared_for_a_question_goes_a_day_later(opened: OpenRe
     old, young, others = (IDS.descending(NOW - hours * HOUR) for hours in (49, 25, 60))
     for server_run_id in (old, young, others):
         opened.store.put(f"{run_folder.folder(server_run_id)}uncommitted/{IDS.descending(NOW)}", b"addresses")
-    uncommitted.note_preparations_without_run(opened.store, [old, young])
+    uncommitted.note_prepared(opened, Prepared(NOW, NOW, (old, young), (), 0), pytest.fail)
 
     assert expiring.decide(opened.store, 1).explained == (old,)
     before = keys(opened)

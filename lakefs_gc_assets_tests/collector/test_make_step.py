@@ -495,14 +495,14 @@ class TestOneStep:
         assert report_of(process) is None and held_by(process) is not None
 
     def test_that_never_opened_a_store_ends_nothing(self, process: OneProcess) -> None:
-        make_step.end_between_steps(RUN, process.host, "why")
+        make_step.end_between_steps(RUN, process.last_opened(), process.now(), "why")
         assert report_of(process) is None
 
     def test_that_cannot_be_ended_in_the_store_raises_nothing_else(self, process: OneProcess) -> None:
         with make_step.step(FIRST, process.host):
             pass
         with mock.patch.object(make_step, "end_in_store", side_effect=StorageError("503")) as asked:
-            make_step.end_between_steps(RUN, process.host, "why")
+            make_step.end_between_steps(RUN, process.last_opened(), process.now(), "why")
         assert asked.call_count == 1
 
     def test_whose_lock_somebody_else_has_is_not_made(self, process: OneProcess) -> None:

@@ -56,12 +56,12 @@ class TestStorageClasses:
 
 class TestArchivedObjects:
     def test_that_quarantine_kept_are_reported_with_the_way_out(self) -> None:
-        assert describe_archived(Amount()) == ()
-        (reported,) = describe_archived(Amount(3, 2**30))
+        assert describe_archived(Amount()) is None
+        reported = describe_archived(Amount(3, 2**30)) or ""
         assert reported.startswith("3 objects of garbage, 1.0 GiB, kept") and "sweep_mode: delete" in reported
 
     @staticmethod
-    def foreseen(settings: CollectionSettings, **classes: tuple[int, int]) -> tuple[str, ...]:
+    def foreseen(settings: CollectionSettings, **classes: tuple[int, int]) -> str | None:
         frame = made_frame(CANDIDATES_DF, 1, CANDIDATE_FIGURES)
         (file,) = frame.manifest.files
         return foresee_archived(replace(frame.manifest, files=(replace(file, classes=classes),)).classes, settings)
@@ -69,13 +69,13 @@ class TestArchivedObjects:
     def test_that_quarantine_would_keep_are_reported_before_a_sweep(self) -> None:
         into_quarantine = CollectionSettings(sweep_mode="quarantine")
         classes = {"STANDARD": (1, 2**40), "DEEP_ARCHIVE": (2, 2**30), "Archive": (1, 0), "GLACIER_IR": (4, 2**40)}
-        (reported,) = self.foreseen(into_quarantine, **classes)
+        reported = self.foreseen(into_quarantine, **classes) or ""
         assert reported.startswith(
             "a sweep would keep 3 objects of garbage, 1.0 GiB, of storage class Archive, DEEP_ARCHIVE"
         )
         assert "sweep_mode: delete" in reported
-        assert self.foreseen(into_quarantine, STANDARD=(1, 1), ARCHIVE=(2, 2)) == ()
-        assert self.foreseen(CollectionSettings(), **classes) == ()
+        assert self.foreseen(into_quarantine, STANDARD=(1, 1), ARCHIVE=(2, 2)) is None
+        assert self.foreseen(CollectionSettings(), **classes) is None
 
 
 class TestServersThatCompact:

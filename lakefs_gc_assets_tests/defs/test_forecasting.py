@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakefs_gc_assets.collector.forecast.forecast import Forecast, Freed, Holding
-from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
+from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import SystemClock
@@ -19,6 +19,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets_tests.defs.test_pages_metadata import SHOWN_AT_ONCE, drawn
 from lakefs_gc_assets_tests.embedded import clients
 from lakefs_gc_assets_tests.graph_runs import failures
@@ -79,7 +80,7 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
 def test_pictures_are_shown_where_they_stand() -> None:
     rules = [Freed(Scenario(Kind.IN_FORCE, "rules in force", 2), Amount(10**6, 10**12))]
     for number, days in enumerate(AGES):
-        name = "unlimited" if days is None else in_days(days)
+        name = "unlimited" if days is None else counted(days, "days")
         amount = Amount(10**7 - number, (20 - number) * 10**12)
         rules.append(Freed(Scenario(Kind.AGE, name, 5, days), amount))
     holdings = tuple(

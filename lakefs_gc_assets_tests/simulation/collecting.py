@@ -201,7 +201,7 @@ class Run:
             yield
         except BaseException as error:
             if holds_lock:
-                end_between_steps(self.run_id, self.host, self.explain(error))
+                end_between_steps(self.run_id, self.last_opened(), self.now(), self.explain(error))
             raise
 
     @property

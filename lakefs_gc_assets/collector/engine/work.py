@@ -15,7 +15,7 @@ import pyarrow as pa
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_ROWS_ADDED = 65_536
+ROWS_ADDED = 65_536
 """Rows that a task adds up together."""
 
 
@@ -92,7 +92,7 @@ def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 def sum_in_task(tables: Iterable[pa.Table], keys: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Sums by key of a task's tables, which have this schema; `sum_by` makes one result of those of all tasks."""
-    yield from merge(chain([schema.empty_table()], tables), partial(sum_by, keys=keys), _ROWS_ADDED).to_batches()
+    yield from merge(chain([schema.empty_table()], tables), partial(sum_by, keys=keys), ROWS_ADDED).to_batches()
 
 
 def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:

@@ -219,7 +219,7 @@ class _Asked:
             if not 0 <= days <= LONGEST_RETENTION.days:
                 raise ConfigurationError(f"a retention of {days} days: give 0 to {LONGEST_RETENTION.days:,} days")
             retained = self._retained(replace(self.readings, policy=of_age(self.readings.policy, days)))
-            yield self._scenario(Kind.AGE, in_days(days), retained, (), days), retained.flags
+            yield self._scenario(Kind.AGE, counted(days, "days"), retained, (), days), retained.flags
 
     def by_policy(self, policies: Mapping[str, Policy]) -> Iterator[tuple[Scenario, Flags]]:
         """Other policies."""
@@ -295,11 +295,6 @@ class _Asked:
 def of_age(policy: Policy, days: int) -> Policy:
     """A policy by which everything has one retention, with the tags and pins of another one."""
     return Policy(timedelta(days=days), pinned=policy.pinned, keep_tags=policy.keep_tags, replace=True)
-
-
-def in_days(days: int) -> str:
-    """An age in words."""
-    return counted(days, "days")
 
 
 def _notes(definition: LiveDefinition) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ def newest_sweep(
         known = runs.settled(run_id)
         if known is not None and (not known.base or (known.flow is Flow.COMMITTED) is not committed):
             continue
-        if known is not None and not runs.is_stored(run_id):
+        if known is not None and not run_folder.has_plan(store, run_id):
             # An older run knows nothing of what this one deleted.
             raise CorruptFile.missing(run_folder.plan(run_id))
         plan = plans.read(store, run_id)

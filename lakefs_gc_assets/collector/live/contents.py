@@ -20,13 +20,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Generic
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task
+from lakefs_gc_assets.collector.engine.work import ROWS_ADDED, merge, sum_by, sum_in_task
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
@@ -179,9 +180,9 @@ def known_contents(
     suspects = engine.map_batches(candidates, partial(_suspects, key, sizes), _OBJECTS)
     with _learn(step, suspects, sample, READ_BYTES // 2) as learned:
         contents = engine.map_batches(learned.objects, _contents, CONTENTS)
-        of_tasks = engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))
-        unreadable = sum(of_tasks.column("unreadable").to_pylist())
-        if extremes := _extremes(of_tasks):
+        rows = _extremes(engine.collect(engine.map_batches(learned.objects, _extremes_of_task, _EXTREMES))).to_pylist()
+        unreadable = sum(row["unreadable"] for row in rows)
+        if extremes := {row["size"]: (row["lowest"], row["highest"]) for row in rows if row["lowest"] is not None}:
             # Where the store's ETags are no MD5s, its listing confirms no checksum.
             telling, bytes_left = listed if learned.trusted else None, READ_BYTES // 2 + learned.bytes_left
             with _without_doubtful_checksums(step, entries, extremes, telling, bytes_left) as judged:
@@ -394,28 +395,20 @@ def _digest(
 
 
 def _extremes_of_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The lowest and the highest MD5 of each size (_EXTREMES); a row without size counts unreadable objects."""
-    extremes_by_size: dict[int, tuple[str, str]] = {}
-    unreadable = 0
-    for batch in batches:
-        unreadable += pc.sum(batch.column("unreadable")).as_py() or 0
-        for size, md5 in zip(batch.column("size").to_pylist(), batch.column("md5").to_pylist(), strict=True):
-            if md5 is not None:
-                lowest, highest = extremes_by_size.get(size, (md5, md5))
-                extremes_by_size[size] = min(lowest, md5), max(highest, md5)
-    if extremes_by_size or unreadable:
-        rows = [(None, None, None, unreadable), *((size, *each, 0) for size, each in extremes_by_size.items())]
-        columns = zip(zip(*rows, strict=True), _EXTREMES, strict=True)
-        yield pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in columns], schema=_EXTREMES)
+    """The lowest and the highest MD5 of each size, and how many objects of it are unreadable (_EXTREMES)."""
+
+    def each(batch: pa.RecordBatch) -> pa.Table:
+        rows = batch.filter(pc.or_(pc.is_valid(batch.column("md5")), batch.column("unreadable")))
+        columns = [rows.column(name) for name in ("size", "md5", "md5", "unreadable")]
+        return pa.table([*columns[:3], columns[3].cast(pa.int64())], schema=_EXTREMES)
+
+    yield from merge(chain([_EXTREMES.empty_table()], map(each, batches)), _extremes, ROWS_ADDED).to_batches()
 
 
-def _extremes(rows: pa.Table) -> Extremes:
-    """The lowest and the highest MD5 of each size, over all tasks."""
-    extremes_by_size: dict[int, tuple[str, str]] = {}
-    for row in rows.filter(pc.is_valid(rows.column("size"))).to_pylist():
-        lowest, highest = extremes_by_size.get(row["size"], (row["lowest"], row["highest"]))
-        extremes_by_size[row["size"]] = min(lowest, row["lowest"]), max(highest, row["highest"])
-    return extremes_by_size
+def _extremes(rows: pa.Table) -> pa.Table:
+    """One row (_EXTREMES) for each size."""
+    each = rows.group_by("size").aggregate([("lowest", "min"), ("highest", "max"), ("unreadable", "sum")])
+    return each.rename_columns(_EXTREMES.names)
 
 
 def _true_checksums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

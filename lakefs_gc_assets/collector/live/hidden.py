@@ -295,14 +295,6 @@ class Cleared(Generic[R]):
     unreadable: int = 0
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Places to ask for (PLACES), each once, and how many questions are left out."""
-
-    places: pa.Table
-    left_out: int
-
-
 @contextmanager
 def clear_hidden(
     step: Step[R],
@@ -407,23 +399,23 @@ def _clear(
     weights: Mapping[str, int],
 ) -> Cleared[R]:
     engine = step.engine
-    chosen = _choose(step, engine.same_content(known.entries, known.candidates), weights)
-    if not chosen.places.num_rows and not chosen.left_out:
+    places, left_out = _choose(step, engine.same_content(known.entries, known.candidates), weights)
+    if not places.num_rows and not left_out:
         return Cleared(candidates, unreadable=known.unreadable)
-    answers = ask(repository.api, step.repository.namespace, chosen.places, heads)
+    answers = ask(repository.api, step.repository.namespace, places, heads)
     step.log(
-        f"asked for {counted(chosen.places.num_rows, 'paths')} that may have the content of a candidate, on each "
+        f"asked for {counted(places.num_rows, 'paths')} that may have the content of a candidate, on each "
         f"branch: {counted(answers.asked, 'questions')} in {counted(answers.requests, 'requests')}"
     )
     live = engine.table(pa.table({"address": pa.array(sorted(answers.live), pa.string())}))
     kept = {Kept.HIDDEN_STAGED.value: engine.count(engine.among_exactly(candidates, live))}
     cleared = engine.without_exactly(candidates, live)
-    if chosen.left_out or answers.unaskable.num_rows:
-        answered = engine.without_matching(engine.table(chosen.places), engine.table(answers.unaskable), PLACES.names)
+    if left_out or answers.unaskable.num_rows:
+        answered = engine.without_matching(engine.table(places), engine.table(answers.unaskable), PLACES.names)
         unknown = engine.without_matching(known.entries, answered, PLACES.names)
         contents = engine.without_exactly(known.candidates, live)
         uncertain = engine.same_content(contents, unknown)
-        reason = Kept.UNCERTAIN if chosen.left_out else Kept.UNASKABLE
+        reason = Kept.UNCERTAIN if left_out else Kept.UNASKABLE
         archived = engine.where(uncertain, lambda rows: rows.column("unreadable"))
         unreadable = engine.count(archived) if known.unreadable else 0
         kept |= {Kept.UNREADABLE.value: unreadable, reason.value: engine.count(uncertain) - unreadable}
@@ -432,14 +424,16 @@ def _clear(
         cleared,
         {why: count for why, count in kept.items() if count},
         answers.asked,
-        chosen.left_out,
+        left_out,
         answers.live,
         known.unreadable,
     )
 
 
-def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
-    """Chooses the places to ask for, so that as many contents as possible are covered: those at few places come first.
+def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> tuple[pa.Table, int]:
+    """Chooses the places to ask for (PLACES), each once; also returns how many questions are left out.
+
+    As many contents as possible are covered: those at few places come first.
 
     Args:
         alike: entries (HEAD_ENTRIES) whose content may be that of a candidate.
@@ -460,7 +454,7 @@ def _choose(step: Step[R], alike: R, weights: Mapping[str, int]) -> _Chosen:
             places = places.filter(holds(places)) if few else engine.collect(engine.where(rows, holds))
         elif not few:
             places = engine.collect(rows)
-    return _Chosen(places.group_by(PLACES.names).aggregate([]).cast(PLACES), left_out)
+    return places.group_by(PLACES.names).aggregate([]).cast(PLACES), left_out
 
 
 def _count_questions(weights: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

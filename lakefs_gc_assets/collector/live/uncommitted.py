@@ -411,15 +411,14 @@ def prepare_checked(
         first.pages + second.pages,
     )
     still = missing_still(missing, both.files)
-    if still:
-        if still[0].elsewhere:
-            sample = still[0]
-            staged_as = f"{sample.path!r} on branch {sample.branch!r}"
+    for sample in still:
+        staged_as = f"{sample.path!r} on branch {sample.branch!r}"
+        if sample.elsewhere:
             guards.refuse_access_point(sample.physical_address, staged_as, sample.keys[0], namespace)
         raise LakeFSError(
-            f"the server's uncommitted data lacks {still[0].physical_address}, staged as {still[0].path!r} on branch "
-            f"{still[0].branch!r} ({len(still)} such branches): its preparation is incomplete, nothing may go. "
-            "Start the collection again; where it persists, see the server's log"
+            f"the server's uncommitted data lacks {sample.physical_address}, staged as {staged_as} ({len(still)} such "
+            "branches): its preparation is incomplete, nothing may go. Start the collection again; where it persists, "
+            "see the server's log"
         )
     return both
 
@@ -436,37 +435,29 @@ def folder_of_notes(run_id: str) -> str:
 
 def note_preparations(store: ObjectStore, run_id: str, server_run_ids: Iterable[str]) -> None:
     """Writes down that a run made the server prepare under these ids; to be called right after each preparation."""
-    for server_run_id in server_run_ids:
-        if layout.is_xid(server_run_id):
-            store.put(folder_of_notes(run_id) + server_run_id, b"")
-
-
-def note_preparations_without_run(store: ObjectStore, server_run_ids: Iterable[str]) -> datetime | None:
-    """Writes down that a question, and no run, made the server prepare under these ids. Raises StorageError.
-
-    Returns the store's time of the last note, UTC; None where there is none.
-    """
-    noted_at = None
-    for server_run_id in server_run_ids:
-        if layout.is_xid(server_run_id):
-            store.put(_WITHOUT_RUN + server_run_id, b"")
-            noted_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
-    return noted_at
+    for server_run_id in filter(layout.is_xid, server_run_ids):
+        store.put(folder_of_notes(run_id) + server_run_id, b"")
 
 
 def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine) -> datetime | None:
-    """Notes what the server wrote for the question; returns the store's clock, or None where it is not known."""
+    """Writes down what a question, and no run, made the server prepare.
+
+    Returns the store's time of the last note, UTC; None where there is none.
+    """
+    store, noted_at = repository.store, None
     try:
-        return note_preparations_without_run(repository.store, prepared.server_run_ids)
+        for server_run_id in filter(layout.is_xid, prepared.server_run_ids):
+            store.put(_WITHOUT_RUN + server_run_id, b"")
+            noted_at = store.head(_WITHOUT_RUN + server_run_id).last_modified
     except StorageError as error:
         note(f"the files that the server wrote for this question stay, since they cannot be noted: {error}")
-    return None
+    return noted_at
 
 
 def preparations_without_run(store: ObjectStore) -> list[str]:
     """The ids that no run but a question asked for, newest first."""
     names = (key.removeprefix(_WITHOUT_RUN) for key in keys_below(store, _WITHOUT_RUN))
-    return sorted(name for name in names if layout.is_xid(name))
+    return sorted(filter(layout.is_xid, names))
 
 
 def remove_preparation_without_run(store: ObjectStore, server_run_id: str) -> int:
@@ -485,9 +476,7 @@ def noted_preparations(store: ObjectStore, run_id: str) -> list[str]:
 
 def forget_preparations(store: ObjectStore, run_id: str) -> int:
     """Deletes a run's notes, once what they name is gone; returns how many. Raises StorageError."""
-    return delete_all(
-        store, [folder_of_notes(run_id) + server_run_id for server_run_id in noted_preparations(store, run_id)]
-    )
+    return delete_all(store, sorted(keys_below(store, folder_of_notes(run_id))))
 
 
 def remove_preparation(store: ObjectStore, server_run_id: str) -> int:

@@ -426,7 +426,7 @@ def _guards(readings: Readings, settings: CollectionSettings) -> tuple[GuardTrip
     unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
     pins = readings.dump.commits.positions(pa.array(readings.policy.pinned, pa.string()))
     lost = [commit_id for commit_id, at in zip(readings.policy.pinned, pins.tolist(), strict=True) if at < 0]
-    return guards.list_rule_guards(unknown, lost, settings)
+    return tuple(guards.list_rule_guards(unknown, lost, settings))
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:

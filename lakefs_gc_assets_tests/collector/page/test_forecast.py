@@ -14,9 +14,10 @@ from lakefs_gc_assets.collector.forecast.forecast import (
     ListedClasses,
     Portion,
 )
-from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario, in_days
+from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Scenario
 from lakefs_gc_assets.collector.page import forecast as page
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.errors import counted
 from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets_tests.collector.page.test_markup import HOSTILE, read
 
@@ -27,7 +28,7 @@ GIB = 2**30
 def made(name: str = "dev", holders: int = 2, folders: int = 2, in_force: int = 3 * GIB) -> Forecast:
     rules = [Freed(Scenario(Kind.IN_FORCE, "rules in force", 4), Amount(9, in_force))]
     for place, days in enumerate(AGES):
-        called = "unlimited" if days is None else in_days(days)
+        called = "unlimited" if days is None else counted(days, "days")
         rules.append(Freed(Scenario(Kind.AGE, called, 10 - place, days), Amount(10 - place, (10 - place) * GIB)))
     rules.append(Freed(Scenario(Kind.POLICY, f"{name}.yaml", 1, notes=(f"no branch {name}",)), Amount(1, GIB)))
     holdings = [
@@ -104,7 +105,7 @@ def test_a_forecast_that_frees_nothing_or_less_than_the_rules_has_its_curve(in_f
 @pytest.mark.parametrize("days", [(), (5,), (5, 5)])
 def test_ages_that_make_no_curve_are_reported_all_the_same(days: tuple[int, ...]) -> None:
     found = made()
-    rules = tuple(Freed(Scenario(Kind.AGE, in_days(each), 1, each), Amount(1, 1)) for each in days)
+    rules = tuple(Freed(Scenario(Kind.AGE, counted(each, "days"), 1, each), Amount(1, 1)) for each in days)
     changed = Forecast("repo", "id", NOW, NOW, 9, 9, Amount(9, 9), (found.rules[0], *rules), found.holdings)
     assert "polyline" not in read(page.render(changed)).tags
     assert text(changed).count("5 days") == len(days)
