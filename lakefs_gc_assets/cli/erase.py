@@ -159,7 +159,7 @@ def _erase(loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
     addresses = tuple(each.address for each in finding.erasable)
     limited = decided_here(loaded, only_addresses=addresses, sweep_mode="delete", quarantine_days=0)
     with instance() as home:
-        _, run_id, error = execute(limited, AskedRun(True, Flow.UNIFIED), note, collector.clock, home)
+        run_id, error = execute(limited, AskedRun(True, Flow.UNIFIED), note, collector.clock, home)
     if error is not None:
         raise error
     erasing = Collector.from_loaded(limited, collector.clock)

@@ -82,7 +82,7 @@ def collect(
         CollectionError: the run could not be opened, or a step ended it.
     """
     with instance() as home:
-        _, run_id, error = execute(loaded, asked, progress, clock, home, detail)
+        run_id, error = execute(loaded, asked, progress, clock, home, detail)
     if error is not None:
         raise error
     return require_report(Collector.from_loaded(loaded, clock).open().store, run_id)

@@ -274,7 +274,7 @@ def _put(store: ObjectStore, index: _Index, etag: str) -> None:
 
 
 def branch_baseline(
-    store: ObjectStore, run_id: str, repository: str, warn: LogLine, present: Collection[str] | None = None
+    store: ObjectStore, run_id: str, repository: str, warn: LogLine, present: Collection[str]
 ) -> int | None:
     """The most branches that any run of a repository counted since its newest successful sweep, that one included.
 
@@ -287,7 +287,6 @@ def branch_baseline(
         repository: its id; runs of others that share its storage namespace do not count.
         warn: receives a warning for each run whose report cannot be read.
         present: branches that are there now; those that were deleted as stale since a run count as not counted by it.
-            None to leave none out.
     Returns:
         Branches with a commit that holds something; None where no earlier run counted them.
     Raises:
@@ -301,8 +300,7 @@ def branch_baseline(
         branches, swept = count_branches(store, earlier, runs.settled(earlier), warn)
         if branches is None:
             continue
-        if present is not None:
-            branches = without_deleted(store, earlier, repository, branches, present, warn)
+        branches = without_deleted(store, earlier, repository, branches, present, warn)
         most = branches if most is None else max(most, branches)
         if swept:
             break

@@ -52,21 +52,20 @@ def end_in_store(store: ObjectStore, run_id: str, now: datetime, error: str) -> 
     release_owned(store, plan.owner)
 
 
-def end_if_left(store: ObjectStore, run_id: str, owner: str, now: datetime, error: str) -> None:
-    """Ends a run whose process was interrupted where no step could end it, unless it gave its lock back.
+def end_if_left(run_id: str, last_opened: ObjectStore | None, owner: str, now: datetime, why: str) -> None:
+    """Ends a run if no step could, such as after an interrupt in Dagster's own code, unless it gave its lock back.
 
     Args:
+        last_opened: as for `end_between_steps`.
         owner: who took the lock for this run.
-    Raises:
-        CollectionError: the store cannot be reached.
     """
-    if not is_held_by(store, owner):
-        return
-    try:
-        store_report(store, plans.read(store, run_id), now, error)
-    finally:
-        # There may be no plan yet: the lock is taken first.
-        release_owned(store, owner)
+    with suppress(CollectionError):
+        if last_opened is not None and is_held_by(last_opened, owner):
+            try:
+                store_report(last_opened, plans.read(last_opened, run_id), now, why)
+            finally:
+                # There may be no plan yet: the lock is taken first.
+                release_owned(last_opened, owner)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.defs import running
-from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.settings import Configuration
 
 
@@ -27,10 +26,10 @@ def _run(pipes: PipesContext) -> None:
     loaded = Loaded(Configuration.model_validate(extras["configuration"]), variables)
     with running.instance() as home:
         asked = running.AskedRun(extras["sweep"], Flow(extras["flow"]), extras["windows"])
-        succeeded, run_id, error = running.execute(loaded, asked, pipes.log.info, SystemClock(), home)
+        run_id, error = running.execute(loaded, asked, pipes.log.info, SystemClock(), home)
     pipes.report_custom_message({"run_id": run_id})
-    if not succeeded:
-        raise error or CollectionError(f"run {run_id} failed")
+    if error is not None:
+        raise error
 
 
 if __name__ == "__main__":

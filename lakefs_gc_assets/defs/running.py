@@ -5,7 +5,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -86,8 +86,8 @@ def execute(
     clock: Clock,
     home: dg.DagsterInstance,
     detail: Detail = _NORMAL,
-) -> tuple[bool, str, CollectionError | None]:
-    """Makes one run on an instance; returns True if it succeeded, its id, and its error.
+) -> tuple[str, CollectionError | None]:
+    """Makes one run on an instance; returns its id, and its error if it failed.
 
     Args:
         progress: called with each line of the log.
@@ -106,21 +106,13 @@ def execute(
     try:
         result = _collect(job, home, new.tags, owner)
     except BaseException as error:
-        _end_if_left(collecting, new.run_id, owner, summary(error))
+        make_step.end_if_left(new.run_id, collecting.last_opened(), owner, clock.now(), summary(error))
         raise
     failure = failure_of(result, new.run_id)
     if failure is not None:
         reason = INTERRUPTED if isinstance(failure, Interrupted) else str(failure)
-        _end_if_left(collecting, new.run_id, owner, reason)
-    return result.success, new.run_id, failure
-
-
-def _end_if_left(collecting: Collector, run_id: str, owner: str, why: str) -> None:
-    """Ends the run in the store if no step could do so, such as after an interrupt in Dagster's own code."""
-    store = collecting.last_opened()
-    if store is not None:
-        with suppress(CollectionError):
-            make_step.end_if_left(store, run_id, owner, collecting.clock.now(), why)
+        make_step.end_if_left(new.run_id, collecting.last_opened(), owner, clock.now(), reason)
+    return new.run_id, failure
 
 
 def execute_approved(

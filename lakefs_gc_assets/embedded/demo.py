@@ -46,7 +46,7 @@ from lakefs_gc_assets.embedded.sample import (
 )
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import RemoteBlockstore
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine
+from lakefs_gc_assets.errors import ConfigurationError, LogLine
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import open_store
@@ -177,9 +177,9 @@ def _run(
     meanwhile: Callable[[str], None] = lambda step: None,
 ) -> str:
     detail = running.Detail(logging.INFO, _StepLines(say, meanwhile))
-    succeeded, run_id, error = running.execute(loaded, asked, say, clock, home, detail)
-    if not succeeded:
-        raise error or CollectionError(f"run {run_id} failed")
+    run_id, error = running.execute(loaded, asked, say, clock, home, detail)
+    if error is not None:
+        raise error
     return run_id
 
 

@@ -4,7 +4,6 @@ from typing import Any, cast
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.live.current import Committed, Unread
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -18,6 +17,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.past_runs import NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import HandClock, ScriptedApi
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 
 def opened_by(opener: StoreOpener, **settings: Any) -> OpenRepository:
@@ -47,5 +47,5 @@ def made_step(
 
 def found_live(step: Step[Any], *ranges: RangeRecord) -> Committed:
     """Live commits with these ranges."""
-    own = Unread(step.repository, CommitSource.REFS_DUMP, (), RangeRecords.from_records(ranges), ())
+    own = Unread(step.repository, CommitSource.REFS_DUMP, (), range_records(ranges), ())
     return Committed(LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, (), (), {}), (own,), None)

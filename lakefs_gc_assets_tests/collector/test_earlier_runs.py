@@ -41,7 +41,7 @@ NEXT = IDS.descending(NOW + HOUR)
 def reported(store: ObjectStore) -> tuple[object, ...]:
     """What the next run is told of earlier ones."""
     plan = newest_sweep(store)
-    branches = branch_baseline(store, NEXT, ScriptedApi().repository().id, pytest.fail)
+    branches = branch_baseline(store, NEXT, ScriptedApi().repository().id, pytest.fail, ())
     return list(EarlierRuns(store).newest_first()), plan and plan.run_id, branches
 
 

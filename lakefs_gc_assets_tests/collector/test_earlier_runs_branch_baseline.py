@@ -39,17 +39,17 @@ def refused(opened: OpenRepository, ago: timedelta) -> None:
 
 
 def test_without_an_earlier_run_there_is_none(opened: OpenRepository) -> None:
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) is None
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) is None
     began(opened, HOUR)
     refused(opened, 2 * HOUR)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) is None
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) is None
 
 
 @pytest.mark.parametrize("flow", [Flow.CLEAN, Flow.OPTIMIZED, Flow.COMMITTED, Flow.UNIFIED])
 def test_it_is_what_the_newest_successful_sweep_found(opened: OpenRepository, flow: Flow) -> None:
     swept(opened, 3 * HOUR, 200)
     swept(opened, 2 * HOUR, 96, flow)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 96
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 96
 
 
 def test_branches_that_were_deleted_as_stale_since_are_left_out(opened: OpenRepository) -> None:
@@ -70,14 +70,13 @@ def test_branches_that_were_deleted_as_stale_since_are_left_out(opened: OpenRepo
     assert baseline("main") == 3, "of the four, one was made since, and one deleted before the run counted"
     assert baseline("main", "b2") == 4, "somebody made it again"
     assert baseline("main", "a", "b", "c", "d") == 5
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 5
 
 
 def test_a_run_that_was_refused_does_not_take_it_away(opened: OpenRepository) -> None:
     swept(opened, 200 * HOUR, 96)
     for hours in range(1, 150):
         refused(opened, hours * HOUR)
-    baseline = branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail)
+    baseline = branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ())
     assert baseline == 96
     with pytest.raises(GuardTripped, match="12 branches are left of the 96"):
         guards.require_branches(12, baseline, CollectionSettings())
@@ -86,30 +85,30 @@ def test_a_run_that_was_refused_does_not_take_it_away(opened: OpenRepository) ->
 def test_dry_runs_raise_it_and_never_lower_it(opened: OpenRepository) -> None:
     swept(opened, 9 * HOUR, 96)
     marked(opened, 8 * HOUR, 12)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 96
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 96
     marked(opened, 7 * HOUR, 110)
     marked(opened, 6 * HOUR, 5)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 110
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 110
 
 
 def test_where_only_dry_runs_were_it_is_the_largest_of_them(opened: OpenRepository) -> None:
     marked(opened, 3 * HOUR, 40)
     marked(opened, 2 * HOUR, 4)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 40
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 40
 
 
 def test_a_sweep_whose_deletions_failed_does_not_lower_it(opened: OpenRepository) -> None:
     swept(opened, 3 * HOUR, 96)
     plan = began(opened, 2 * HOUR)
     ended(opened, plan, success=False, ending=Ending.PARTLY_DELETED, counts={"branches": 12})
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 96
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 96
 
 
 def test_a_sweep_that_was_allowed_to_lower_it_does(opened: OpenRepository) -> None:
     swept(opened, 3 * HOUR, 96)
     refused(opened, 2 * HOUR)
     swept(opened, HOUR, 12)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 12
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 12
 
 
 def test_it_goes_by_the_index_of_runs_where_that_names_a_run(opened: OpenRepository) -> None:
@@ -118,7 +117,7 @@ def test_it_goes_by_the_index_of_runs_where_that_names_a_run(opened: OpenReposit
         report = ended(opened, plan, dry_run=not sweep, counts={"branches": branches})
         earlier_runs.note(opened.store, plan, report, pytest.fail)
         opened.store.delete([run_folder.report(plan.run_id)])
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 110
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 110
 
 
 def test_only_older_runs_count(opened: OpenRepository) -> None:
@@ -126,7 +125,7 @@ def test_only_older_runs_count(opened: OpenRepository) -> None:
     plan = began(opened, 2 * HOUR)
     ended(opened, plan, counts={"branches": 50})
     swept(opened, HOUR, 7)
-    assert branch_baseline(opened.store, plan.run_id, opened.facts.id, pytest.fail) == 96
+    assert branch_baseline(opened.store, plan.run_id, opened.facts.id, pytest.fail, ()) == 96
 
 
 def framed(opened: OpenRepository, plan: Plan, branches: int, *, swept: bool | None) -> None:
@@ -164,10 +163,10 @@ class TestAReportThatCannotBeRead:
         marked(opened, 2 * HOUR, 5)
         damage_report(opened, plan, damage)
         warnings: list[str] = []
-        assert branch_baseline(opened.store, RUN, opened.facts.id, warnings.append) == 120
+        assert branch_baseline(opened.store, RUN, opened.facts.id, warnings.append, ()) == 120
         assert [plan.run_id in line for line in warnings] == [True] * (damage != "gone")
         framed(opened, plan, 7, swept=sweep)
-        assert branch_baseline(opened.store, RUN, opened.facts.id, warnings.append) == (7 if sweep else 96)
+        assert branch_baseline(opened.store, RUN, opened.facts.id, warnings.append, ()) == (7 if sweep else 96)
 
     @pytest.mark.parametrize("attempt", ["attempt", "another"])
     def test_without_them_older_runs_count_as_well(self, opened: OpenRepository, damage: str, attempt: str) -> None:
@@ -178,7 +177,7 @@ class TestAReportThatCannotBeRead:
         if attempt == "another":
             framed(opened, plan, 7, swept=True)
             framed(opened, replace(plan, attempt=attempt), 6, swept=None)
-        assert branch_baseline(opened.store, RUN, opened.facts.id, lambda line: None) == 96
+        assert branch_baseline(opened.store, RUN, opened.facts.id, lambda line: None, ()) == 96
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -189,5 +188,5 @@ def test_runs_of_another_repository_on_the_namespace_do_not_count(opened: OpenRe
     report = ended(opened, plan, counts={"branches": 1})
     if named:
         earlier_runs.note(opened.store, plan, report, pytest.fail)
-    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail) == 96
-    assert branch_baseline(opened.store, RUN, "twin", pytest.fail) == 1
+    assert branch_baseline(opened.store, RUN, opened.facts.id, pytest.fail, ()) == 96
+    assert branch_baseline(opened.store, RUN, "twin", pytest.fail, ()) == 1

@@ -42,7 +42,6 @@ from lakefs_gc_assets.collector.live.current import Committed, Samples, Unread
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.hidden import Cleared, clear_hidden
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.other_repositories import OtherRepositories
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
@@ -79,6 +78,7 @@ from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock, Script, ScriptedApi, page
 from lakefs_gc_assets_tests.collector.test_run_guards import UNIFIED, allowing, step_of, world_of
 from lakefs_gc_assets_tests.collector.written import Staged, put_commit_objects, put_dump, put_uncommitted
+from lakefs_gc_assets_tests.made_ranges import range_records
 from lakefs_gc_assets_tests.plain_runs import PlainRuns, Replaying, replaying
 from lakefs_gc_assets_tests.replayed_runs import truth_classes
 from lakefs_gc_assets_tests.simulation import collecting
@@ -276,9 +276,7 @@ class TestDescribeCommitted:
         CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2, sealed={"token": "main"}
     )
     RECORD = RangeRecord("r", b"a", b"b", 5, 0)
-    UNREAD = Unread(
-        cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), RangeRecords.from_records([RECORD]), ()
-    )
+    UNREAD = Unread(cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), range_records([RECORD]), ())
     FIGURES = CommittedFigures(
         commit_source="refs dump",
         commits=7,
@@ -297,7 +295,7 @@ class TestDescribeCommitted:
         assert run.describe_committed(found, 3, "0" * 64) == self.FIGURES
 
     def test_with_ranges_that_no_commit_names(self) -> None:
-        unnamed = replace(self.UNREAD, records=RangeRecords.from_records([self.RECORD] * 4))
+        unnamed = replace(self.UNREAD, records=range_records([self.RECORD] * 4))
         found = Committed(self.LIVE, (self.UNREAD,), None, unnamed)
         figures = run.describe_committed(found, 3, "0" * 64)
         assert figures == replace(self.FIGURES, ranges_read=5, unnamed_ranges=4)
@@ -762,7 +760,7 @@ class TestListing:
         step = folder.step(flow=Flow.COMMITTED)
         expired = step.engine.table(pa.Table.from_pylist([listed_row("data/x")], schema=nullable(STORE_DF.schema)))
         record = RangeRecord("0" * 64, b"a", b"z", 1, 100)
-        ranges = RangeRecords.from_records([record])
+        ranges = range_records([record])
         with (
             mock.patch.object(run, "find_expired", lambda asked: ranges if asked is step else None),
             mock.patch.object(run, "read_expired", lambda *asked: expired if asked == (step, ranges, None) else None),

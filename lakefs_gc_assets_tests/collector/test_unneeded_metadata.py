@@ -13,7 +13,6 @@ import pytest
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.fsck.metadata import read_named
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.repository.lock import KEY as LOCK
@@ -34,6 +33,7 @@ from lakefs_gc_assets_tests.collector.test_unneeded_metadata_survey import (
     world,
     written,
 )
+from lakefs_gc_assets_tests.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.clocks import DAY, MINUTE
 from lakefs_gc_assets_tests.simulation.drawn import SEED_VARIABLE, draw_seed, fresh
@@ -422,7 +422,7 @@ def _without_names(*arguments: Any) -> Any:
 
 
 def _without_ranges(*arguments: Any) -> Any:
-    return RangeRecords.from_records([]), _named(*arguments)[1]
+    return range_records([]), _named(*arguments)[1]
 
 
 def _nothing(*arguments: object) -> None:

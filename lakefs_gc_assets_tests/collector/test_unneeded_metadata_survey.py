@@ -15,7 +15,6 @@ import pytest
 from lakefs_gc_assets.collector import unneeded_metadata
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.fsck.metadata import read_named
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.unneeded_metadata import Kind, Listing, find_unneeded
@@ -28,6 +27,7 @@ from lakefs_gc_assets.settings import Configuration
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.fsck.test_check_in_histories import opened
 from lakefs_gc_assets_tests.collector.test_explain import never_delete
+from lakefs_gc_assets_tests.made_ranges import range_records
 from lakefs_gc_assets_tests.moving_clock import MovingClock
 from lakefs_gc_assets_tests.recordings import REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
@@ -233,7 +233,7 @@ BUGS: dict[str, tuple[object, str, Callable[..., Any]]] = {
     "ranges of commits ignored": (
         unneeded_metadata,
         "read_named",
-        lambda *given: (RangeRecords.from_records([]), _named(*given)[1]),
+        lambda *given: (range_records([]), _named(*given)[1]),
     ),
 }
 

@@ -33,9 +33,9 @@ def graph() -> Iterator[Collect]:
     with running.instance() as home:
 
         def collect(loaded: Loaded, sweep: bool, progress: LogLine, clock: Clock, flow: Flow) -> str:
-            succeeded, run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), progress, clock, home)
-            if not succeeded:
-                raise error or CollectionError(f"run {run_id} failed")
+            run_id, error = running.execute(loaded, running.AskedRun(sweep, flow), progress, clock, home)
+            if error is not None:
+                raise error
             return run_id
 
         yield collect

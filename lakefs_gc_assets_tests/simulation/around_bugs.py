@@ -7,11 +7,11 @@ from typing import Any
 from lakefs_gc_assets.collector.frame.frames import LIVE
 from lakefs_gc_assets.collector.live import current, other_repositories
 from lakefs_gc_assets.collector.live.current import Unread, ask_committed, find_unread, prepare_uncommitted
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Verdict
 from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.repository.repository import Moment
 from lakefs_gc_assets.collector.sweep import recheck
+from lakefs_gc_assets_tests.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 
 
@@ -19,7 +19,7 @@ def _own_commits_alone(step: ArrowStep, repository: Any, live: Any, known: froze
     """Reads nothing of what other repositories have committed."""
     if repository is step.repository:
         return find_unread(step, repository, live, known)
-    return Unread(repository, live.source, (), RangeRecords.from_records([]), ())
+    return Unread(repository, live.source, (), range_records([]), ())
 
 
 def _alone(ask: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,15 +11,15 @@ from unittest import mock
 import lakefs_gc_assets
 from lakefs_gc_assets.collector.engine.local import ArrowRows
 from lakefs_gc_assets.collector.live import current
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import Unnamed
 from lakefs_gc_assets.collector.step import Step
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 Replacement = tuple[object, str, object]
 """A module or class of the product, the name of something in it, and what stands there instead."""
 ArrowStep = Step[ArrowRows]
 _PRODUCT = lakefs_gc_assets.__name__
-UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed((), RangeRecords.from_records([])))
+UNNAMED_LEFT_OUT: Replacement = (current, "find_unnamed", lambda *arguments: Unnamed((), range_records([])))
 """Takes ranges that no commit names for orphans."""
 
 

@@ -37,7 +37,6 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
 from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
@@ -58,6 +57,7 @@ from lakefs_gc_assets_tests.collector import test_run_guards as tests
 from lakefs_gc_assets_tests.collector.live.test_known_live import (
     test_of_a_range_whose_metarange_counts_otherwise_the_fact_is_not_believed,
 )
+from lakefs_gc_assets_tests.made_ranges import range_records
 from lakefs_gc_assets_tests.simulation import test_compaction
 from lakefs_gc_assets_tests.simulation.bug import (
     UNNAMED_LEFT_OUT,
@@ -220,7 +220,7 @@ _UNLOCKED = tuple((owner, "verify", ignored) for owner in (passes, passes))
 
 
 def _nothing_compacted(step: ArrowStep, repository: OpenRepository, live: LiveCommits, *more: object) -> Unread:
-    return Unread(repository, live.source, (), RangeRecords.from_records([]), ())
+    return Unread(repository, live.source, (), range_records([]), ())
 
 
 def _unsigned_believed(store: SignedStore, key: str, stored: bytes) -> bytes:

@@ -204,7 +204,7 @@ def read_named(
         ranges_of: reads one file; what it raises is recorded.
     """
     if not files:
-        return RangeRecords.from_records([]), {}
+        return RangeRecords(RANGES.empty_table()), {}
     read, engine = partial(read_each_once, partial(_ranges_or_damage, ranges_of)), references.engine
     rows = engine.collect(engine.distinct(references.of_groups(files, read, _NAMED)))
     is_damaged = pc.is_valid(rows.column("detail"))

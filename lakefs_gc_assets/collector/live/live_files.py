@@ -6,7 +6,7 @@ Records of ranges are kept in columns: of a million ranges 180 MB, with 32 MB of
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -49,13 +49,6 @@ class RangeRecords:
     """
 
     rows: pa.Table
-
-    @classmethod
-    def from_records(cls, records: Iterable[RangeRecord]) -> "RangeRecords":
-        """Records that this process has as objects."""
-        values = [[getattr(record, name) for name in RANGES.names] for record in records]
-        columns = zip(*values, strict=True) if values else [[] for _ in RANGES]
-        return cls.of_rows(pa.table([*columns], schema=RANGES))
 
     @classmethod
     def of_rows(cls, rows: pa.Table) -> "RangeRecords":

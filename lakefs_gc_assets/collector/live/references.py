@@ -128,7 +128,7 @@ class References(Generic[R]):
     ) -> RangeRecords:
         """The distinct ranges (RANGES) that a function finds in each task's share of files."""
         if not files:
-            return RangeRecords.from_records([])
+            return RangeRecords(RANGES.empty_table())
         ranges = self.engine.distinct(self.of_groups(files, ranges_of, RANGES, tasks))
         return RangeRecords.of_rows(self.engine.collect(ranges))
 

@@ -21,7 +21,6 @@ from lakefs_gc_assets.collector.erasure import find as finding
 from lakefs_gc_assets.collector.erasure.find import Selection
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.live import uncommitted
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.sweep import passes
@@ -35,6 +34,7 @@ from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets_tests.collector.erasure.made import Erasing, erasing, made
 from lakefs_gc_assets_tests.documentation.pages import DOCS, fenced
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 __all__ = ["made"]
 
@@ -414,8 +414,8 @@ def test_patterns(asked: str, matches: list[str], others: list[str]) -> None:
     for path in matches:
         for first, last in ((b"", b"\xff"), (path.encode(), path.encode()), (b"", path.encode())):
             record = RangeRecord("a" * 64, first, last, 1, 1)
-            assert len(selection.may_be_among(RangeRecords.from_records([record]))) == 1
-    assert not len(selection.may_be_among(RangeRecords.from_records([RangeRecord("a" * 64, b"\0", b"\1", 1, 1)]))) or (
+            assert len(selection.may_be_among(range_records([record]))) == 1
+    assert not len(selection.may_be_among(range_records([RangeRecord("a" * 64, b"\0", b"\1", 1, 1)]))) or (
         asked.startswith("*")
     )
 

@@ -11,7 +11,6 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import EXPIRED_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, store_expired
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
@@ -23,6 +22,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began, ended
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 OPEN = IDS.descending(NOW - 2 * DAY)
 SEALED_ONE, OPEN_ONE = (f"data/{name}/{IDS.ascending(NOW - 9 * DAY)}" for name in (SEALED, OPEN))
@@ -40,9 +40,7 @@ def following(repository: OpenRepository, tracked: list[RangeRecord]) -> tuple[S
     before = began(repository, 3 * DAY, flow=Flow.UNIFIED)
     left = ended(repository, before).checkpoint
     assert left is not None
-    sha256 = checkpoint.write_ranges(
-        repository.store, before.run_id, before.attempt, RangeRecords.from_records(tracked)
-    )
+    sha256 = checkpoint.write_ranges(repository.store, before.run_id, before.attempt, range_records(tracked))
     left = replace(left, tracked=len(tracked), tracked_sha256=sha256, full_run=before.run_id)
     ended(repository, before, checkpoint=left)
     plan = began(repository, DAY, flow=Flow.UNIFIED, base_run=before.run_id, base_run_attempt=before.attempt)

@@ -7,7 +7,6 @@ import pytest
 from lakefs_gc_assets.collector.frame.frames import CHECKPOINT_COMMITTED_DF, PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, planning
 from lakefs_gc_assets.collector.incremental.planning import NoBaseRun
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.records import across_runs, plan
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ALL_COMMITS, Approval, Flow, Plan
@@ -20,6 +19,7 @@ from lakefs_gc_assets.collector.universe.listing import Part
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, IDS, NOW, SEALED, began, ended, opened
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 __all__ = ["opened"]
 
@@ -234,12 +234,12 @@ class TestByRules:
         newest = began(opened, DAY)
         report = ended(opened, newest)
         assert report.checkpoint is not None
-        sha256 = checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, RangeRecords.from_records([]))
+        sha256 = checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, range_records([]))
         left = replace(report.checkpoint, tracked_sha256=sha256, read_sha256="", committed_digest="")
         ended(opened, newest, checkpoint=left)
         assert planning.find(opened, ALL_COMMITS).run_id == newest.run_id
         assert not checkpoint.read_ids(opened.store, newest.run_id, left)
-        other = RangeRecords.from_records([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
+        other = range_records([RangeRecord("a" * 64, b"a", b"b", 1, 2)])
         checkpoint.write_ranges(opened.store, newest.run_id, newest.attempt, other)
         assert "tracked-attempt.parquet: checksum" in why_not(opened)
 

@@ -21,7 +21,6 @@ from lakefs_gc_assets.collector.live.current import (
     prepare_uncommitted,
 )
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -50,6 +49,7 @@ from lakefs_gc_assets_tests.collector.written import (
     put_range,
     put_uncommitted,
 )
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 __all__ = ["opened"]
 
@@ -83,7 +83,7 @@ def test_commits_are_read_after_the_last_question_about_staged_objects(
 
 FOLDER = CommitSource.METADATA_FOLDER
 NONE, ONE, TWO = (
-    RangeRecords.from_records(RangeRecord(name * 64, b"a", b"z", count, 0) for name, count in some)
+    range_records(RangeRecord(name * 64, b"a", b"z", count, 0) for name, count in some)
     for some in ([], [("a", 3)], [("a", 3), ("b", 4)])
 )
 

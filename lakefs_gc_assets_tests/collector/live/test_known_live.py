@@ -34,6 +34,7 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import found_live, made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import DAY, IDS, NOW, SEALED, began
 from lakefs_gc_assets_tests.collector.written import METADATA, Staged, put_range
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 _read = facts.read
 OPEN = IDS.descending(NOW - 2 * DAY)
@@ -64,9 +65,7 @@ class Repository:
     def record(self, *records: RangeRecord) -> None:
         """What the earlier run records when it reads ranges."""
         into = [references.facts_folder(self.earlier, HASHES)]
-        self.earlier.engine.collect(
-            References.from_step(self.earlier).committed(RangeRecords.from_records(records), into)
-        )
+        self.earlier.engine.collect(References.from_step(self.earlier).committed(range_records(records), into))
 
     def record_wrongly(self, record: RangeRecord, addresses: list[str]) -> None:
         """Records of a range what another one holds."""

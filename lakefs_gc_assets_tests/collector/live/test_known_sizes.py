@@ -14,7 +14,6 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, references
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
@@ -28,6 +27,7 @@ from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.past_runs import IDS, NOW
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
 from lakefs_gc_assets_tests.collector.written import Staged, put_range
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 
 class Repository:
@@ -53,7 +53,7 @@ class Repository:
     def read(self, *records: RangeRecord) -> None:
         """Reads ranges as a run does that learns what is committed."""
         into = [references.facts_folder(self.step, SIZES)]
-        self.step.engine.collect(References.from_step(self.step).committed(RangeRecords.from_records(records), into))
+        self.step.engine.collect(References.from_step(self.step).committed(range_records(records), into))
 
     def chosen(self, records: Mapping[str, RangeRecord], *sizes: int) -> set[str]:
         """The names of the ranges that are read for candidates of these sizes."""
@@ -170,9 +170,7 @@ def test_tasks_of_spark_record_sizes_and_look_at_them(
     records = repository.commit({"a": [1, 2], "b": [2, 3], "c": [4]})
     step = made_step(SparkEngine(spark, 2), repository.step.repository)
     step.engine.collect(
-        References.from_step(step).committed(
-            RangeRecords.from_records(records.values()), [references.facts_folder(step, SIZES)]
-        )
+        References.from_step(step).committed(range_records(records.values()), [references.facts_folder(step, SIZES)])
     )
     every = [record.id for record in records.values()]
     for size, names in ((2, "ab"), (9, "")):
@@ -181,7 +179,7 @@ def test_tasks_of_spark_record_sizes_and_look_at_them(
 
 
 def test_an_address_is_read_as_it_is_without_facts(repository: Repository) -> None:
-    records = RangeRecords.from_records(repository.commit({"a": [1, 2], "b": [3]}).values())
+    records = range_records(repository.commit({"a": [1, 2], "b": [3]}).values())
     reader, engine = References.from_step(repository.step), repository.step.engine
     recording = reader.committed(records, [references.facts_folder(repository.step, SIZES)])
     assert engine.collect(recording).sort_by("address") == engine.collect(reader.committed(records)).sort_by("address")

@@ -11,6 +11,7 @@ from lakefs_gc_assets.collector.live import live_files
 from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, RangeRecords, pack, unpack, weight_of
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
+from lakefs_gc_assets_tests.made_ranges import range_records
 
 RECORDS = st.lists(
     st.builds(
@@ -34,7 +35,7 @@ def a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @in_parts
 @given(RECORDS)
 def test_are_reported_as_they_were_in_order(records: list[RangeRecord]) -> None:
-    found = RangeRecords.from_records(records)
+    found = range_records(records)
     places = [(record.min_key, record.id) for record in found]
     assert places == sorted((record.min_key, record.id) for record in records)
     assert sorted(found, key=repr) == sorted(records, key=repr)
@@ -46,7 +47,7 @@ def test_are_reported_as_they_were_in_order(records: list[RangeRecord]) -> None:
 @in_parts
 @given(RECORDS, st.integers(1, 5))
 def test_rows_in_any_chunks_and_order_of_columns_are_the_same(records: list[RangeRecord], rows: int) -> None:
-    whole = RangeRecords.from_records(records)
+    whole = range_records(records)
     table = whole.rows.cast(nullable(RANGES)).select(RANGES.names[::-1])
     cut = [table.slice(start, rows) for start in range(0, len(records), rows)]
     assert RangeRecords.of_rows(pa.concat_tables([table.slice(0, 0), *cut])) == whole
@@ -63,26 +64,26 @@ def test_rows_without_an_id_are_refused() -> None:
 def test_those_that_are_known_are_left_out(records: list[RangeRecord], data: st.DataObject) -> None:
     names = sorted({record.id for record in records})
     known = data.draw(st.sets(st.sampled_from([*names, "f" * 64])))
-    whole = RangeRecords.from_records(records)
+    whole = range_records(records)
     for ids in (known, IdSet(known)):
         assert list(whole.without(ids)) == [record for record in whole if record.id not in known]
 
 
 def test_where_none_is_known_nothing_is_copied() -> None:
-    records = RangeRecords.from_records([RangeRecord("a" * 64, b"a", b"b", 1, 1)])
+    records = range_records([RangeRecord("a" * 64, b"a", b"b", 1, 1)])
     assert records.without({"b" * 64}) is records
 
 
 def test_two_statements_about_one_range_stay_two() -> None:
     one, other = (RangeRecord("a" * 64, b"a", b"b", count, 1) for count in (1, 2))
-    assert set(RangeRecords.from_records([one, other])) == {one, other}
-    assert len(RangeRecords.from_records([one, other]).ids) == 1
+    assert set(range_records([one, other])) == {one, other}
+    assert len(range_records([one, other]).ids) == 1
 
 
 @in_parts
 @given(RECORDS, st.integers(1, 9))
 def test_tasks_have_each_range_once_and_neighbours(records: list[RangeRecord], tasks: int) -> None:
-    found = RangeRecords.from_records(records)
+    found = range_records(records)
     groups = [list(unpack(packed)) for packed in pack(found.rows, tasks)]
     assert len(groups) <= tasks and all(groups)
     assert [record for group in groups for record in group] == list(found)
@@ -90,7 +91,7 @@ def test_tasks_have_each_range_once_and_neighbours(records: list[RangeRecord], t
 
 def test_tasks_read_about_the_same_number_of_entries() -> None:
     records = [RangeRecord(f"{number:064x}", b"%4d" % number, b"", number % 7 * 9_000, 0) for number in range(700)]
-    weights = [sum(map(weight_of, unpack(packed))) for packed in pack(RangeRecords.from_records(records).rows, 7)]
+    weights = [sum(map(weight_of, unpack(packed))) for packed in pack(range_records(records).rows, 7)]
     assert len(weights) == 7
     assert max(weights) - min(weights) <= 2 * (REQUEST_WEIGHT + 54_000)
 
@@ -98,11 +99,11 @@ def test_tasks_read_about_the_same_number_of_entries() -> None:
 def test_ranges_of_few_entries_take_a_request_each() -> None:
     counts = [2 * REQUEST_WEIGHT, *[0] * 10]
     records = [RangeRecord(f"{place:064x}", b"%2d" % place, b"", count, 0) for place, count in enumerate(counts)]
-    assert [len([*unpack(packed)]) for packed in pack(RangeRecords.from_records(records).rows, 2)] == [4, 7]
+    assert [len([*unpack(packed)]) for packed in pack(range_records(records).rows, 2)] == [4, 7]
 
 
 def test_a_task_has_none_but_its_own() -> None:
-    records = RangeRecords.from_records(
+    records = range_records(
         RangeRecord(f"{number:064x}", b"%9d" % number, b"%9d" % number, 1, 0) for number in range(1_000)
     )
     (whole,) = pack(records.rows, 1)
@@ -111,7 +112,7 @@ def test_a_task_has_none_but_its_own() -> None:
 
 def spans(bounds: list[int], name: str) -> RangeRecords:
     """A range from each bound to the next one."""
-    return RangeRecords.from_records(
+    return range_records(
         RangeRecord(f"{name}{start:03}", b"%03d" % start, b"%03d" % (end - 1), 1, 1)
         for start, end in pairwise(sorted({*bounds}))
     )
@@ -139,7 +140,7 @@ def test_of_ranges_of_one_branch_those_cover_others_that_have_their_keys(own: li
 )
 def test_of_any_ranges_some_cover_others(own: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
     live, dead = (
-        RangeRecords.from_records(
+        range_records(
             RangeRecord(f"{name}{number:03}", b"%03d" % min(keys), b"%03d" % max(keys), 1, 1)
             for number, keys in enumerate(each)
         )

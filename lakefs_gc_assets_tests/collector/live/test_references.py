@@ -5,7 +5,6 @@ import pytest
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.live.current import Unread, find_unread
-from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, Unnamed, find_unnamed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository, SystemClock
 from lakefs_gc_assets.collector.retention.commits import CommitSource, live_commits
@@ -19,10 +18,11 @@ from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import made_step, opened_by
 from lakefs_gc_assets_tests.collector.retention.test_commits import LINE
 from lakefs_gc_assets_tests.collector.written import Staged, put_dump, put_metarange, put_range
+from lakefs_gc_assets_tests.made_ranges import range_records
 from lakefs_gc_assets_tests.recordings import FIXTURES, REAL, folder_of, recorded_and_made
 from lakefs_gc_assets_tests.replay.server import ReplayServer
 
-NOTHING = Unnamed((), RangeRecords.from_records([]))
+NOTHING = Unnamed((), range_records([]))
 
 
 @pytest.fixture
