@@ -66,7 +66,7 @@ from lakefs_gc_assets.errors import (
     PreconditionFailed,
 )
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, get_if_there, head_if_there, read_ahead
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there, read_ahead
 
 _log = logging.getLogger(__name__)
 
@@ -250,8 +250,7 @@ def _has_sightings(store: ObjectStore, run_id: str) -> bool:
 def _read(store: ObjectStore) -> _Index:
     """The index; an empty one where there is none, or where it cannot be relied on."""
     try:
-        data = get_if_there(store, KEY)
-        return _Index() if data is None else records_json.decode(_Index, FORMAT_VERSION, data, KEY)
+        return records_json.read(store, _Index, KEY) or _Index()
     except CorruptFile:
         return _Index()
 

@@ -50,7 +50,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
 _WORK = "stale_branches"
@@ -480,10 +480,9 @@ def _read_approved(repository: OpenRepository, digest: str) -> _Shown:
     """What the digest names. Raises OrderViolation."""
     if digest.isalnum():
         for key in (_approved_key(digest), _SHOWN):
-            if (data := get_if_there(repository.store, key)) is not None:
-                shown = records_json.decode(_Shown, FORMAT_VERSION, data, key)
-                if shown.digest == digest and shown.repository == repository.facts.id:
-                    return shown
+            shown = records_json.read(repository.store, _Shown, key)
+            if shown is not None and shown.digest == digest and shown.repository == repository.facts.id:
+                return shown
     raise OrderViolation(f"{digest!r} is not what was shown last: look at the stale branches again, and approve that")
 
 

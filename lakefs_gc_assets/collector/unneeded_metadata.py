@@ -496,7 +496,7 @@ def _read_moves(repository: OpenRepository, warn: LogLine) -> dict[str, datetime
         if not layout.is_xid(issued):
             continue
         try:
-            receipt = records_json.decode(Receipt, FORMAT_VERSION, fetch(repository.store, key), key)
+            receipt = records_json.decode(Receipt, fetch(repository.store, key), key)
         except CorruptFile as damage:
             days = repository.settings.quarantine_days
             at = layout.as_datetime(layout.created_at(issued))

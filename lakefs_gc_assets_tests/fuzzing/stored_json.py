@@ -14,6 +14,7 @@ from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, CommittedFigur
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository import lock
+from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets_tests.fuzzing.mutation import mutated, mutated_json
 from lakefs_gc_assets_tests.fuzzing.running import Case, Target, outcome
 
@@ -90,8 +91,8 @@ class Record:
 
 
 _RECORDS = (
-    Record(_PLAN, _PLAN.to_json(), lambda data: Plan.from_json(data, "plan.json")),
-    Record(_REPORT, _REPORT.to_json(), lambda data: Report.from_json(data, "report.json")),
+    Record(_PLAN, _PLAN.to_json(), lambda data: records_json.decode(Plan, data, "plan.json")),
+    Record(_REPORT, _REPORT.to_json(), lambda data: records_json.decode(Report, data, "report.json")),
     Record(_MANIFEST, _MANIFEST.to_json(), lambda data: Manifest.from_json(data, "manifest.json", COMMITTED_DF)),
 )
 

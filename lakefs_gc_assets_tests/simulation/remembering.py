@@ -138,10 +138,10 @@ def _of_table(memory: dict[Any, Any], decode: Callable[..., pa.Table]) -> Callab
 
 
 def _of_record(memory: dict[Any, Any], decode: Callable[..., Any]) -> Callable[..., Any]:
-    def remembered(kind: type, format_version: int, data: bytes, file: str, added: Sequence[str] = ()) -> Any:
-        key = (decode, kind, format_version, data)
+    def remembered(kind: type, data: bytes, file: str) -> Any:
+        key = (decode, kind, data)
         if key not in memory:
-            memory[key] = decode(kind, format_version, data, file, added)
+            memory[key] = decode(kind, data, file)
         return memory[key]
 
     return remembered

@@ -24,7 +24,7 @@ from enum import StrEnum
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import CorruptFile, LogLine, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, head_if_there, keys_below
+from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there, keys_below
 
 FORMAT_VERSION = 1
 RESTORATION_KEY = f"{layout.RUNS_PREFIX}restored.json"
@@ -67,8 +67,7 @@ def write_restoration(store: ObjectStore, run_id: str, now: datetime) -> None:
 
 def read_restoration(store: ObjectStore) -> Restoration | None:
     """The last restoration; None where there was none. Raises CorruptFile."""
-    data = get_if_there(store, RESTORATION_KEY)
-    return None if data is None else records_json.decode(Restoration, FORMAT_VERSION, data, RESTORATION_KEY)
+    return records_json.read(store, Restoration, RESTORATION_KEY)
 
 
 def replace_unreadable_restoration(store: ObjectStore, now: datetime) -> str | None:
@@ -232,8 +231,8 @@ def read_undeletable(store: ObjectStore) -> tuple[Undeletable, ...]:
     Raises StorageError where the store cannot be asked.
     """
     try:
-        data = get_if_there(store, UNDELETABLE_KEY)
-        return () if data is None else records_json.decode(_Undeletables, FORMAT_VERSION, data, UNDELETABLE_KEY).entries
+        stored = records_json.read(store, _Undeletables, UNDELETABLE_KEY)
+        return () if stored is None else stored.entries
     except CorruptFile:
         return ()
 
@@ -293,9 +292,8 @@ def read_deleted_branches(store: ObjectStore, repository: str, warn: LogLine) ->
     records = []
     for key in keys_below(store, _DELETED):
         try:
-            data = get_if_there(store, key)
-            if data is not None:
-                records.append(records_json.decode(DeletedBranch, FORMAT_VERSION, data, key))
+            if (record := records_json.read(store, DeletedBranch, key)) is not None:
+                records.append(record)
         except CorruptFile as corrupt:
             warn(f"the record of a deleted branch cannot be read: {corrupt}")
     return tuple(sorted((each for each in records if each.repository == repository), key=lambda each: each.at))

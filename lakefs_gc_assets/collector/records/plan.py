@@ -9,16 +9,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import ClassVar
 
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import AlreadyExists, CollectionError, CorruptFile, NotOffered, OrderViolation
 from lakefs_gc_assets.lakefs.layout import WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there, keys_below
+from lakefs_gc_assets.storage.interface import ObjectStore, keys_below
 
 FORMAT_VERSION = 3
-NAME_FORMAT_VERSION = 1
-_ADDED = ("opened", "no_lock", "name", "only_addresses")
 _WINDOWS_NAMED = 3
 MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z0-9](?:[A-Za-z0-9 ._:@+-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9])?")
@@ -125,6 +124,7 @@ class Plan:
     name: str | None = None
     only_addresses: tuple[str, ...] | None = None
     format_version: int = FORMAT_VERSION
+    ADDED: ClassVar = ("opened", "no_lock", "name", "only_addresses")
 
     @property
     def scope(self) -> str:
@@ -152,11 +152,6 @@ class Plan:
     def to_json(self) -> bytes:
         """The plan as it is stored."""
         return records_json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes, file: str) -> "Plan":
-        """Reads a stored plan. Raises CorruptFile, naming the file, where it is no plan of this version."""
-        return records_json.decode(cls, FORMAT_VERSION, data, file, added=_ADDED)
 
 
 def describe_windows(windows: Sequence[str]) -> str:
@@ -211,7 +206,7 @@ class RunName:
     name: str
     windows: tuple[str, ...]
     run_id: str
-    format_version: int = NAME_FORMAT_VERSION
+    format_version: int = 1
 
 
 def is_name(name: str) -> bool:
@@ -253,7 +248,7 @@ def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str |
     Raises CorruptFile unless the run's own plan has that name and these windows.
     """
     key = run_folder.name(name, windows)
-    record = _read_name(store, key)
+    record = records_json.read(store, RunName, key)
     if record is None:
         return None
     plan = _stored(store, record.run_id)
@@ -265,26 +260,13 @@ def find_named(store: ObjectStore, name: str, windows: Collection[str]) -> str |
 def runs_named(store: ObjectStore, name: str) -> list[str]:
     """The ids of all runs that were opened under a name, over any windows. Raises CorruptFile."""
     keys = keys_below(store, run_folder.names(name))
-    return [record.run_id for key in keys if (record := _read_name(store, key)) is not None]
-
-
-def _read_name(store: ObjectStore, key: str) -> RunName | None:
-    data = get_if_there(store, key)
-    return None if data is None else records_json.decode(RunName, NAME_FORMAT_VERSION, data, key)
+    return [record.run_id for key in keys if (record := records_json.read(store, RunName, key)) is not None]
 
 
 def _stored(store: ObjectStore, run_id: str) -> Plan | None:
-    key = run_folder.plan(run_id)
-    data = get_if_there(store, key)
-    if data is None:
-        return None
-    plan = Plan.from_json(data, key)
-    if plan.run_id != run_id:
-        raise CorruptFile(key, "plan", f"it is the plan of run {plan.run_id}")
-    return plan
+    return records_json.read(store, Plan, run_folder.plan(run_id), run_id)
 
 
-APPROVAL_FORMAT_VERSION = 1
 KNOWN_BY = ", as the "
 """Separates the name of an approver from who says it, such as `Ada, as the launch says`."""
 
@@ -304,7 +286,8 @@ class Approval:
     candidates_digest: str
     approved_at: datetime
     approved_by: str = ""
-    format_version: int = APPROVAL_FORMAT_VERSION
+    format_version: int = 1
+    ADDED: ClassVar = ("approved_by",)
 
 
 def write_approval(store: ObjectStore, approval: Approval) -> None:
@@ -319,19 +302,9 @@ def write_first_approval(store: ObjectStore, approval: Approval) -> None:
 
 def read_approval(store: ObjectStore, run_id: str) -> Approval | None:
     """The approval of a run; None where there is none. Raises CorruptFile."""
-    return _read_approval(store, run_id, run_folder.approval(run_id))
+    return records_json.read(store, Approval, run_folder.approval(run_id), run_id)
 
 
 def read_first_approval(store: ObjectStore, run_id: str) -> Approval | None:
     """The first of two approvals of a run; None where there is none. Raises CorruptFile."""
-    return _read_approval(store, run_id, run_folder.first_approval(run_id))
-
-
-def _read_approval(store: ObjectStore, run_id: str, key: str) -> Approval | None:
-    data = get_if_there(store, key)
-    if data is None:
-        return None
-    approval = records_json.decode(Approval, APPROVAL_FORMAT_VERSION, data, key, added=("approved_by",))
-    if approval.run_id != run_id:
-        raise CorruptFile(key, "approval", f"it is the approval of run {approval.run_id}")
-    return approval
+    return records_json.read(store, Approval, run_folder.first_approval(run_id), run_id)

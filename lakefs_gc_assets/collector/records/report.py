@@ -9,12 +9,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.stored import records_json, run_folder
-from lakefs_gc_assets.errors import CorruptFile, OrderViolation, RunEnded, counted
-from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
+from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
+from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 2
 INTERRUPTED = "interrupted"
@@ -22,7 +23,6 @@ INTERRUPTED = "interrupted"
 WOULD_BE_REFUSED = "a sweep would be refused: "
 """Prefix of a dry run's warning about a guard that its sweep would trip."""
 _FOR_A_NEW_RUN = "for a new run, add a new run_id, or launch the job open_run"
-_ADDED = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to", "approved_by")
 _USUAL_CLASS = "STANDARD"
 
 
@@ -161,6 +161,7 @@ class Report:
     limited_to: str = ""
     approved_by: str = ""
     format_version: int = FORMAT_VERSION
+    ADDED: ClassVar = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to", "approved_by")
 
     @property
     def statistics(self) -> RunStatistics:
@@ -210,11 +211,6 @@ class Report:
     def to_json(self) -> bytes:
         """The report as it is stored."""
         return records_json.encode(self)
-
-    @classmethod
-    def from_json(cls, data: bytes, file: str) -> "Report":
-        """Reads a stored report. Raises CorruptFile."""
-        return records_json.decode(cls, FORMAT_VERSION, data, file, _ADDED)
 
 
 def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> Ending:
@@ -275,14 +271,7 @@ def write(store: ObjectStore, report: Report) -> None:
 
 def read(store: ObjectStore, run_id: str) -> Report | None:
     """The stored report of a run; None while there is none. Raises CorruptFile."""
-    key = run_folder.report(run_id)
-    data = get_if_there(store, key)
-    if data is None:
-        return None
-    report = Report.from_json(data, key)
-    if report.run_id != run_id:
-        raise CorruptFile(key, "report", f"it is the report of run {report.run_id}")
-    return report
+    return records_json.read(store, Report, run_folder.report(run_id), run_id)
 
 
 def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str]) -> None:

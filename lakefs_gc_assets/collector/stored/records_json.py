@@ -7,7 +7,6 @@ microseconds.
 
 import hashlib
 import json
-from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -17,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import SIGNATURE
+from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -69,13 +69,32 @@ def _digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(others, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def decode(kind: type[Kind], format_version: int, data: bytes, file: str, added: Collection[str] = ()) -> Kind:
+def read(store: ObjectStore, kind: type[Kind], key: str, run_id: str | None = None) -> Kind | None:
+    """The record of a file; None where there is none.
+
+    Args:
+        run_id: the run that the record is to be of; None for a record that is of none.
+    Raises:
+        CorruptFile: as `decode` does, or the record is of another run.
+    """
+    data = get_if_there(store, key)
+    if data is None:
+        return None
+    record = decode(kind, data, key)
+    if run_id is not None and (stated := entries(record)["run_id"]) != run_id:
+        what = kind.__name__.lower()
+        raise CorruptFile(key, what, f"it is the {what} of run {stated}")
+    return record
+
+
+def decode(kind: type[Kind], data: bytes, file: str) -> Kind:
     """Reads what `encode` wrote. Raises CorruptFile where an entry is missing, unknown, of another type, or changed.
 
     Args:
-        added: entries that have a default, and that files of earlier versions lack.
+        kind: its field `format_version` has the version that is read as its default. `ADDED`, where it has that, names
+            the entries that have a default, and that files of earlier versions lack.
     """
-    what = kind.__name__.lower()
+    what, format_version = kind.__name__.lower(), kind.__dataclass_fields__["format_version"].default
     try:
         content = json.loads(data)
         if not isinstance(content, dict):
@@ -84,7 +103,7 @@ def decode(kind: type[Kind], format_version: int, data: bytes, file: str, added:
         if stated != format_version:
             raise CorruptFile(file, VERSION_CHECK, f"{stated}, this program reads {format_version}")
         _require_no_signature(content)
-        lacking = {name for name in added if name not in content}
+        lacking = {name for name in getattr(kind, "ADDED", ()) if name not in content}
         if differing := content.keys() ^ ({_DIGEST, *_names(kind)} - lacking):
             raise ValueError(f"entries are missing or unknown: {', '.join(sorted(differing))}")
         record = _reader(kind).validate_json(data, strict=True)

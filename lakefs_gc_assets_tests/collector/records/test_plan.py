@@ -58,15 +58,17 @@ def changed(**changes: Any) -> bytes:
     )
 )
 def test_is_read_as_it_was_written(plan: Plan) -> None:
-    assert Plan.from_json(plan.to_json(), "plan.json") == plan
+    assert records_json.decode(Plan, plan.to_json(), "plan.json") == plan
 
 
 def test_times_are_written_in_utc_whatever_their_zone() -> None:
     local = replace(PLAN, cutoff=PLAN.cutoff.astimezone(timezone(timedelta(hours=-7))))
     assert local.to_json() == PLAN.to_json()
     assert json.loads(PLAN.to_json())["cutoff"] == "2026-11-20T10:59:59.999999+00:00"
-    assert Plan.from_json(changed(cutoff="2026-11-20T12:59:59.999999+02:00"), "plan.json").cutoff == PLAN.cutoff
-    assert Plan.from_json(changed(cutoff="2026-11-20T12:59:59+02:00"), "plan.json").cutoff.tzinfo is UTC
+    assert (
+        records_json.decode(Plan, changed(cutoff="2026-11-20T12:59:59.999999+02:00"), "plan.json").cutoff == PLAN.cutoff
+    )
+    assert records_json.decode(Plan, changed(cutoff="2026-11-20T12:59:59+02:00"), "plan.json").cutoff.tzinfo is UTC
 
 
 def test_a_time_without_a_zone_is_no_time() -> None:
@@ -106,7 +108,7 @@ def test_a_time_without_a_zone_is_no_time() -> None:
 )
 def test_a_plan_that_was_changed_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(CorruptFile, match=r"^plan\.json: "):
-        Plan.from_json(changed(**change), "plan.json")
+        records_json.decode(Plan, changed(**change), "plan.json")
 
 
 ADDED = ("opened", "no_lock", "name", "only_addresses")
@@ -117,7 +119,7 @@ ADDED = ("opened", "no_lock", "name", "only_addresses")
 def test_a_plan_of_an_earlier_version_is_read(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]
-    assert Plan.from_json(records_json.with_digest(content), "plan.json") == PLAN
+    assert records_json.decode(Plan, records_json.with_digest(content), "plan.json") == PLAN
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Plan) if field.name not in ADDED])
@@ -125,20 +127,20 @@ def test_a_plan_that_lacks_something_is_refused(name: str) -> None:
     content = json.loads(PLAN.to_json())
     del content[name]
     with pytest.raises(CorruptFile, match=r"^plan\.json: "):
-        Plan.from_json(records_json.with_digest(content), "plan.json")
+        records_json.decode(Plan, records_json.with_digest(content), "plan.json")
 
 
 def test_a_plan_without_its_digest_is_refused() -> None:
     content = json.loads(PLAN.to_json())
     del content["sha256"]
     with pytest.raises(CorruptFile, match="sha256"):
-        Plan.from_json(json.dumps(content).encode(), "plan.json")
+        records_json.decode(Plan, json.dumps(content).encode(), "plan.json")
 
 
 def test_another_plan_than_was_written_is_refused() -> None:
     content = json.loads(PLAN.to_json()) | {"sweep": True}
     with pytest.raises(CorruptFile, match="changed after it was written"):
-        Plan.from_json(json.dumps(content).encode(), "plan.json")
+        records_json.decode(Plan, json.dumps(content).encode(), "plan.json")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_another_plan_than_was_written_is_refused() -> None:
 )
 def test_what_is_no_plan_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptFile, match=r"^plan\.json: "):
-        Plan.from_json(data, "plan.json")
+        records_json.decode(Plan, data, "plan.json")
 
 
 @given(st.integers(0, len(PLAN.to_json()) - 1), st.integers(0, 255))
@@ -154,7 +156,7 @@ def test_a_changed_byte_gives_the_same_plan_or_none(at: int, byte: int) -> None:
     data = bytearray(PLAN.to_json())
     data[at] = byte
     try:
-        assert Plan.from_json(bytes(data), "plan.json") == PLAN
+        assert records_json.decode(Plan, bytes(data), "plan.json") == PLAN
     except CorruptFile:
         return
 

@@ -68,7 +68,7 @@ def changed(**changes: Any) -> bytes:
     )
 )
 def test_is_read_as_it_was_written(report: Report) -> None:
-    assert Report.from_json(report.to_json(), "report.json") == report
+    assert records_json.decode(Report, report.to_json(), "report.json") == report
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_the_recheck_kept_is_named_only_where_there_is_some() -> None:
 def test_the_duration_of_a_run_of_an_earlier_version_is_unknown() -> None:
     content = json.loads(REPORT.to_json())
     del content["worked_seconds"], content["sha256"]
-    report = Report.from_json(records_json.with_digest(content), "report.json")
+    report = records_json.decode(Report, records_json.with_digest(content), "report.json")
     assert report.statistics.seconds is None
     counted = replace(report, counts=COUNTS, object_bytes=BYTES)
     assert not [line for line in reports.describe(counted) if line.startswith("  took")]
@@ -161,7 +161,7 @@ def test_says_what_a_run_did() -> None:
 )
 def test_a_report_that_was_changed_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(CorruptFile, match=r"^report\.json: "):
-        Report.from_json(changed(**change), "report.json")
+        records_json.decode(Report, changed(**change), "report.json")
 
 
 @pytest.mark.parametrize(
@@ -177,13 +177,15 @@ def test_a_report_that_was_changed_is_refused(change: dict[str, Any]) -> None:
     ],
 )
 def test_reports_of_earlier_versions_are_read(ending: str) -> None:
-    assert Report.from_json(changed(ending=ending), "report.json").ending.value == ending
+    assert records_json.decode(Report, changed(ending=ending), "report.json").ending.value == ending
 
 
 def test_a_report_from_before_classes_were_listed_names_none() -> None:
     content = json.loads(REPORT.to_json())
     del content["storage_classes"], content["sha256"]
-    assert Report.from_json(records_json.with_digest(content), "report.json") == replace(REPORT, storage_classes={})
+    assert records_json.decode(Report, records_json.with_digest(content), "report.json") == replace(
+        REPORT, storage_classes={}
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +226,7 @@ def test_what_deletes_after_a_dry_run_is_said_with_what_must_come_first(refused:
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", REPORT.to_json()[:-5]])
 def test_what_is_no_report_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptFile, match=r"^report\.json: "):
-        Report.from_json(data, "report.json")
+        records_json.decode(Report, data, "report.json")
 
 
 class TestStored:

@@ -28,7 +28,7 @@ SIGNED = json.dumps({**json.loads(records_json.encode(RECORD)), SIGNATURE: "of a
 
 
 def read(data: bytes) -> Record:
-    return records_json.decode(Record, 1, data, "folder/file.json")
+    return records_json.decode(Record, data, "folder/file.json")
 
 
 def test_is_read_as_it_was_written_and_people_can_read_it_too() -> None:
