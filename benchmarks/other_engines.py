@@ -38,7 +38,7 @@ from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.spark import tasks
-from lakefs_gc_assets.spark.engine import FEW_HASHES, MANY_ADDRESSES, SparkEngine, in_driver_where_held, moment
+from lakefs_gc_assets.spark.engine import FEW_HASHES, MANY_ADDRESSES, SparkEngine, in_driver_where_held
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Reading, Rows, dataframe_of
 from lakefs_gc_assets.storage.opening import StoreOpener, readable_path
 
@@ -240,7 +240,7 @@ class PlainSparkEngine(SparkEngine):
     @in_driver_where_held
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`, by a join with what was sighted and an expression."""
-        rows, limit = dataframe_of(unreferenced), moment(cutoff)
+        rows, limit = dataframe_of(unreferenced), F.lit(cutoff.isoformat()).cast("timestamp")
         seen = dataframe_of(self.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
         timed = F.col("layout").isin(Layout.SLICE.value, Layout.SHARDED.value)
         issued_at = F.col("issued_at")
@@ -268,18 +268,6 @@ class PlainSparkEngine(SparkEngine):
         )
         sets = tasks.union_all(each).groupBy("one", "other").agg(F.bit_or("sets").alias("sets"))
         return {row["sets"]: row["count"] for row in sets.groupBy("sets").count().collect()}
-
-    @in_driver_where_held
-    def count_kept(self, rows: Rows) -> pa.Table:
-        """Rows counted by the column `kept`, by aggregation."""
-        multipart = F.count_if(_is_multipart()).alias("multipart")
-        return dataframe_of(rows).groupBy("kept").agg(F.count("*").alias("objects"), multipart).toArrow()
-
-    @in_driver_where_held
-    def count_outcomes(self, receipts: Rows) -> pa.Table:
-        """Receipts counted by outcome, by aggregation."""
-        sums = F.count("*").alias("objects"), F.sum("size").alias("bytes")
-        return dataframe_of(receipts).groupBy("outcome").agg(*sums).toArrow()
 
     def spread(self, rows: Rows, at_most: int | None = None) -> Rows:
         """The same rows; what the driver holds is dealt out to tasks."""

@@ -479,16 +479,6 @@ class EngineContract(Generic[R]):
             assert _bag(found.to_pylist()) == _bag(expected)
             assert found.column_names == [*LISTED.names, "kept"]
 
-            counted = engine.count_kept(reported)
-            assert counted.column_names == ["kept", "objects", "multipart"]
-            assert {row["kept"]: (row["objects"], row["multipart"]) for row in counted.to_pylist()} == {
-                kept: (
-                    sum(row["kept"] == kept for row in expected),
-                    sum(row["kept"] == kept and is_multipart(row["etag"]) for row in expected),
-                )
-                for kept in {row["kept"] for row in expected}
-            }
-
         windows = st.sets(st.sampled_from(WINDOWS), max_size=4)
         self.check(test, self.frames(LISTED_ROWS), windows, self.frames(LIVE_ROWS), CHANCES)
 
@@ -556,40 +546,6 @@ class EngineContract(Generic[R]):
 
             assert _bag(found.to_pylist()) == _bag(row for row in rows if same_content(row, other))
 
-    def test_the_youngest_of_each_address(self, engine: Engine[R]) -> None:
-        def test(rows: list[Row], chance: random.Random) -> None:
-            found = engine.collect(engine.youngest_of_each(self.rows(engine, _table(rows, LISTED), chance)))
-
-            youngest: dict[str, datetime] = {}
-            for row in rows:
-                youngest[row["address"]] = max(youngest.get(row["address"], row["last_modified"]), row["last_modified"])
-            assert sorted((row["address"], row["last_modified"]) for row in found.to_pylist()) == sorted(
-                youngest.items()
-            )
-            assert _bag(found.to_pylist()) <= _bag(rows)
-            assert found.column_names == LISTED.names
-
-        self.check(test, self.frames(LISTED_ROWS), CHANCES)
-
-    def test_the_earliest_sighting_counts(self, engine: Engine[R]) -> None:
-        def test(rows: list[Row], earlier: list[Row], now: datetime, chance: random.Random) -> None:
-            sighted = engine.earliest_sightings(self.rows(engine, _table(earlier, SIGHTINGS), chance))
-            made = engine.sightings_of(self.rows(engine, _table(rows, LISTED), chance), sighted, now)
-
-            first: dict[str, datetime] = {}
-            for row in earlier:
-                first[row["address"]] = min(first.get(row["address"], row["first_listed_at"]), row["first_listed_at"])
-            found = engine.collect(sighted)
-            assert found.column_names == ["address", "first_listed_at"]
-            assert _bag(found.to_pylist()) == Counter(first.items())
-            sightings = engine.collect(made)
-            assert sightings.schema.types == SIGHTINGS.types
-            assert _bag(sightings.to_pylist()) == Counter(
-                (row["address"], first.get(row["address"], now), row["slice_window"]) for row in rows
-            )
-
-        self.check(test, self.frames(LISTED_ROWS), self.frames(SIGHTING_ROWS), MOMENTS, CHANCES)
-
     def test_addresses_are_counted_by_the_frames_that_have_them(self, engine: Engine[R]) -> None:
         def test(frames: list[list[Row]], count: int, chance: random.Random) -> None:
             found = engine.count_by_sets(
@@ -603,20 +559,6 @@ class EngineContract(Generic[R]):
             )
 
         self.check(test, st.lists(st.lists(LIVE_ROWS, max_size=self.most), min_size=1, max_size=8), COUNTS, CHANCES)
-
-    def test_outcomes_are_counted(self, engine: Engine[R]) -> None:
-        def test(rows: list[Row], chance: random.Random) -> None:
-            receipts = [{**row, "size": row["size"] % 2**40} for row in rows]
-            counted = engine.count_outcomes(self.rows(engine, _table(receipts, RECEIPTS), chance))
-
-            assert counted.column_names == ["outcome", "objects", "bytes"]
-            assert {row["outcome"]: (row["objects"], row["bytes"]) for row in counted.to_pylist()} == {
-                outcome: (len(sizes), sum(sizes))
-                for outcome in {row["outcome"] for row in receipts}
-                for sizes in [[row["size"] for row in receipts if row["outcome"] == outcome]]
-            }
-
-        self.check(test, self.frames(RECEIPT_ROWS), CHANCES)
 
     def test_nothing_is_read_before_somebody_asks_and_everything_anew_for_each_who_does(
         self, engine: Engine[R], tmp_path: Path

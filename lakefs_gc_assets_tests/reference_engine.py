@@ -15,8 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.port import (
-    KEPT_COUNTS,
-    OUTCOME_COUNTS,
     ChangeBatches,
     ChangePart,
     Holds,
@@ -24,7 +22,6 @@ from lakefs_gc_assets.collector.engine.port import (
     ReadItem,
     Result,
 )
-from lakefs_gc_assets.collector.frame.frames import SIGHTINGS
 from lakefs_gc_assets.collector.records.outcomes import Kept
 
 Row = dict[str, Any]
@@ -167,28 +164,6 @@ class ReferenceEngine:
 
         return self.distinct(Rows(rows.schema, found))
 
-    def youngest_of_each(self, rows: Rows) -> Rows:
-        def youngest() -> list[list[Row]]:
-            ordered = sorted(rows.all(), key=lambda row: row["last_modified"])
-            return [list({row["address"]: row for row in ordered}.values())]
-
-        return Rows(rows.schema, youngest)
-
-    def earliest_sightings(self, rows: Rows) -> Rows:
-        def earliest() -> list[list[Row]]:
-            ordered = sorted(rows.all(), key=lambda row: row["first_listed_at"], reverse=True)
-            return [list({row["address"]: row for row in ordered}.values())]
-
-        return self.select(Rows(rows.schema, earliest), "address", "first_listed_at")
-
-    def sightings_of(self, rows: Rows, earlier: Rows, listed_at: datetime) -> Rows:
-        def sightings() -> list[list[Row]]:
-            first = {row["address"]: row["first_listed_at"] for row in earlier.all() if row["address"] is not None}
-            return [[{**row, "first_listed_at": first.get(row["address"], listed_at)} for row in rows.all()]]
-
-        schema = pa.schema([*rows.schema, SIGHTINGS.field("first_listed_at")])
-        return self.select(Rows(schema, sightings), *SIGHTINGS.names)
-
     def count(self, rows: Rows) -> int:
         return len(rows.all())
 
@@ -200,19 +175,6 @@ class ReferenceEngine:
         for number, rows in enumerate(frames):
             sets.update(dict.fromkeys(rows.addresses(), 1 << number))
         return dict(Counter(sets.values()))
-
-    def count_kept(self, rows: Rows) -> pa.Table:
-        objects = Counter(row["kept"] for row in rows.all())
-        multipart = Counter(row["kept"] for row in rows.all() if _is_multipart(row))
-        counts = [{"kept": kept, "objects": objects[kept], "multipart": multipart[kept]} for kept in objects]
-        return pa.Table.from_pylist(counts, KEPT_COUNTS)
-
-    def count_outcomes(self, receipts: Rows) -> pa.Table:
-        sizes: dict[str, list[int]] = defaultdict(list)
-        for row in receipts.all():
-            sizes[row["outcome"]].append(row["size"])
-        counts = [{"outcome": each, "objects": len(sizes[each]), "bytes": sum(sizes[each])} for each in sizes]
-        return pa.Table.from_pylist(counts, OUTCOME_COUNTS)
 
     def hold(self, rows: Rows, count: int) -> Rows:
         return rows

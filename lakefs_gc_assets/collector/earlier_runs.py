@@ -558,7 +558,7 @@ _KEPT_FOR_LONGER = "objects uploaded in parts that an earlier run saw are kept f
 
 
 def read_sightings(step: Step[R], before: datetime) -> R:
-    """First sightings (`address`, `first_listed_at`) of the newest runs that listed before a moment.
+    """Sightings (SIGHTINGS) by the newest runs that listed before a moment; of an address the earliest counts.
 
     A run hands on the first sightings of what it lists itself, so of the runs that the index knows the newest of each
     flow is read, and those before it that were limited to some windows: flows differ in what they list, and in what
@@ -582,7 +582,7 @@ def read_sightings(step: Step[R], before: datetime) -> R:
             continue
         except CorruptFile as damage:
             step.warn(_KEPT_FOR_LONGER.format(damage=damage))
-    return engine.earliest_sightings(engine.union(*sightings))
+    return engine.union(*sightings)
 
 
 def _warn_of_damage(damage: CorruptFile) -> None:
@@ -595,19 +595,44 @@ def select_old_enough(engine: Engine[R], sightings: R, listing_started_at: datet
     return engine.where(sightings, lambda batch: pc.less_equal(batch.column("first_listed_at"), limit))
 
 
-def keep_sightings(step: Step[R], unreferenced: R | None, earlier: R, listing_ended_at: datetime) -> None:
+def keep_sightings(step: Step[R], unreferenced: R, multipart: int, earlier: R, listing_ended_at: datetime) -> None:
     """Stores the sightings of this run: unreferenced objects uploaded in parts, with the end of their first listing.
 
     Args:
-        unreferenced: rows of the listing; None where none of them was uploaded in parts.
+        unreferenced: rows of the listing.
+        multipart: number of them that were uploaded in parts.
+        earlier: as `read_sightings` gives them.
         listing_ended_at: by then they were there; at its start they may not have been.
     """
-    if unreferenced is None:
-        step.complete(SIGHTINGS_DF, NoFigures(), ())
-        return
-    multipart = step.engine.where(unreferenced, is_multipart)
-    rows = step.engine.sightings_of(step.engine.select(multipart, "address", "slice_window"), earlier, listing_ended_at)
-    step.complete(SIGHTINGS_DF, NoFigures(), step.write(SIGHTINGS_DF, rows))
+    engine = step.engine
+    written: tuple[FrameFile, ...] = ()
+    if multipart:
+        listed = engine.select(engine.where(unreferenced, is_multipart), "address", "slice_window")
+        rows = engine.union(
+            engine.map_batches(listed, partial(_sighted_at, listing_ended_at), SIGHTINGS),
+            engine.map_batches(earlier, _without_window, SIGHTINGS),
+        )
+        count = multipart + engine.count(earlier)
+        written = step.write(SIGHTINGS_DF, engine.map_by_address(rows, _earliest_of_listed, SIGHTINGS, count))
+    step.complete(SIGHTINGS_DF, NoFigures(), written)
+
+
+def _sighted_at(moment: datetime, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.append_column("first_listed_at", pa.array([moment] * batch.num_rows, TIME))
+
+
+def _without_window(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Tells earlier sightings from those of this run, which alone have a window."""
+    for batch in batches:
+        yield batch.set_column(1, SIGHTINGS.field("slice_window"), pa.nulls(batch.num_rows, pa.string()))
+
+
+def _earliest_of_listed(rows: pa.Table) -> pa.Table:
+    """The earliest sighting of each address that this run lists."""
+    sums = [("slice_window", "max"), ("first_listed_at", "min")]
+    earliest = rows.group_by("address").aggregate(sums).select(["address", "slice_window_max", "first_listed_at_min"])
+    return earliest.filter(pc.is_valid(earliest.column("slice_window_max"))).rename_columns(SIGHTINGS.names)
 
 
 def is_multipart(rows: pa.RecordBatch) -> pa.BooleanArray:

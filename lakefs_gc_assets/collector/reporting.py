@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import sum_all
 from lakefs_gc_assets.collector.frame.files import Manifest, Span, StoredFrame, read_spans
 from lakefs_gc_assets.collector.frame.frames import (
     CANDIDATES_DF,
@@ -31,12 +33,13 @@ from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
-from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED, Checkpoint, Report, ending, failed
+from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED, Checkpoint, Report, ending, failed, from_plan
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.errors import CollectionError, GuardTripped, counted
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets.storage.interface import ARCHIVE_CLASSES, ObjectStore
 
+_BY_OUTCOME = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 _WAY_BACK = (
     "`lakefs-gc explain ADDRESS` names the run, `lakefs-gc restore RUN --address ADDRESS --yes` brings it back "
     "where the bucket keeps versions or the run moved it to quarantine"
@@ -87,9 +90,14 @@ def stored_mark(step: Step[R]) -> Mark:
 
 def count_amounts(step: Step[R], outcomes: StoredFrame[DeletedFigures]) -> Mapping[Outcome, Amount]:
     """Counts the candidates by their outcome."""
-    rows = step.engine.count_outcomes(outcomes.rows(step.engine)).to_pylist()
-    counted = {Outcome(row["outcome"]): Amount(row["objects"], row["bytes"]) for row in rows}
+    rows = outcomes.rows(step.engine, "outcome", "size")
+    sums = sum_all(step.engine, rows, _amounts, "outcome", _BY_OUTCOME).to_pylist()
+    counted = {Outcome(row["outcome"]): Amount(row["objects"], row["bytes"]) for row in sums}
     return dict.fromkeys(Outcome, Amount()) | counted
+
+
+def _amounts(receipts: pa.RecordBatch) -> list[pa.Array]:
+    return [receipts.column("outcome"), np.ones(receipts.num_rows, np.int64), receipts.column("size")]
 
 
 def make_report(
@@ -151,21 +159,13 @@ def make_report(
         deleted_by_another_run=objects[Outcome.DELETED_BY_ANOTHER_RUN],
     )
     swept_well = failures is None or failures.success
-    return Report(
-        run_id=plan.run_id,
-        attempt=plan.attempt,
-        repository=plan.repository,
-        storage_namespace=plan.storage_namespace,
-        flow=plan.flow.value,
-        previous_run=plan.previous_run,
+    return from_plan(
+        plan,
+        ending(swept, step.repository.settings.quarantines, objects),
+        step.repository.clock.now(),
         dry_run=not swept,
         success=swept_well and not candidates.figures.lost,
         ended_well=swept_well,
-        ending=ending(swept, step.repository.settings.quarantines, objects),
-        started_at=plan.started_at,
-        ended_at=step.repository.clock.now(),
-        cutoff=plan.cutoff,
-        windows=plan.windows,
         limited_to=mark.limited_to,
         last_read_slice=listed.figures.last_read_slice,
         counts=statistics.counts | dict(committed.figures.retention),
@@ -177,8 +177,6 @@ def make_report(
         kept=dict(mark.kept),
         commit_source=committed.figures.commit_source,
         server_run_ids=uncommitted.figures.server_run_ids,
-        why_clean=plan.why_clean,
-        base_run=plan.base_run,
         checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, Checkpoint) else None,
         no_checkpoint=checkpoint_or_reason if isinstance(checkpoint_or_reason, str) else None,
         loosened={**plan.loosened, **step.repository.loosened},

@@ -110,7 +110,7 @@ def list_stored(step: Step[R]) -> Stored:
         if before:
             unread = expired.without(before.tracked.ids)
             step.log(f"{len(unread):,} of them were not looked at by run {before.run_id} and those that it builds on")
-        pending = before.pending_objects(step) if before else None
+        pending = (before.pending_objects(step), before.checkpoint.pending) if before else None
         written += step.write(STORE_DF, read_expired(step, unread, pending))
     else:
         # What an optimized run would leave out the next one would never look at.
@@ -371,9 +371,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
         ) as chosen:
             unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
             kept = {**reasons.kept, **cleared.kept}
-            earlier_runs.keep_sightings(
-                step, unreferenced if reasons.multipart else None, earlier, listed.manifest.span.ended_at
-            )
+            earlier_runs.keep_sightings(step, unreferenced, reasons.multipart, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
             written = step.write(UNRECOGNISED_DF, strange) if reasons.unrecognised else ()
             step.complete(UNRECOGNISED_DF, NoFigures(), written)

@@ -18,9 +18,7 @@ from lakefs_gc_assets.collector.engine import hashing, port
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, Batches
 from lakefs_gc_assets.collector.engine.port import (
-    KEPT_COUNTS,
     LOCAL_ROWS,
-    OUTCOME_COUNTS,
     ChangeBatches,
     ChangePart,
     Holds,
@@ -28,18 +26,12 @@ from lakefs_gc_assets.collector.engine.port import (
     ReadItem,
     Result,
 )
-from lakefs_gc_assets.collector.frame.frames import microseconds
 from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 from lakefs_gc_assets.spark import blocks, session, tasks
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows, United, dataframe_of
 
 # What a row is found by beside its content: that it is there, and that its content is not known.
 _ANY, _UNKNOWN = "any", "unknown"
-
-
-def moment(time: datetime) -> Column:
-    """A moment as a column."""
-    return F.timestamp_micros(F.lit(microseconds(time)))
 
 
 def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
@@ -252,25 +244,6 @@ class SparkEngine:
         return same_content(dataframe_of(rows), dataframe_of(others))
 
     @in_driver_where_held
-    def youngest_of_each(self, rows: Rows) -> Rows:
-        """One row for each address: the one that was modified last."""
-        frame = dataframe_of(rows)
-        newest = F.max_by(F.struct(*frame.columns), "last_modified").alias("row")
-        return frame.groupBy("address").agg(newest).select("row.*")
-
-    @in_driver_where_held
-    def earliest_sightings(self, rows: Rows) -> Rows:
-        """For each address its earliest `first_listed_at`."""
-        return dataframe_of(rows).groupBy("address").agg(F.min("first_listed_at").alias("first_listed_at"))
-
-    @in_driver_where_held
-    def sightings_of(self, rows: Rows, earlier: Rows, listed_at: datetime) -> Rows:
-        """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
-        seen = dataframe_of(tasks.select(rows, "address", "slice_window"))
-        first = F.coalesce(F.col("first_listed_at"), moment(listed_at)).alias("first_listed_at")
-        return seen.join(dataframe_of(earlier), "address", "left").select("address", "slice_window", first)
-
-    @in_driver_where_held
     def count(self, rows: Rows) -> int:
         """The number of rows."""
         counted = self.collect(tasks.map_batches(rows, _count_rows, _NUMBER))
@@ -291,19 +264,6 @@ class SparkEngine:
         for row in self.collect(blocks.compared(cut, parts, blocks.counted, blocks.SETS)).to_pylist():
             counts[row["sets"]] += row["addresses"]
         return dict(counts)
-
-    @in_driver_where_held
-    def count_kept(self, rows: Rows) -> pa.Table:
-        """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        counted = tasks.map_batches(tasks.select(rows, "kept", "etag"), port.count_kept, KEPT_COUNTS)
-        return port.added_up(self.collect(counted), KEPT_COUNTS)
-
-    @in_driver_where_held
-    def count_outcomes(self, receipts: Rows) -> pa.Table:
-        """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
-        outcomes_and_sizes = tasks.select(receipts, "outcome", "size")
-        counted = tasks.map_batches(outcomes_and_sizes, port.count_outcomes, OUTCOME_COUNTS)
-        return port.added_up(self.collect(counted), OUTCOME_COUNTS)
 
     def hold(self, rows: Rows, count: int) -> Rows:
         """The same rows, which the driver collects where they are few."""

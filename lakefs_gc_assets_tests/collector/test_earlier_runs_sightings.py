@@ -124,8 +124,10 @@ class Repository:
         return step.plan.run_id
 
     def read(self, before: datetime, step: Step[ArrowRows] | None = None) -> dict[str, datetime]:
-        rows = earlier_runs.read_sightings(step or self.step(timedelta()), before)
-        return {row["address"]: row["first_listed_at"] for row in self.engine.collect(rows).to_pylist()}
+        """The earliest sighting of each address."""
+        rows = self.engine.collect(earlier_runs.read_sightings(step or self.step(timedelta()), before))
+        latest_first = rows.sort_by([("first_listed_at", "descending")]).to_pylist()
+        return {row["address"]: row["first_listed_at"] for row in latest_first}
 
     def rows(self, **etags: str | None) -> ArrowRows:
         """Unreferenced objects with these ETags."""
@@ -224,7 +226,7 @@ class TestOwnSightings:
         step = repository.step(HOUR)
         rows = repository.rows(a=PARTS, b=PARTS, whole=PARTS[:32], none=None)
         earlier = earlier_runs.read_sightings(step, NOW - HOUR)
-        earlier_runs.keep_sightings(step, rows, earlier, NOW - HOUR)
+        earlier_runs.keep_sightings(step, rows, 2, earlier, NOW - HOUR)
         assert step.stored(SIGHTINGS_DF).table().sort_by("address").to_pylist() == [
             {"address": "data/a", "slice_window": "other", "first_listed_at": NOW - 5 * HOUR},
             {"address": "data/b", "slice_window": "other", "first_listed_at": NOW - HOUR},
@@ -232,6 +234,6 @@ class TestOwnSightings:
 
     def test_are_an_empty_frame_where_nothing_was_uploaded_in_parts(self, repository: Repository) -> None:
         step = repository.step(HOUR)
-        earlier_runs.keep_sightings(step, None, earlier_runs.read_sightings(step, NOW), NOW)
+        earlier_runs.keep_sightings(step, repository.rows(whole=None), 0, earlier_runs.read_sightings(step, NOW), NOW)
         frame = step.stored(SIGHTINGS_DF)
         assert (frame.count, frame.manifest.files, frame.figures) == (0, (), NoFigures())

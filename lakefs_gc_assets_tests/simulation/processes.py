@@ -399,7 +399,7 @@ class Process:
         stored = self.world.bucket.objects.get(lock.KEY)
         record = json.loads(stored.data) if stored else {}
         this = self.run.this if self.run is not None else None
-        held = this is not None and record.get("nonce") == this.lock_token.nonce
+        held = this is not None and record.get("nonce") == this.lock_token
         self.unfenced = 0 if held and not record.get("released") else self.unfenced + 1
         if self.unfenced > 1:
             raise Violation(f"{self.name} goes on with deletes although the lock belongs to {record.get('owner')}")

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import sum_all, youngest_of_each
 from lakefs_gc_assets.collector.frame.frames import LISTED, LIVE
 from lakefs_gc_assets.spark import blocks, tasks
 from lakefs_gc_assets.spark import engine as spark_engine
@@ -242,6 +243,13 @@ def test_what_is_done_to_rows_that_tasks_read_is_done_while_they_read(engine: Sp
     assert explained(engine.map_batches(some, iter, some.schema)).count("mapinarrow") == 1
 
 
+_SIZES = pa.schema([("kept", pa.string()), ("size", pa.int64())])
+
+
+def _kept_and_size(batch: pa.RecordBatch) -> list[pa.Array]:
+    return [batch.column("kept"), batch.column("size")]
+
+
 def marked(engine: Engine[R], seed: int) -> list[Counter[tuple[object, ...]]]:
     """What a mark and a recheck come to, with everything that lies between them; of no two addresses with one hash."""
     chance = random.Random(seed)
@@ -274,10 +282,10 @@ def marked(engine: Engine[R], seed: int) -> list[Counter[tuple[object, ...]]]:
         with engine.cached(engine.distinct(engine.among_exactly(again, candidates, 30)), 30) as live_again:
             tables = [
                 engine.collect(unreferenced),
-                engine.count_kept(unreferenced),
+                sum_all(engine, unreferenced, _kept_and_size, "kept", _SIZES),
                 engine.collect(alike),
                 engine.collect(engine.without_exactly(candidates, live_again, 30)),
-                engine.collect(engine.youngest_of_each(engine.union(candidates, stored))),
+                engine.collect(engine.map_by_address(engine.union(candidates, stored), youngest_of_each, LISTED, 60)),
             ]
     counts = engine.count_by_sets(stored, uncommitted, committed, again, count=300)
     rows_of = [Counter(tuple(sorted(row.items(), key=str)) for row in table.to_pylist()) for table in tables]

@@ -18,8 +18,6 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.engine import hashing, port
 from lakefs_gc_assets.collector.engine.hashing import AddressSet
 from lakefs_gc_assets.collector.engine.port import (
-    KEPT_COUNTS,
-    OUTCOME_COUNTS,
     ChangeBatches,
     ChangePart,
     Holds,
@@ -218,41 +216,6 @@ class LocalEngine:
 
         return self.distinct(_filtered(rows, alike))
 
-    def youngest_of_each(self, rows: ArrowRows) -> ArrowRows:
-        """One row for each address: the one that was modified last, of several such the first."""
-
-        def youngest(whole: pa.RecordBatch) -> pa.RecordBatch:
-            places = pc.sort_indices(whole.column("last_modified"), [("", "descending")])
-            first = _is_first(whole.column("address").take(places))
-            return whole.take(pa.array(np.sort(places.filter(first).to_numpy())))
-
-        return _of_whole([rows], rows.schema, youngest)
-
-    def earliest_sightings(self, rows: ArrowRows) -> ArrowRows:
-        """For each address its earliest `first_listed_at`."""
-
-        def earliest(whole: pa.RecordBatch) -> pa.RecordBatch:
-            grouped = _grouped(whole, ["address"], [("first_listed_at", "min")])
-            columns = [grouped.column("address"), grouped.column("first_listed_at_min")]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-        schema = pa.schema([rows.schema.field("address"), rows.schema.field("first_listed_at")])
-        return _of_whole([rows], schema, earliest)
-
-    def sightings_of(self, rows: ArrowRows, earlier: ArrowRows, listed_at: datetime) -> ArrowRows:
-        """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment."""
-        time = earlier.schema.field("first_listed_at")
-        schema = pa.schema([rows.schema.field("address"), rows.schema.field("slice_window"), time])
-
-        def sightings(whole: pa.RecordBatch) -> pa.RecordBatch:
-            sighted = _whole([earlier])
-            places = pc.index_in(whole.column("address"), value_set=sighted.column("address"), skip_nulls=True)
-            first = pc.fill_null(sighted.column("first_listed_at").take(places), pa.scalar(listed_at, time.type))
-            columns = [whole.column("address"), whole.column("slice_window"), first]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-        return _of_whole([rows], schema, sightings)
-
     def count(self, rows: ArrowRows) -> int:
         """Number of rows."""
         return sum(batch.num_rows for batch in batches_of([rows]))
@@ -280,16 +243,6 @@ class LocalEngine:
         bits = np.repeat(1 << np.arange(len(columns)), [len(addresses) for addresses in columns]).astype(np.uint8)
         counts = hashing.count_by_sets(one, other, bits)
         return {int(sets): int(counts[sets]) for sets in np.flatnonzero(counts)}
-
-    def count_kept(self, rows: ArrowRows) -> pa.Table:
-        """Rows with the column `kept` counted by it: `kept` (null: may go), `objects` and `multipart`."""
-        counted = pa.Table.from_batches(port.count_kept(batches_of([rows])), KEPT_COUNTS)
-        return port.added_up(counted, KEPT_COUNTS)
-
-    def count_outcomes(self, receipts: ArrowRows) -> pa.Table:
-        """Receipts counted by outcome: columns `outcome`, `objects` and `bytes`."""
-        counted = pa.Table.from_batches(port.count_outcomes(batches_of([receipts])), OUTCOME_COUNTS)
-        return port.added_up(counted, OUTCOME_COUNTS)
 
     def hold(self, rows: ArrowRows, count: int) -> ArrowRows:
         """The same rows."""

@@ -22,9 +22,6 @@ from lakefs_gc_assets.lakefs.layout import Layout
 
 LOCAL_ROWS = 400_000
 """Maximum rows of a frame that the driver reads and keeps itself, about 100 MB: starting tasks takes longer."""
-KEPT_COUNTS = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
-OUTCOME_COUNTS = pa.schema([("outcome", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
-"""Counts of rows, by the first column."""
 
 R = TypeVar("R")
 """The rows of one engine."""
@@ -174,24 +171,6 @@ class Engine(Protocol[R]):
         """
         ...
 
-    def youngest_of_each(self, rows: R) -> R:
-        """One row for each address: the one that was modified last, by the column `last_modified`."""
-        ...
-
-    def earliest_sightings(self, rows: R) -> R:
-        """For each address its earliest `first_listed_at`: columns `address` and `first_listed_at`."""
-        ...
-
-    def sightings_of(self, rows: R, earlier: R, listed_at: datetime) -> R:
-        """The rows as sightings (SIGHTINGS): listed first when an earlier sighting says, else at a moment.
-
-        Args:
-            rows: with the columns `address` and `slice_window`.
-            earlier: as `earliest_sightings` makes them.
-            listed_at: UTC.
-        """
-        ...
-
     def count(self, rows: R) -> int:
         """Number of rows."""
         ...
@@ -205,17 +184,6 @@ class Engine(Protocol[R]):
 
         Compared by 128 bits or more: that two of a billion addresses have the same is less likely than one in 10^20.
         """
-        ...
-
-    def count_kept(self, rows: R) -> pa.Table:
-        """Rows with the column `kept`, which is null where they may go, counted by it (KEPT_COUNTS).
-
-        `multipart` counts those whose ETag says that they were uploaded in parts.
-        """
-        ...
-
-    def count_outcomes(self, receipts: R) -> pa.Table:
-        """Receipts counted by outcome (OUTCOME_COUNTS)."""
         ...
 
     def hold(self, rows: R, count: int) -> R:
@@ -274,31 +242,6 @@ def kept_because(cutoff: datetime, windows: Collection[str], sighted: Holds, row
     }
     kept = pc.case_when(pc.make_struct(*reasons.values()), *(pa.scalar(reason.value) for reason in reasons))
     return rows.append_column("kept", kept)
-
-
-def count_kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Counts the rows of each batch by why they stay (KEPT_COUNTS), and those of them that were uploaded in parts."""
-    for batch in batches:
-        ones = pa.array([1] * batch.num_rows, pa.int64())
-        parts = pc.fill_null(pc.match_substring_regex(batch.column("etag"), MULTIPART_ETAG), False).cast(pa.int64())
-        rows = pa.table([batch.column("kept"), ones, parts], schema=KEPT_COUNTS)
-        yield from added_up(rows, KEPT_COUNTS).to_batches()
-
-
-def count_outcomes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Counts receipts of each batch, and their bytes, by outcome (OUTCOME_COUNTS)."""
-    for batch in batches:
-        ones = pa.array([1] * batch.num_rows, pa.int64())
-        rows = pa.table([batch.column("outcome"), ones, batch.column("size")], schema=OUTCOME_COUNTS)
-        yield from added_up(rows, OUTCOME_COUNTS).to_batches()
-
-
-def added_up(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Sums of all other columns for each value of the first."""
-    first, *others = schema.names
-    summed = rows.group_by(first).aggregate([(name, "sum") for name in others])
-    columns = [summed.column(first), *(summed.column(f"{name}_sum") for name in others)]
-    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def is_one_of(column: str, values: Sequence[str | None], rows: pa.RecordBatch) -> pa.BooleanArray:

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakefs_gc_assets.collector.engine.port import Engine, R
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -82,6 +84,18 @@ def merge(tables: Iterable[pa.Table], change: Callable[[pa.Table], pa.Table], ro
     return change(pa.concat_tables(waiting))
 
 
+def first_of_each(rows: pa.Table) -> pa.Table:
+    """One row of each address: the first."""
+    numbered = rows.append_column("row", pa.array(np.arange(rows.num_rows)))
+    first = numbered.group_by("address").aggregate([("row", "min")]).column("row_min")
+    return rows.take(first.combine_chunks().sort())
+
+
+def youngest_of_each(rows: pa.Table) -> pa.Table:
+    """One row of each address: the one that was modified last, by the column `last_modified`."""
+    return first_of_each(rows.sort_by([("last_modified", "descending")]))
+
+
 def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """One row for each distinct value of some columns, with the sums of the others."""
     amounts = [name for name in rows.column_names if name not in keys]
@@ -93,6 +107,21 @@ def sum_by(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 def sum_in_task(tables: Iterable[pa.Table], keys: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Sums by key of a task's tables, which have this schema; `sum_by` makes one result of those of all tasks."""
     yield from merge(chain([schema.empty_table()], tables), partial(sum_by, keys=keys), ROWS_ADDED).to_batches()
+
+
+def sum_all(
+    engine: Engine[R], rows: R, amounts: Callable[[pa.RecordBatch], Sequence[pa.Array]], key: str, schema: pa.Schema
+) -> pa.Table:
+    """Sums by a column over all rows, with one action.
+
+    Args:
+        amounts: gives the columns of the schema for a batch; it runs in a worker.
+    """
+
+    def sums(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return sum_in_task((pa.table(amounts(batch), schema=schema) for batch in batches), (key,), schema)
+
+    return sum_by(engine.collect(engine.map_batches(rows, sums, schema)), (key,))
 
 
 def work_ahead(work: Callable[[Item], Result], items: Iterable[Item], at_once: int) -> Iterator[Result]:

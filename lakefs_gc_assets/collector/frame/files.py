@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.engine.work import spread_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.collector.stored.records_json import read_time, require_digest, with_digest
+from lakefs_gc_assets.collector.stored.records_json import entries, read_time, require_digest, with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs.layout import OTHER_WINDOW
 from lakefs_gc_assets.storage.interface import GivesObjects, ObjectStore, OpensStore, fetch, get_if_there, read_ahead
@@ -246,18 +246,8 @@ _ROWS_WAITING = 1 << 17
 rows, which take several times the bytes and the seconds."""
 _PUT_AT_ONCE = 8
 """With thousands of windows a task puts as many files, and one after the other each waits for the store's answer."""
-WRITTEN = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("slice_window", pa.string(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("sha256", pa.string(), nullable=False),
-        pa.field("object_bytes", pa.int64(), nullable=False),
-        pa.field("classes", pa.string(), nullable=False),
-    ]
-)
-"""A task's report of each file it wrote; a FrameFile as a row, its classes as JSON."""
+WRITTEN = pa.schema([pa.field("file", pa.string(), nullable=False)])
+"""A task's report of each file it wrote: a FrameFile as JSON."""
 
 
 class FileWriter:
@@ -378,18 +368,14 @@ def write_task(
                 writer.write(placed(batch))
         files = writer.close()
         if files:
-            yield pa.RecordBatch.from_pylist([_row(file) for file in files], schema=WRITTEN)
+            yield pa.record_batch([[json.dumps(entries(file)) for file in files]], schema=WRITTEN)
 
     return write
 
 
-def _row(file: FrameFile) -> dict[str, object]:
-    return {**{name: getattr(file, name) for name in WRITTEN.names}, "classes": json.dumps(file.classes)}
-
-
 def frame_files(written: pa.Table) -> tuple[FrameFile, ...]:
     """The files that tasks report (WRITTEN)."""
-    return tuple(FrameFile(**{**row, "classes": json.loads(row["classes"])}) for row in written.to_pylist())
+    return tuple(FrameFile(**json.loads(file)) for file in written.column("file").to_pylist())
 
 
 def read_unchanged(store: GivesObjects, file: FrameFile) -> bytes:

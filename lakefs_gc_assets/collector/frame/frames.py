@@ -9,7 +9,6 @@ them follow from the columns. Addresses are relative to the storage namespace, t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -19,12 +18,6 @@ from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECT
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def microseconds(moment: datetime) -> int:
-    """A moment as columns of TIME have it, exact: a float of seconds is not."""
-    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

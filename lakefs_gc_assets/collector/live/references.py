@@ -21,7 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, Item, R
-from lakefs_gc_assets.collector.engine.work import merge, runs_by_weight, spread, spread_by_weight, work_ahead
+from lakefs_gc_assets.collector.engine.work import (
+    merge,
+    runs_by_weight,
+    spread,
+    spread_by_weight,
+    work_ahead,
+    youngest_of_each,
+)
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED, LIVE, RANGES
 from lakefs_gc_assets.collector.live import facts, facts_of_ranges, live_files
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind, FactsFolder, FactWriter
@@ -168,7 +175,7 @@ class References(Generic[R]):
         rows = self.of_ranges(ranges, LiveFiles.entries, LISTED)
         if held:
             rows = self.engine.without(rows, self.committed(held), count=ranges.entries + held.entries)
-        return self.engine.youngest_of_each(rows)
+        return self.engine.map_by_address(rows, youngest_of_each, LISTED, ranges.entries)
 
     def of_ranges(
         self,

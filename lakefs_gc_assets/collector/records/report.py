@@ -5,11 +5,11 @@ a finished run to a person.
 """
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -241,9 +241,9 @@ def ending(sweep: bool, quarantine: bool, outcomes: Mapping[Outcome, int]) -> En
     return Ending.DELETED if deleted else Ending.QUARANTINED
 
 
-def failed(plan: Plan, now: datetime, error: str) -> Report:
-    """The report of a run that a step ended with an error."""
-    return Report(
+def from_plan(plan: Plan, ending: Ending, now: datetime, **figures: Any) -> Report:
+    """The report of a run by its plan, and by figures that the plan does not know."""
+    planned = Report(
         run_id=plan.run_id,
         attempt=plan.attempt,
         repository=plan.repository,
@@ -252,16 +252,21 @@ def failed(plan: Plan, now: datetime, error: str) -> Report:
         previous_run=plan.previous_run,
         dry_run=not plan.sweep,
         success=False,
-        ending=Ending.FAILED,
+        ending=ending,
         started_at=plan.started_at,
         ended_at=now,
         cutoff=plan.cutoff,
         windows=plan.windows,
-        error=error,
         why_clean=plan.why_clean,
         base_run=plan.base_run,
         loosened=plan.loosened,
     )
+    return replace(planned, **figures)
+
+
+def failed(plan: Plan, now: datetime, error: str) -> Report:
+    """The report of a run that a step ended with an error."""
+    return from_plan(plan, Ending.FAILED, now, error=error)
 
 
 def write(store: ObjectStore, report: Report) -> None:
@@ -291,70 +296,96 @@ def require_not_ended(store: ObjectStore, run_id: str, windows: Collection[str])
 
 def describe(report: Report) -> list[str]:
     """The report of a run, in lines; of one that failed, why."""
-    statistics = report.statistics
     first = f"run {report.run_id} of {report.repository}, {report.flow}: {report.ending.value}"
-    approver = [f"  approved by {report.approved_by}"] if report.approved_by else []
+    approver = [f"approved by {report.approved_by}"] if report.approved_by else []
     if not report.counts:
-        return [first, *approver, *([f"  {report.error}"] if report.error else [])]
-    lines = [
-        first,
-        *([f"  a clean run, because {report.why_clean}"] if report.why_clean else []),
-        *([f"  loosened by its launch: {describe_loosened(report.loosened)}"] if report.loosened else []),
-        *approver,
-        *_describe_scope(report),
-        f"  listed      {counted(statistics.listed or 0, 'objects', 12)}, {size(statistics.listed_bytes or 0)}, "
-        f"{counted(statistics.slices_listed or 0, 'slices')}, cutoff {report.cutoff:%F %T}Z",
-        *_describe_classes(report.storage_classes.get("listed", {})),
-        f"  uncommitted {counted(statistics.uncommitted or 0, 'addresses', 12)}",
-        f"  committed   {counted(statistics.commits or 0, 'commits', 12)}, by the {report.commit_source}, "
-        f"{counted(statistics.ranges_read or 0, 'ranges')} read"
-        + ("" if statistics.committed is None else f", {counted(statistics.committed, 'addresses')}"),
-        *_describe_unnamed(statistics.unnamed_ranges or 0),
-        *_describe_provisional(statistics.provisional_ranges or 0, statistics.compacted_bases or 0),
-        f"  candidates  {counted(statistics.candidates or 0, 'objects', 12)}, {size(statistics.candidates_bytes or 0)}",
-        *_describe_classes(report.storage_classes.get("candidates", {})),
-        *_describe_unreadable(statistics.unreadable or 0),
-        *(
-            f"  kept        {counted(count, 'objects', 12)}: {_explain(why)}"
-            for why, count in sorted(report.kept.items())
-        ),
-    ]
+        lines = [*approver, *([report.error] if report.error else [])]
+    else:
+        lines = [*_describe_settings(report), *approver, *_describe_mark(report), *_describe_outcomes(report)]
+    return [first, *(f"  {line}" for line in lines)]
+
+
+def _describe_settings(report: Report) -> Iterator[str]:
+    if report.why_clean:
+        yield f"a clean run, because {report.why_clean}"
+    if report.loosened:
+        yield f"loosened by its launch: {describe_loosened(report.loosened)}"
+
+
+def _figure(name: str, count: int | None, unit: str, more: str = "") -> str:
+    return f"{name:11} {counted(count or 0, unit, 12)}{more}"
+
+
+def _describe_mark(report: Report) -> Iterator[str]:
+    """Figures up to what stays; those that earlier versions did not know are left out."""
+    figures = report.statistics
+    slices, listed_bytes = counted(figures.slices_listed or 0, "slices"), size(figures.listed_bytes or 0)
+    ranges, bases = (
+        counted(figures.ranges_read or 0, "ranges"),
+        counted(figures.compacted_bases or 0, "compacted bases"),
+    )
+    if report.limited_to:
+        elsewhere = counted(figures.slices_elsewhere or 0, "slices of other windows were")
+        yield f"limited to {report.limited_to}: {elsewhere} not listed"
+    yield _figure("listed", figures.listed, "objects", f", {listed_bytes}, {slices}, cutoff {report.cutoff:%F %T}Z")
+    yield from _describe_classes(report.storage_classes.get("listed", {}))
+    yield _figure("uncommitted", figures.uncommitted, "addresses")
+    addresses = "" if figures.committed is None else f", {counted(figures.committed, 'addresses')}"
+    yield _figure("committed", figures.commits, "commits", f", by the {report.commit_source}, {ranges} read{addresses}")
+    if figures.unnamed_ranges:
+        yield _figure(
+            "unnamed",
+            figures.unnamed_ranges,
+            "ranges that no commit names were",
+            " read: what is in there is kept, since another repository may be on this storage namespace; where they "
+            "are known to be orphans, turn off collection.keep_unnamed_ranges",
+        )
+    if figures.provisional_ranges:
+        yield _figure(
+            "provisional",
+            figures.provisional_ranges,
+            "ranges are",
+            f" of {bases} of branches, or young and named by nothing: what is in there is kept for now",
+        )
+    yield _figure("candidates", figures.candidates, "objects", f", {size(figures.candidates_bytes or 0)}")
+    yield from _describe_classes(report.storage_classes.get("candidates", {}))
+    if figures.unreadable:
+        where = " in an archive tier, whose content could not be compared"
+        yield _figure("unreadable", figures.unreadable, "objects", where)
+    for why, count in sorted(report.kept.items()):
+        yield _figure("kept", count, "objects", f": {_explain(why)}")
+
+
+def _describe_outcomes(report: Report) -> Iterator[str]:
+    """What became of the candidates, and what a person is to do."""
+    figures = report.statistics
     if report.moved:
-        moved = size(statistics.quarantined_bytes or 0)
-        lines.append(f"  quarantined {counted(statistics.quarantined or 0, 'objects', 12)}, {moved}: moved, not freed")
-    if not report.dry_run and (statistics.deleted or not report.moved):
-        lines.append(
-            f"  deleted     {counted(statistics.deleted or 0, 'objects', 12)}, {size(statistics.deleted_bytes or 0)}"
-        )
+        moved = size(figures.quarantined_bytes or 0)
+        yield _figure("quarantined", figures.quarantined, "objects", f", {moved}: moved, not freed")
+    if not report.dry_run and (figures.deleted or not report.moved):
+        yield _figure("deleted", figures.deleted, "objects", f", {size(figures.deleted_bytes or 0)}")
     if not report.dry_run:
-        lines.append(f"  failed      {counted(statistics.failed or 0, 'objects', 12)}")
-    if kept_live := statistics.kept_live:
-        them = "it" if kept_live == 1 else "them"
-        lines.append(
-            f"  kept live   {counted(kept_live, 'objects', 12)}: something references {them} since the marking"
-        )
-    if statistics.failed:
-        lines.append(f"  why each failed: lakefs-gc deleted {report.run_id}; lakefs-gc doctor names a missing right")
-    if archived := statistics.kept_archived:
-        archived_size = size(statistics.kept_archived_bytes or 0)
-        lines.append(
-            f"  archived    {counted(archived, 'objects', 12)}, {archived_size}: kept, quarantine cannot copy them"
-        )
-    if elsewhere := statistics.deleted_by_another_run:
-        lines.append(f"  gone before {elsewhere:>12,} deleted by another run after this run listed them")
-    if statistics.seconds is not None:
-        waited = f", {statistics.seconds_waited:,.1f} s of them waits that protect" if statistics.seconds_waited else ""
-        lines.append(f"  took        {statistics.seconds:>12,.1f} s{waited}")
-    lines += [f"  warning: {warning}" for warning in report.warnings]
-    if report.dry_run and statistics.candidates:
-        if any(warning.startswith(WOULD_BE_REFUSED) for warning in report.warnings):
-            then = "first do what the warnings say, then"
-        else:
-            then = "to delete what it found"
-        lines.append(f"  a dry run deletes nothing; {then}: lakefs-gc approve {report.run_id}")
-    if statistics.quarantined:
-        lines.append(f"  to bring back what it moved, before it is purged: lakefs-gc restore {report.run_id}")
-    return lines
+        yield _figure("failed", figures.failed, "objects")
+    if figures.kept_live:
+        them = "it" if figures.kept_live == 1 else "them"
+        yield _figure("kept live", figures.kept_live, "objects", f": something references {them} since the marking")
+    if figures.failed:
+        yield f"why each failed: lakefs-gc deleted {report.run_id}; lakefs-gc doctor names a missing right"
+    if figures.kept_archived:
+        kept = size(figures.kept_archived_bytes or 0)
+        yield _figure("archived", figures.kept_archived, "objects", f", {kept}: kept, quarantine cannot copy them")
+    if elsewhere := figures.deleted_by_another_run:
+        yield f"gone before {elsewhere:>12,} deleted by another run after this run listed them"
+    if figures.seconds is not None:
+        waited = f", {figures.seconds_waited:,.1f} s of them waits that protect" if figures.seconds_waited else ""
+        yield f"took        {figures.seconds:>12,.1f} s{waited}"
+    yield from (f"warning: {warning}" for warning in report.warnings)
+    if report.dry_run and figures.candidates:
+        refused = any(warning.startswith(WOULD_BE_REFUSED) for warning in report.warnings)
+        then = "first do what the warnings say, then" if refused else "to delete what it found"
+        yield f"a dry run deletes nothing; {then}: lakefs-gc approve {report.run_id}"
+    if figures.quarantined:
+        yield f"to bring back what it moved, before it is purged: lakefs-gc restore {report.run_id}"
 
 
 def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
@@ -362,29 +393,14 @@ def describe_loosened(loosened: Mapping[str, bool | int | float]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in loosened.items())
 
 
-def _describe_scope(report: Report) -> list[str]:
-    """Says of a run that was limited to some windows that it looked at no others."""
-    if not report.limited_to:
-        return []
-    slices = report.statistics.slices_elsewhere or 0
-    return [f"  limited to {report.limited_to}: {counted(slices, 'slices of other windows were')} not listed"]
-
-
 def _describe_classes(classes: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Objects and bytes by storage class, where any class but the usual one is among them."""
     if classes.keys() <= {_USUAL_CLASS}:
         return []
     return [
-        f"    {name:9} {counted(amount['objects'], 'objects', 12)}, {size(amount['bytes'])}"
+        f"  {name:9} {counted(amount['objects'], 'objects', 12)}, {size(amount['bytes'])}"
         for name, amount in classes.items()
     ]
-
-
-def _describe_unreadable(objects: int) -> list[str]:
-    """Says of how many objects the content is not known; reports of older versions do not know."""
-    if not objects:
-        return []
-    return [f"  unreadable  {counted(objects, 'objects', 12)} in an archive tier, whose content could not be compared"]
 
 
 def _explain(why: str) -> str:
@@ -394,24 +410,3 @@ def _explain(why: str) -> str:
     if why == Kept.UNCERTAIN:
         return f"{why}; collection.hidden_suspect_limit says how many"
     return why
-
-
-def _describe_provisional(ranges: int, bases: int) -> list[str]:
-    """Says what is kept only as long as it is staged or young; reports of older versions do not know."""
-    if not ranges:
-        return []
-    return [
-        f"  provisional {counted(ranges, 'ranges are', 12)} of {counted(bases, 'compacted bases')} of branches, or "
-        "young and named by nothing: what is in there is kept for now"
-    ]
-
-
-def _describe_unnamed(ranges: int) -> list[str]:
-    """Says what is kept although no commit of the repository holds it; reports of older versions do not know."""
-    if not ranges:
-        return []
-    return [
-        f"  unnamed     {counted(ranges, 'ranges that no commit names were', 12)} read: what is in there is kept, "
-        "since another repository may be on this storage namespace; where they are known to be orphans, turn off "
-        "collection.keep_unnamed_ranges"
-    ]

@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from functools import cache
 from pathlib import Path
-from typing import NotRequired, TypedDict, Unpack
+from typing import NewType, NotRequired, TypedDict, Unpack
 from weakref import WeakSet
 
 from pydantic import TypeAdapter
@@ -60,11 +60,8 @@ NO_LOCK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LockToken:
-    """Facts by which another process checks that a lock is still held; may be pickled."""
-
-    nonce: str
+LockToken = NewType("LockToken", str)
+"""The nonce of a lock, by which another process checks that it is still held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +292,7 @@ def verify(store: ObjectStore, token: LockToken) -> None:
     if data is None:
         raise LockLost(f"the lock {KEY} is gone: nothing more may be deleted; run again")
     current = _Record.decode(data)
-    if current.nonce != token.nonce:
+    if current.nonce != token:
         raise LockLost(
             f"the lock {KEY} now belongs to {current.holder} for run {current.run_id}, since "
             f"{_shown(current.acquired_at)}: nothing more may be deleted by this run"

@@ -16,7 +16,7 @@ failure.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import deleted_since
-from lakefs_gc_assets.collector.engine.port import R
+from lakefs_gc_assets.collector.engine.port import ChangeBatches, R
+from lakefs_gc_assets.collector.engine.work import first_of_each
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -63,7 +64,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, OpensStore, deletes_until
+from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, deletes_until
 
 _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
@@ -368,7 +369,7 @@ def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R,
     at_most = len(keys) * repository.store.delete_limit
     with engine.cached(receipts.rows(engine, repository.opener, keys), at_most) as earlier:
         deleted = engine.where_among(earlier, "outcome", receipts.GONE)
-        written = step.write(DELETED_REPORT, engine.map_by_address(deleted, _first_of_each, RECEIPTS, at_most))
+        written = step.write(DELETED_REPORT, engine.map_by_address(deleted, first_of_each, RECEIPTS, at_most))
         receipts_before = engine.count(earlier)
     done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     remaining = engine.without_exactly(rows, done.rows(engine, "address"), candidates.count + done.count)
@@ -402,13 +403,6 @@ def exclude_deleted(
         done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     step.log(f"{counted(count, 'candidates were')} deleted by another run since this run listed them")
     return exclude_decided(step, remaining, left, done), left - count, written
-
-
-def _first_of_each(receipt_rows: pa.Table) -> pa.Table:
-    """One receipt for each address."""
-    numbered = receipt_rows.append_column("row", pa.array(range(receipt_rows.num_rows), pa.int64()))
-    first = numbered.group_by("address").aggregate([("row", "min")]).column("row_min")
-    return receipt_rows.take(first.combine_chunks().sort())
 
 
 def sweep_once(
@@ -511,35 +505,21 @@ def _tasks_of_rate(step: Step[R]) -> int | None:
     return max(1, min(step.engine.tasks_at_once, int(2 * settings.max_delete_rate / batch)))
 
 
-def _deleter(step: Step[R], valid: Validity, tasks: int | None) -> partial[Iterator[pa.RecordBatch]]:
-    repository, plan = step.repository, step.plan
-    kind = Quarantine if repository.settings.quarantines else Sweep
-    return partial(
-        _delete,
-        repository.opener,
-        partial(kind, run_id=plan.run_id, lock=step.lock_token, clock=repository.clock, attempt=plan.attempt),
-        partial(valid.countdown, run_id=plan.run_id, clock=repository.clock),
-        partial(Pace, repository.settings.max_delete_rate / (tasks or 1), repository.clock),
-    )
+def _deleter(step: Step[R], valid: Validity, tasks: int | None) -> ChangeBatches:
+    """A function that deletes the rows of a task, and yields their receipts."""
+    plan, settings, opener, clock = step.plan, step.repository.settings, step.repository.opener, step.repository.clock
+    kind = Quarantine if settings.quarantines else Sweep
+    token, rate = step.lock_token, settings.max_delete_rate / (tasks or 1)
 
+    def delete(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = opener.open()
+        sweep: Sweep | None = None
+        for batch in batches:
+            # The countdown begins right before the first batch, however late this task begins.
+            if sweep is None:
+                countdown = valid.countdown(store, plan.run_id, clock)
+                sweep = kind(store, plan.run_id, token, clock, plan.attempt, countdown, Pace(rate, clock))
+            for rows in sweep.delete(pa.Table.from_batches([batch])):
+                yield from rows.to_batches()
 
-def _delete(
-    opener: OpensStore,
-    make_sweep: Callable[..., Sweep],
-    begin_countdown: Callable[[ObjectStore], Countdown],
-    begin_pace: Callable[[], Pace],
-    batches: Iterable[pa.RecordBatch],
-) -> Iterator[pa.RecordBatch]:
-    """Deletes the rows of a task; yields their receipts.
-
-    Args:
-        make_sweep: takes the store, the countdown and the pace.
-    """
-    store = opener.open()
-    sweep: Sweep | None = None
-    for batch in batches:
-        # The countdown begins right before the first batch, however late this task begins.
-        if sweep is None:
-            sweep = make_sweep(store, countdown=begin_countdown(store), pace=begin_pace())
-        for rows in sweep.delete(pa.Table.from_batches([batch])):
-            yield from rows.to_batches()
+    return delete

@@ -27,15 +27,14 @@ import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead
-from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, in_windows
+from lakefs_gc_assets.collector.engine.work import gather, spread, work_ahead, youngest_of_each
+from lakefs_gc_assets.collector.frame.files import FileWriter, FrameFile, frame_files, in_windows
 from lakefs_gc_assets.collector.frame.frames import LISTED, STORE_DF
 from lakefs_gc_assets.collector.frame.slices import Folders, folder_of, folders, outside_of_folders, sealed_folders
 from lakefs_gc_assets.collector.live.current import define_live
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records.plan import Plan
-from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import entries
@@ -220,7 +219,7 @@ def _end_of_sealed(page: pa.RecordBatch, sealed: Collection[str]) -> str | None:
 
 
 def list_inventory_file(
-    inventory: Inventory, file: InventoryFile, listing: Listing, window_size: WindowSize
+    inventory: Inventory, listing: Listing, window_size: WindowSize, file: InventoryFile
 ) -> Iterator[pa.RecordBatch]:
     """The objects of a listing's parts that one file of an inventory names (LISTED)."""
     folders = pa.array([part.prefix for part in listing.parts if not part.only_directly], pa.string())
@@ -334,13 +333,6 @@ class _Scale:
         return "".join(reversed(characters)).rstrip(self._alphabet[0])
 
 
-def inventory_of(repository: OpenRepository, plan: Plan) -> Inventory | None:
-    """The inventory that a plan names; None where it names none. Raises ConfigurationError, StorageError."""
-    if plan.inventory is None:
-        return None
-    return open_inventory(repository.opener.settings, plan.inventory, repository.namespace)
-
-
 _ROWS = 65_536
 """Rows that are written together; a page of a listing has fewer."""
 _AT_ONCE = 4
@@ -357,11 +349,12 @@ def list_objects(step: Step[R], listing: Listing) -> tuple[FrameFile, ...]:
 
     An inventory may still name objects that earlier runs deleted; they are left out.
     """
-    inventory = inventory_of(step.repository, step.plan)
-    if inventory is None:
+    if step.plan.inventory is None:
         return list_parts(step, listing)
+    repository = step.repository
+    inventory = open_inventory(repository.opener.settings, step.plan.inventory, repository.namespace)
     step.log(f"reading {counted(len(inventory.files), 'files')} of the inventory of {inventory.created_at:%F %T}Z")
-    read = partial(_read_inventory, inventory, listing, step.plan.slice_window)
+    read = partial(list_inventory_file, inventory, listing, step.plan.slice_window)
     tasks = step.tasks(step.repository.settings.listing_partitions)
     objects = step.engine.read(spread(inventory.files, tasks), read, LISTED)
     existing = step.engine.without_exactly(objects, deleted_before(step, since=step.plan.cutoff))
@@ -382,9 +375,9 @@ def list_parts(step: Step[R], listing: Listing, large: int = LARGE_PART) -> tupl
     files: list[FrameFile] = []
     while parts:
         groups = [[group] for group in spread(parts, tasks)]
-        answers = step.engine.collect(step.engine.read(groups, work, _ANSWER)).to_pylist()
-        files += (FrameFile(**json.loads(row["file"])) for row in answers if row["file"])
-        rests = [_rest(row["rest"]) for row in answers if row["rest"]]
+        answers = step.engine.collect(step.engine.read(groups, work, _ANSWER))
+        files += frame_files(answers.filter(pc.is_valid(answers.column("file"))))
+        rests = [_rest(text) for text in answers.column("rest").drop_null().to_pylist()]
         parts = tuple(piece for rest in rests for piece in cut(rest))
     return tuple(files)
 
@@ -464,12 +457,6 @@ def _rest(text: str) -> Rest:
     return Rest(**{**content, "part": Part(**content["part"])})
 
 
-def _read_inventory(
-    inventory: Inventory, listing: Listing, window_size: WindowSize, file: InventoryFile
-) -> Iterator[pa.RecordBatch]:
-    yield from list_inventory_file(inventory, file, listing, window_size)
-
-
 def find_expired(step: Step[R]) -> RangeRecords:
     """Finds the ranges that only expired commits have."""
     # No uncommitted data was prepared yet that commits must be read after, so there is no need to wait.
@@ -483,16 +470,18 @@ def find_expired(step: Step[R]) -> RangeRecords:
     return expired
 
 
-def read_expired(step: Step[R], expired: RangeRecords, pending: R | None) -> R:
+def read_expired(step: Step[R], expired: RangeRecords, pending: tuple[R, int] | None) -> R:
     """Reads the objects (LISTED) of expired ranges, each once, without those that earlier runs deleted.
 
     An active commit may hold such an object through another range: the subtraction finds that out later.
 
     Args:
-        pending: objects that the base run left; None for none.
+        pending: objects that the base run left, and their number; None for none.
     """
     engine = step.engine
     objects = References.from_step(step).entries(expired)
     if pending is not None:
-        objects = engine.youngest_of_each(engine.union(objects, pending))
+        left, count = pending
+        together = engine.union(objects, left)
+        objects = engine.map_by_address(together, youngest_of_each, LISTED, expired.entries + count)
     return engine.without_exactly(objects, deleted_before(step))

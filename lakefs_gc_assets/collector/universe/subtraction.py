@@ -9,10 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.earlier_runs import is_multipart
 from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import sum_all
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     NOT_COMMITTED_DF,
@@ -26,6 +30,8 @@ from lakefs_gc_assets.collector.live.hidden import Cleared
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.step import Step, universe_of
 from lakefs_gc_assets.errors import OrderViolation
+
+_KEPT = pa.schema([("kept", pa.string()), ("objects", pa.int64()), ("multipart", pa.int64())])
 
 
 def subtract_committed(
@@ -119,10 +125,15 @@ class Reasons:
 
 def count_reasons(engine: Engine[R], unreferenced: R) -> Reasons:
     """Counts unreferenced objects by why they stay, with one action."""
-    rows = engine.count_kept(unreferenced).to_pylist()
+    rows = sum_all(engine, engine.select(unreferenced, "kept", "etag"), _amounts_kept, "kept", _KEPT).to_pylist()
     counts = {row["kept"]: row["objects"] for row in rows}
     eligible = counts.pop(None, 0)
     return Reasons(eligible, counts, sum(row["multipart"] for row in rows))
+
+
+def _amounts_kept(batch: pa.RecordBatch) -> list[pa.Array]:
+    multipart = pc.fill_null(is_multipart(batch), False).cast(pa.int64())
+    return [batch.column("kept"), np.ones(batch.num_rows, np.int64), multipart]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine.work import (
+    first_of_each,
     gather,
     merge,
     runs_by_weight,
@@ -15,6 +16,7 @@ from lakefs_gc_assets.collector.engine.work import (
     sum_by,
     sum_in_task,
     work_ahead,
+    youngest_of_each,
 )
 from lakefs_gc_assets.errors import StorageError
 
@@ -95,6 +97,21 @@ def test_amounts_are_summed_by_key_in_tasks_and_over_all_of_them(tasks: list[lis
     rows = sum_by(pa.Table.from_batches(batches, AMOUNTS), ("size",)).to_pylist()
     assert {row["size"]: row["number"] for row in rows} == {key: totals[key] for task in tasks for key, _ in task}
     assert all(row["bytes"] == 2 * row["number"] for row in rows) and len(rows) == len({row["size"] for row in rows})
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 9)), max_size=12))
+def test_one_row_of_each_address_is_left(rows: list[tuple[str, int, int]]) -> None:
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(("address", "last_modified", "size"))}
+    table = pa.table(
+        columns, pa.schema([("address", pa.string()), ("last_modified", pa.int64()), ("size", pa.int64())])
+    )
+
+    first = {address: (address, at, size) for address, at, size in reversed(rows)}
+    youngest = {address: max(at for name, at, _ in rows if name == address) for address in first}
+    assert {row["address"]: tuple(row.values()) for row in first_of_each(table).to_pylist()} == first
+    found = youngest_of_each(table)
+    assert {row["address"]: row["last_modified"] for row in found.to_pylist()} == youngest
+    assert {tuple(row.values()) for row in found.to_pylist()} <= {*rows} and found.num_rows == len(youngest)
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 30))

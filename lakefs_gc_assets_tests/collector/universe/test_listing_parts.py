@@ -87,7 +87,7 @@ class TestWhatIsListed:
         inventory = open_inventory(settings, f"s3://{bucket}/{key}", namespace)
         listing = parts.listing(store, CUTOFF)
         batches = [
-            batch for file in inventory.files for batch in parts.list_inventory_file(inventory, file, listing, "month")
+            batch for file in inventory.files for batch in parts.list_inventory_file(inventory, listing, "month", file)
         ]
         found = pa.Table.from_batches(batches, LISTED).sort_by("address").to_pylist()
         assert found == sorted(listed(store, listing), key=lambda row: str(row["address"]))
