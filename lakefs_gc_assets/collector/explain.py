@@ -464,8 +464,8 @@ def _keep_because(step: Step[ArrowRows], rows: ArrowRows, sighted: ArrowRows, he
     def clear(eligible: ArrowRows) -> Any:
         return clear_hidden(step, eligible, heads, LISTED)
 
-    with choose_candidates(step.engine, unreferenced, 1, LISTED, clear) as chosen:
-        return next(iter({**chosen.reasons.kept, **chosen.cleared.kept}), None)
+    with choose_candidates(step.engine, unreferenced, 1, LISTED, clear) as (_, reasons, cleared):
+        return next(iter({**reasons.kept, **cleared.kept}), None)
 
 
 def _is_uncommitted(repository: OpenRepository, key: str, prepared: Prepared) -> bool:

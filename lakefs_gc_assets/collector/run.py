@@ -72,6 +72,7 @@ from lakefs_gc_assets.collector.repository.lock import latest_clock
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import tables
+from lakefs_gc_assets.collector.stored.records_json import entries
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
@@ -368,8 +369,7 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
             lambda eligible: clear_hidden(
                 step, only_asked(step, eligible), heads, STORE_DF.schema, etags, record_heads=True
             ),
-        ) as chosen:
-            unreferenced, reasons, cleared = chosen.unreferenced, chosen.reasons, chosen.cleared
+        ) as (unreferenced, reasons, cleared):
             kept = {**reasons.kept, **cleared.kept}
             earlier_runs.keep_sightings(step, unreferenced, reasons.multipart, earlier, listed.manifest.span.ended_at)
             strange = engine.where_among(unreferenced, "kept", (Kept.UNRECOGNISED.value,))
@@ -387,14 +387,8 @@ def mark(step: Step[R], listed: Stored, uncommitted: UncommittedData, committed:
                 paths_asked=cleared.asked,
                 paths_unasked=cleared.unasked,
                 unreadable=cleared.unreadable,
-                missing=gap.missing,
-                expected=gap.expected,
-                missing_examples=gap.examples,
-                lost=gap.lost,
-                lost_examples=gap.lost_examples,
-                named_again=gap.named_again,
-                named_again_examples=gap.named_again_examples,
                 sweep_guards=foresee_refusals(step, listed, committed) if foresees else (),
+                **entries(gap),
             )
             stored = step.complete(CANDIDATES_DF, figures, written, (listed, uncommitted, committed))
     figures_of_mark = mark_of(listed.manifest, uncommitted.manifest, committed.manifest, stored.manifest)

@@ -34,19 +34,6 @@ from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Mapped, Reading, Rows
 _ANY, _UNKNOWN = "any", "unknown"
 
 
-def same_content(frame: DataFrame, others: DataFrame) -> DataFrame:
-    """Rows of a frame that have the size of some row of another one, and its ETag where both are plain MD5.
-
-    Both frames have `size` and `etag`. Objects of size 0 are the same whatever their ETags say.
-    """
-    content, present, unknown = _content(), F.lit(_ANY), F.lit(_UNKNOWN)
-    mine = F.when(content.isNull(), F.array(present)).otherwise(F.array(content, unknown))
-    theirs = F.when(content.isNull(), F.array(present, unknown)).otherwise(F.array(content, present))
-    rows = frame.withColumn("alike", F.explode(mine))
-    wanted = others.select("size", F.explode(theirs).alias("alike")).distinct()
-    return rows.join(wanted, ["size", "alike"], "left_semi").select(*frame.columns).distinct()
-
-
 def _content() -> Column:
     """The MD5 of an object's content, null where neither its size nor its ETag says.
 
@@ -102,12 +89,15 @@ class SparkEngine:
 
     What a task can do alone with the rows that it reads is done in that task, before Spark gets the rows. What the
     driver holds stays there: no task begins for a few rows, and what they are compared with is not moved.
+
+    Attributes:
+        tasks: how many read or write files unless a setting says otherwise.
     """
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession], tasks: int) -> None:
         """Takes a session, or a function that makes one when the first task is needed."""
         self.spark = _prepared(spark) if not callable(spark) else session.on_demand(lambda: _prepared(spark()))
-        self._tasks = tasks
+        self.tasks = tasks
 
     @property
     def ran_on(self) -> str:
@@ -115,14 +105,9 @@ class SparkEngine:
         return "Spark" if session.is_used(self.spark) else HERE.ran_on
 
     @property
-    def tasks(self) -> int:
-        """Number of tasks that read or write files unless a setting says otherwise."""
-        return self._tasks
-
-    @property
     def tasks_at_once(self) -> int:
         """Number of tasks that run at the same time: there are several times as many tasks as cores."""
-        return max(1, self._tasks // session.TASKS_PER_CORE)
+        return max(1, self.tasks // session.TASKS_PER_CORE)
 
     def table(self, table: pa.Table) -> Rows:
         """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""
@@ -203,20 +188,28 @@ class SparkEngine:
     @in_driver_where_held
     def without_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is not among the addresses; what the driver has of these is sent to every task."""
-        if isinstance(addresses, DriverRows):
-            return tasks.where(rows, partial(port.is_not_among, HERE.named(addresses.rows)))
-        if isinstance(rows, DriverRows):
-            return self._compared_here(HERE.without_exactly, rows, [addresses])
-        return _compared_exactly(rows, addresses, count, among=False)
+        return self._compared_exactly(rows, addresses, count, among=False)
 
     @in_driver_where_held
     def among_exactly(self, rows: Rows, addresses: Rows, count: int | None = None) -> Rows:
         """The rows whose address is among the addresses; what the driver has of these is sent to every task."""
+        return self._compared_exactly(rows, addresses, count, among=True)
+
+    def _compared_exactly(self, rows: Rows, addresses: Rows, count: int | None, *, among: bool) -> Rows:
+        """The rows whose address is among some addresses, or is not, compared as strings.
+
+        Where nobody knows how many rows there are, Spark sorts both, which it can do with any number.
+        """
         if isinstance(addresses, DriverRows):
-            return tasks.where(rows, partial(port.is_among, HERE.named(addresses.rows)))
+            return tasks.where(rows, partial(port.is_among if among else port.is_not_among, HERE.named(addresses.rows)))
         if isinstance(rows, DriverRows):
-            return self._compared_here(HERE.among_exactly, rows, [addresses])
-        return _compared_exactly(rows, addresses, count, among=True)
+            return self._compared_here(HERE.among_exactly if among else HERE.without_exactly, rows, [addresses])
+        named = tasks.select(addresses, "address")
+        if count is None:
+            return _joined(rows, named, ["address"], "left_semi" if among else "left_anti")
+        parts = blocks.parts_of(rows, count)
+        cut = [blocks.cut(each, parts, frame, with_nulls=True) for frame, each in enumerate((rows, named))]
+        return blocks.compared(cut, parts, blocks.compared_exactly(among), tasks.schema_of(rows))
 
     @in_driver_where_held
     def without_matching(self, rows: Rows, others: Rows, columns: Sequence[str]) -> Rows:
@@ -241,7 +234,13 @@ class SparkEngine:
     @in_driver_where_held
     def same_content(self, rows: Rows, others: Rows) -> Rows:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
-        return same_content(dataframe_of(rows), dataframe_of(others))
+        frame, other = dataframe_of(rows), dataframe_of(others)
+        content, present, unknown = _content(), F.lit(_ANY), F.lit(_UNKNOWN)
+        mine = F.when(content.isNull(), F.array(present)).otherwise(F.array(content, unknown))
+        theirs = F.when(content.isNull(), F.array(present, unknown)).otherwise(F.array(content, present))
+        wanted = other.select("size", F.explode(theirs).alias("alike")).distinct()
+        matching = frame.withColumn("alike", F.explode(mine)).join(wanted, ["size", "alike"], "left_semi")
+        return matching.select(*frame.columns).distinct()
 
     @in_driver_where_held
     def count(self, rows: Rows) -> int:
@@ -338,19 +337,6 @@ def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -
 
 def _count_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"number": [sum(batch.num_rows for batch in batches)]}, _NUMBER)
-
-
-def _compared_exactly(rows: Rows, addresses: Rows, count: int | None, *, among: bool) -> Rows:
-    """The rows whose address is among some addresses, or is not, compared as strings.
-
-    Where nobody knows how many rows there are, Spark sorts both, which it can do with any number.
-    """
-    if count is None:
-        return _joined(rows, tasks.select(addresses, "address"), ["address"], "left_semi" if among else "left_anti")
-    parts = blocks.parts_of(rows, count)
-    named = tasks.select(addresses, "address")
-    cut = [blocks.cut(each, parts, frame, with_nulls=True) for frame, each in enumerate((rows, named))]
-    return blocks.compared(cut, parts, blocks.compared_exactly(among), tasks.schema_of(rows))
 
 
 def _joined(rows: Rows, others: Rows, columns: Sequence[str], how: str) -> DataFrame:

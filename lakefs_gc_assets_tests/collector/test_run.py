@@ -449,7 +449,7 @@ class TestWhatRunsTell:
         gap = Gap(
             missing=2,
             expected=20,
-            examples=("data/missing",),
+            missing_examples=("data/missing",),
             lost=3,
             lost_examples=("data/lost",),
             named_again=2,

@@ -320,7 +320,7 @@ def _find_first(data: _Array, bounds: _Array, of: _Array, slots: _Array, found: 
                 slots[slot] = row + 1
                 found[row] = True
                 break
-            if of[other] == of[row] and _same(data, bounds, row, other):
+            if of[other] == of[row] and _equal(data, bounds, row, data, bounds, other):
                 break
             slot = (slot + np.uint64(1)) & last
 
@@ -338,11 +338,6 @@ def _look_up(mine: _Strings, of: _Array, slots: _Array, theirs: _Strings, hashed
                 found[row] = True
                 break
             slot = (slot + np.uint64(1)) & last
-
-
-@compiled
-def _same(data: _Array, bounds: _Array, row: int, other: int) -> bool:
-    return _equal(data, bounds, row, data, bounds, other)
 
 
 @compiled

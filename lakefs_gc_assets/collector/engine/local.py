@@ -52,25 +52,16 @@ class LocalEngine:
 
     Each group of a `read` is a task. Operations on single rows, and a `union`, keep tasks apart; those that compare
     rows with each other leave one task. Addresses are compared as strings, by `without` as well.
+
+    Attributes:
+        tasks: how many read or write files, unless a setting says otherwise.
     """
 
+    tasks_at_once = 1
+    ran_on = "this process"
+
     def __init__(self, tasks: int = 2) -> None:
-        self._tasks = tasks
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks that read or write files, unless a setting says otherwise."""
-        return self._tasks
-
-    @property
-    def tasks_at_once(self) -> int:
-        """One: tasks run one after the other."""
-        return 1
-
-    @property
-    def ran_on(self) -> str:
-        """This process."""
-        return "this process"
+        self.tasks = tasks
 
     def table(self, table: pa.Table) -> ArrowRows:
         """Rows of one task."""

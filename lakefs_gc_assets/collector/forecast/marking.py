@@ -339,7 +339,7 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
         # Nothing was listed, so no object is known to be uploaded in parts: sightings do not matter.
         rows = subtract(step, universe, live, engine.table(SIGHTINGS.empty_table()), count)
         clear = partial(_clear, step, questions)
-        cleared = stack.enter_context(choose_candidates(engine, rows, promised, MARKED, clear)).cleared
+        *_, cleared = stack.enter_context(choose_candidates(engine, rows, promised, MARKED, clear))
         placed = cached if depth else None
         yield Marked(objects, placed, promised, cleared.candidates, ranges.num_rows, bool(cleared.unasked))
 

@@ -7,7 +7,6 @@ them, and it is sealed in all of them at once.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -100,25 +99,19 @@ def select_sealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
 
     The folder decides and not the column `slice`, which is null for odd names inside of a slice.
     """
-    return engine.where(rows, partial(_in_sealed, sealed_folders(sealed)))
+    folders = sealed_folders(sealed)
+    return engine.where(rows, lambda batch: pc.invert(outside_of_folders(folders, batch.column("address"))))
 
 
 def select_unsealed(engine: Engine[R], rows: R, sealed: Iterable[str]) -> R:
     """Rows whose address lies in a slice that is not sealed."""
-    return engine.where(rows, partial(_in_unsealed, sealed_folders(sealed)))
+    folders = sealed_folders(sealed)
+    return engine.where(rows, lambda batch: outside_of_folders(folders, batch.column("address")))
 
 
 def sealed_folders(sealed: Iterable[str]) -> pa.StringArray:
     """The folders of sealed slices, and the one that stands for no slice at all, for `outside_of_folders`."""
     return pa.array([_NO_SLICE, *sorted(sealed)], pa.string())
-
-
-def _in_sealed(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.invert(outside_of_folders(folders, rows.column("address")))
-
-
-def _in_unsealed(folders: pa.StringArray, rows: pa.RecordBatch) -> pa.BooleanArray:
-    return outside_of_folders(folders, rows.column("address"))
 
 
 def outside_of_folders(folders: pa.StringArray, addresses: pa.StringArray) -> pa.BooleanArray:

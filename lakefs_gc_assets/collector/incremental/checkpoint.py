@@ -91,7 +91,7 @@ def read_sealed(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> froz
 
 
 def count_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> int:
-    """How many ids `read_ids` gives, or ranges `read_tracked`, for less.
+    """How many ids `read_ids` gives, or ranges that are tracked, for less.
 
     Raises CorruptFile where their file is gone, or is another one.
     """
@@ -105,13 +105,6 @@ def read_ids(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> Set[str
     if checkpoint.tracked_sha256 is not None:
         return IdSet()
     return tables.read_run_ids(store, run_id, checkpoint.attempt, checkpoint.read_sha256)
-
-
-def read_tracked(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> RangeRecords:
-    """The tracked ranges. Raises CorruptFile, also where none are."""
-    if checkpoint.tracked_sha256 is None:
-        raise CorruptFile(run_folder.report(run_id), "checkpoint", "it is of a run that tracked no ranges")
-    return read_ranges(store, run_id, checkpoint.attempt, checkpoint.tracked_sha256)
 
 
 def require_frames(store: ObjectStore, run_id: str, checkpoint: Checkpoint) -> tuple[FrameFile, ...]:
@@ -239,7 +232,9 @@ class BaseCheckpoint:
     @property
     def tracked(self) -> RangeRecords:
         """The ranges that the base run tracked. Raises CorruptFile where it kept all commits."""
-        return read_tracked(self._store, self.run_id, self.checkpoint)
+        if self.checkpoint.tracked_sha256 is None:
+            raise CorruptFile(run_folder.report(self.run_id), "checkpoint", "it is of a run that tracked no ranges")
+        return read_ranges(self._store, self.run_id, self.checkpoint.attempt, self.checkpoint.tracked_sha256)
 
     def pending_objects(self, step: Step[R]) -> R:
         """The pending objects of the base run (LISTED).

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.earlier_runs import DELETIONS, EarlierRuns, deleted_before, deletions
-from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.port import Engine, Holds, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -183,7 +183,7 @@ class Gap:
     Attributes:
         missing: those that no run of ours deleted.
         expected: number of addresses that it should have.
-        examples: a few of the missing ones.
+        missing_examples: a few of the missing ones.
         lost: those that earlier runs of ours deleted, and a branch head or staging holds all the same.
         lost_examples: a few of them.
         named_again: those that had expired by rule when earlier runs deleted them, and are referenced again.
@@ -192,7 +192,7 @@ class Gap:
 
     missing: int
     expected: int
-    examples: tuple[str, ...] = ()
+    missing_examples: tuple[str, ...] = ()
     lost: int = 0
     lost_examples: tuple[str, ...] = ()
     named_again: int = 0
@@ -301,33 +301,28 @@ def _examples(engine: Engine[R], rows: R) -> tuple[str, ...]:
 
 def select_old(engine: Engine[R], live: R, cutoff: datetime) -> R:
     """Live addresses (`address`, `slice`) that are named before the cutoff, or whose names state no time."""
-    limit = _first_id(cutoff)
-
-    def is_old(rows: pa.RecordBatch) -> pa.BooleanArray:
-        ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + layout.XID_LENGTH)
-        return pc.or_(pc.is_null(rows.column("slice")), pc.less(ids, limit))
-
-    return engine.where(live, is_old)
+    is_earlier = _earlier_than(cutoff)
+    return engine.where(live, lambda rows: pc.or_(pc.is_null(rows.column("slice")), is_earlier(rows)))
 
 
 def select_expected(engine: Engine[R], live: R, slices: Iterable[str], cutoff: datetime) -> R:
-    """Live addresses (`address`, `slice`) that a listing of the slices must have: those named before the cutoff.
+    """Live addresses (`address`, `slice`) that a listing of the slices must have: those named before the cutoff."""
+    listed, is_earlier = pa.array(sorted(slices), pa.string()), _earlier_than(cutoff)
+    return engine.where(live, lambda rows: pc.and_(pc.is_in(rows.column("slice"), value_set=listed), is_earlier(rows)))
 
-    Ids sort by the time in them, so the cutoff is compared as the id that it would begin.
+
+def _earlier_than(moment: datetime) -> Holds:
+    """Says of addresses in slices whether they are named before the second of a moment.
+
+    Ids sort by the time in them, so they are compared with the first one that can be issued in that second.
     """
-    listed = pa.array(sorted(slices), pa.string())
-    limit = _first_id(cutoff)
+    limit = layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
 
-    def in_time(rows: pa.RecordBatch) -> pa.BooleanArray:
+    def is_earlier(rows: pa.RecordBatch) -> pa.BooleanArray:
         ids = pc.utf8_slice_codeunits(rows.column("address"), _ID_AT, _ID_AT + layout.XID_LENGTH)
-        return pc.and_(pc.is_in(rows.column("slice"), value_set=listed), pc.less(ids, limit))
+        return pc.less(ids, limit)
 
-    return engine.where(live, in_time)
-
-
-def _first_id(moment: datetime) -> str:
-    """The first id that can be issued in the second of a moment."""
-    return layout.encode_xid(int(moment.timestamp()).to_bytes(4) + bytes(8))
+    return is_earlier
 
 
 def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_before: Set[str]) -> R:

@@ -167,21 +167,16 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     files.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source)
     require_retention_holds(current)
     guards.require_commits_ended({**marked.sealed, **(sealed or {})}, current.own.sealed)
-    guards.require_branches(
-        len(current.own.heads), _branches_left(step, len(marked.heads), current), repository.settings
-    )
+    heads, run = current.own.heads, step.plan.run_id
+    # Those that were deleted as stale since the mark are not missed.
+    before = without_deleted(repository.store, run, step.plan.repository, len(marked.heads), heads, step.warn)
+    guards.require_branches(len(heads), before, repository.settings)
     live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
     require_uncommitted_kept(step, live, prepared, current)
     step.log(
         f"recheck: {counted(prepared.files, 'files')} of uncommitted data, {counted(current.own.commits, 'commits')}"
     )
     return live
-
-
-def _branches_left(step: Step[R], marked: int, current: Committed) -> int:
-    """Branches of the mark, without those that were deleted as stale since."""
-    store, plan = step.repository.store, step.plan
-    return without_deleted(store, plan.run_id, plan.repository, marked, current.own.heads, step.warn)
 
 
 def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | None:

@@ -7,7 +7,7 @@ checkpoint are made of that.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -136,21 +136,6 @@ def _amounts_kept(batch: pa.RecordBatch) -> list[pa.Array]:
     return [batch.column("kept"), np.ones(batch.num_rows, np.int64), multipart]
 
 
-@dataclass(frozen=True)
-class Chosen(Generic[R]):
-    """Rows that a subtraction left, of use until the exit of `choose_candidates`.
-
-    Attributes:
-        unreferenced: rows that nothing references, with the column `kept`.
-        reasons: the same, counted.
-        cleared: those that may go, without those that are staged with the content of a committed object.
-    """
-
-    unreferenced: R
-    reasons: Reasons
-    cleared: Cleared[R]
-
-
 @contextmanager
 def choose_candidates(
     engine: Engine[R],
@@ -158,8 +143,11 @@ def choose_candidates(
     at_most: int,
     columns: pa.Schema,
     clear: Callable[[R], AbstractContextManager[Cleared[R]]],
-) -> Iterator[Chosen[R]]:
+) -> Iterator[tuple[R, Reasons, Cleared[R]]]:
     """Chooses among unreferenced objects those that may go, and asks last for those that are staged all the same.
+
+    Yields the rows with the column `kept`, the same counted, and those that may go, without those that are staged with
+    the content of a committed object.
 
     Args:
         unreferenced: rows of `subtract`.
@@ -172,4 +160,4 @@ def choose_candidates(
         unkept = engine.select(engine.where_among(rows, "kept", (None,)), *columns.names)
         eligible = engine.hold(unkept, reasons.eligible)
         with clear(eligible) if reasons.eligible else nullcontext(Cleared(eligible)) as cleared:
-            yield Chosen(rows, reasons, cleared)
+            yield rows, reasons, cleared
