@@ -221,7 +221,7 @@ class SparkEngine:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
         columns = tasks.schema_of(unreferenced)
         rows: Rows = unreferenced
-        known: Holds = _is_sighted
+        known: Holds = port.is_sighted
         if isinstance(sighted, DriverRows):
             known = partial(port.is_among, HERE.named(sighted.rows))
         else:
@@ -317,10 +317,6 @@ def _prepared(spark: SparkSession) -> SparkSession:
     for name, value in _TYPES_OF_ROWS.items():
         spark.conf.set(name, value)
     return spark
-
-
-def _is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:
-    return rows.column("sighted")
 
 
 def _come_across(addresses: pa.StringArray, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -90,7 +90,7 @@ class Exactness:
         self.elsewhere[plan.run_id] = [
             row
             for part in universe_listing.listing(store, plan.cutoff).parts
-            for batch in universe_listing.list_part(store, part, plan.slice_window)
+            for batch in universe_listing.list_part(store, part, plan.slice_window)[0]
             for row in batch.to_pylist()
             if part not in listing.parts or (part.slice is None and _slice_folder(row["address"]) in sealed)
         ]

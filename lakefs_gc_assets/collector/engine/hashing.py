@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
 
@@ -126,39 +125,6 @@ class HashSet:
 def has_hash_among(others: HashSet, rows: pa.RecordBatch) -> pa.BooleanArray:
     """True for each row whose address has a hash among the others."""
     return pa.array(others.has(hashes(rows.column("address"))))
-
-
-@dataclass(frozen=True)
-class AddressSet:
-    """Some addresses, in which others are looked up as strings.
-
-    Attributes:
-        addresses: without null, some perhaps several times.
-        hashed: their hashes.
-        slots: the row of an address, counted from 1, near the place that its hash says; 0 is free.
-    """
-
-    addresses: pa.StringArray
-    hashed: Hashes
-    slots: npt.NDArray[np.int64]
-
-    @classmethod
-    def from_addresses(cls, addresses: pa.StringArray) -> "AddressSet":
-        """The set of these. Raises ValueError where one is null."""
-        hashed = hashes(addresses)
-        slots = np.zeros(_slots(len(hashed)), np.int64)
-        if len(hashed):
-            _find_first(*_bytes_and_bounds(addresses), hashed, slots, np.empty(len(hashed), np.bool_))
-        return cls(addresses, hashed, slots)
-
-    def has(self, addresses: pa.StringArray) -> pa.BooleanArray:
-        """True for each address that is among them; null never is."""
-        some = addresses.fill_null("") if addresses.null_count else addresses
-        flags = np.zeros(len(some), np.bool_)
-        if len(some) and len(self.hashed):
-            theirs, mine = _bytes_and_bounds(some), _bytes_and_bounds(self.addresses)
-            _look_up(mine, self.hashed, self.slots, theirs, hashes(some), flags)
-        return pc.and_(pa.array(flags), addresses.is_valid())
 
 
 def count_by_sets(one: Hashes, other: Hashes, bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -321,21 +287,6 @@ def _find_first(data: _Array, bounds: _Array, of: _Array, slots: _Array, found: 
                 found[row] = True
                 break
             if of[other] == of[row] and _equal(data, bounds, row, data, bounds, other):
-                break
-            slot = (slot + np.uint64(1)) & last
-
-
-@compiled
-def _look_up(mine: _Strings, of: _Array, slots: _Array, theirs: _Strings, hashed: _Array, found: _Array) -> None:
-    """Slots are those of `_find_first`, which belong to `mine` with the hashes `of`; `hashed` are those of `theirs`."""
-    (data, bounds), (others, ends) = mine, theirs
-    last = np.uint64(len(slots) - 1)
-    for row in range(len(hashed)):
-        slot = hashed[row] & last
-        while slots[slot]:
-            other = slots[slot] - 1
-            if of[other] == hashed[row] and _equal(others, ends, row, data, bounds, other):
-                found[row] = True
                 break
             slot = (slot + np.uint64(1)) & last
 

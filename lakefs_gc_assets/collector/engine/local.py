@@ -5,10 +5,11 @@ addresses: a Python object for each would take several times the memory of the t
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine import hashing, port
-from lakefs_gc_assets.collector.engine.hashing import AddressSet
 from lakefs_gc_assets.collector.engine.port import (
     ChangeBatches,
     ChangePart,
@@ -142,15 +142,22 @@ class LocalEngine:
 
     def without(self, rows: ArrowRows, *live: ArrowRows, count: int, least: int = 0) -> ArrowRows:
         """The rows whose address is in none of the live frames. Raises ValueError where one has no address."""
-        return _filtered(_each_batch(rows, _require_addresses), lambda: _inverted(self._has_address_of(*live)))
+        return self._by_address(_each_batch(rows, _require_addresses), live, among=False)
 
     def without_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         """The rows whose address is not among the addresses."""
-        return _filtered(rows, lambda: _inverted(self._has_address_of(addresses)))
+        return self._by_address(rows, [addresses], among=False)
 
     def among_exactly(self, rows: ArrowRows, addresses: ArrowRows, count: int | None = None) -> ArrowRows:
         """The rows whose address is among the addresses."""
-        return _filtered(rows, lambda: self._has_address_of(addresses))
+        return self._by_address(rows, [addresses], among=True)
+
+    def _by_address(self, rows: ArrowRows, others: Sequence[ArrowRows], *, among: bool) -> ArrowRows:
+        def choose(whole: pa.Table, addresses: pa.StringArray) -> pa.Table:
+            named = port.is_among(addresses, whole)
+            return whole.filter(named if among else pc.invert(named))
+
+        return _each_task(rows, lambda: self.named(*others), choose)
 
     def without_matching(self, rows: ArrowRows, others: ArrowRows, columns: Sequence[str]) -> ArrowRows:
         """The rows that have no equal in all of these columns; null equals nothing."""
@@ -170,21 +177,19 @@ class LocalEngine:
         columns = [batch.column("address").drop_null() for batch in batches_of(frames)]
         return pa.concat_arrays([pa.array([], pa.string()), *columns])
 
-    def _has_address_of(self, *frames: ArrowRows) -> Holds:
-        their_addresses = AddressSet.from_addresses(self.named(*frames))
-        return lambda batch: their_addresses.has(batch.column("address"))
-
     def kept_because(
         self, unreferenced: ArrowRows, cutoff: datetime, windows: Collection[str], sighted: ArrowRows
     ) -> ArrowRows:
         """Adds the column `kept`: why an unreferenced object stays, null where it may go."""
-        add_reasons = partial(port.kept_because, cutoff, frozenset(windows))
-        return _each_with(
-            unreferenced,
-            lambda: self._has_address_of(sighted),
-            lambda batch, known: add_reasons(known, batch),
-            unreferenced.schema.append(_KEPT),
-        )
+        add_reason = partial(port.kept_because, cutoff, frozenset(windows), port.is_sighted)
+        schema = unreferenced.schema.append(_KEPT)
+
+        def add_reasons(whole: pa.Table, addresses: pa.StringArray) -> pa.Table:
+            known = whole.append_column("sighted", port.is_among(addresses, whole))
+            with_reasons = [add_reason(batch).select(schema.names) for batch in known.to_batches()]
+            return pa.Table.from_batches(with_reasons, schema)
+
+        return _each_task(unreferenced, lambda: self.named(sighted), add_reasons, schema)
 
     def same_content(self, rows: ArrowRows, others: ArrowRows) -> ArrowRows:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
@@ -246,21 +251,22 @@ class LocalEngine:
     @contextmanager
     def cached(self, rows: ArrowRows, at_most: int) -> Iterator[ArrowRows]:
         """Rows for several uses, made by the first of them. A use after the exit raises RuntimeError."""
-        tasks_made: list[list[pa.RecordBatch]] | None = None
         ended = False
 
+        @cache
+        def made() -> list[list[pa.RecordBatch]]:
+            return [list(task) for task in rows.tasks()]
+
         def tasks() -> Iterator[Batches]:
-            nonlocal tasks_made
             if ended:
                 raise RuntimeError("rows are used after they were let go")
-            if tasks_made is None:
-                tasks_made = [list(task) for task in rows.tasks()]
-            return map(iter, tasks_made)
+            return map(iter, made())
 
         try:
             yield ArrowRows(rows.schema, tasks)
         finally:
-            ended, tasks_made = True, None
+            ended = True
+            made.cache_clear()
 
     @contextmanager
     def in_background(self, work: Callable[[], Result]) -> Iterator[Callable[[], Result]]:
@@ -269,17 +275,12 @@ class LocalEngine:
         An error of it is raised when its result is asked for; what is no Exception, such as a killed process, ends
         everything at once.
         """
+        done: Future[Result] = Future()
         try:
-            result = work()
+            done.set_result(work())
         except Exception as error:
-            failure = error
-
-            def raised() -> Result:
-                raise failure
-
-            yield raised
-        else:
-            yield lambda: result
+            done.set_exception(error)
+        yield done.result
 
 
 def as_declared(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Batches:
@@ -326,29 +327,36 @@ def _each_batch(
     return ArrowRows(rows.schema if schema is None else schema, lambda: (map(change, task) for task in rows.tasks()))
 
 
-def _each_with(
+def _each_task(
     rows: ArrowRows,
     prepare: Callable[[], Value],
-    change: Callable[[pa.RecordBatch, Value], pa.RecordBatch],
+    change: Callable[[pa.Table, Value], pa.Table],
     schema: pa.Schema | None = None,
 ) -> ArrowRows:
-    """The result of a function for each batch and a value that is prepared once for each use of the rows."""
+    """The result of a function for all rows of a task and a value that is prepared once for each use of the rows.
+
+    Arrow makes its table of the addresses to look up anew at each call, so it is called once for each task.
+    """
+
+    def changed(task: Batches, known: Value) -> Batches:
+        yield from change(pa.Table.from_batches(task, rows.schema), known).to_batches()
 
     def tasks() -> Iterator[Batches]:
         known = prepare()
-        for task in rows.tasks():
-            yield (change(batch, known) for batch in task)
+        return (changed(task, known) for task in rows.tasks())
 
     return ArrowRows(rows.schema if schema is None else schema, tasks)
 
 
 def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
     """The rows for which a condition holds that is prepared once for each use of the rows."""
-    return _each_with(rows, prepare, lambda batch, holds: batch.filter(holds(batch)))
 
+    def tasks() -> Iterator[Batches]:
+        holds = prepare()
+        for task in rows.tasks():
+            yield (batch.filter(holds(batch)) for batch in task)
 
-def _inverted(holds: Holds) -> Holds:
-    return lambda batch: pc.invert(holds(batch))
+    return ArrowRows(rows.schema, tasks)
 
 
 def _require_addresses(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -244,6 +244,11 @@ def kept_because(cutoff: datetime, windows: Collection[str], sighted: Holds, row
     return rows.append_column("kept", kept)
 
 
+def is_sighted(rows: pa.RecordBatch) -> pa.BooleanArray:
+    """True for each row whose column `sighted` says so."""
+    return rows.column("sighted")
+
+
 def is_one_of(column: str, values: Sequence[str | None], rows: pa.RecordBatch) -> pa.BooleanArray:
     """True for each row whose text in a column is among some values; None stands for null."""
     return pc.is_in(rows.column(column), value_set=pa.array(values, pa.string()))

@@ -16,7 +16,7 @@ before it was made, so it is trusted only for objects that are clearly older: it
 import json
 import math
 import re
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -152,15 +152,16 @@ def list_part(
     window_size: WindowSize,
     limit: int | None = None,
     sealed: pa.StringArray | None = None,
-) -> Generator[pa.RecordBatch, None, Rest | None]:
-    """The objects of one part (LISTED); lakeFS's own files and the root's `dummy` are left out.
+) -> tuple[list[pa.RecordBatch], Rest | None]:
+    """The objects of one part (LISTED), and its rest; lakeFS's own files and the root's `dummy` are left out.
 
     Args:
         sealed: folders of sealed slices, whose objects are left out; None where everything is listed.
         limit: stop after so many objects, at the end of a batch, where the store lists in order.
     Returns:
-        The rest of the part, which may have no objects; None where the part was listed to its end.
+        As the rest None where the part was listed to its end. A rest may have no objects.
     """
+    batches: list[pa.RecordBatch] = []
     listed, first = 0, ""
     for batch in _batches(store, part) if sealed is None else _unsealed_batches(store, part, sealed):
         if not batch.num_rows:
@@ -168,12 +169,12 @@ def list_part(
         keys = batch.column("key")
         # Names of shards are read one by one, so before that.
         wanted = batch if sealed is None else batch.filter(outside_of_folders(sealed, keys))
-        yield as_listed(wanted, window_size)
+        batches.append(as_listed(wanted, window_size))
         listed, first = listed + batch.num_rows, first or keys[0].as_py()
         if limit is not None and listed >= limit and isinstance(store, ListsInOrder):
             names = pc.utf8_slice_codeunits(keys, len(part.prefix)).to_pylist()
-            return Rest(replace(part, after=keys[-1].as_py()), first, "".join(sorted(set().union(*names))))
-    return None
+            return batches, Rest(replace(part, after=keys[-1].as_py()), first, "".join(sorted(set().union(*names))))
+    return batches, None
 
 
 def _batches(store: ObjectStore, part: Part) -> Iterator[pa.RecordBatch]:
@@ -390,7 +391,7 @@ def _list_as_task(
     rests: list[Rest] = []
 
     def rows() -> Iterator[pa.RecordBatch]:
-        list_whole = partial(_list_whole, store, plan.slice_window, large, sealed)
+        list_whole = partial(list_part, store, window_size=plan.slice_window, limit=large, sealed=sealed)
         for batches, rest in work_ahead(list_whole, parts, _AT_ONCE):
             rests.extend([rest] if rest else [])
             yield from batches
@@ -417,7 +418,7 @@ def share_out(store: ObjectStore, listing: Listing, window_size: WindowSize, lar
     others: list[Part] = []
     for part in listing.parts:
         (others if part.slice is None and part.prefix not in shards else shares).append(part)
-    listed = work_ahead(partial(_list_whole, store, window_size, large, None), others, _AT_ONCE)
+    listed = work_ahead(partial(list_part, store, window_size=window_size, limit=large), others, _AT_ONCE)
     for part, (_, rest) in zip(others, listed, strict=True):
         shares += [part] if rest is None else [replace(part, until=rest.part.after), *cut(rest)]
     return shares
@@ -431,25 +432,13 @@ def list_all(
     Args:
         large: after so many objects of one part the rest of it is cut.
     """
-    work = partial(_list_whole, store, window_size, large, None)
+    work = partial(list_part, store, window_size=window_size, limit=large)
     while parts:
         rests: list[Rest] = []
         for batches, rest in work_ahead(work, parts, _AT_ONCE):
             rests.extend([rest] if rest else [])
             yield from batches
         parts = tuple(piece for rest in rests for piece in cut(rest))
-
-
-def _list_whole(
-    store: ObjectStore, window_size: WindowSize, large: int, sealed: pa.StringArray | None, part: Part
-) -> tuple[list[pa.RecordBatch], Rest | None]:
-    """The rows listed from a part, and its rest."""
-    listed, batches = list_part(store, part, window_size, large, sealed), []
-    while True:
-        try:
-            batches.append(next(listed))
-        except StopIteration as end:
-            return batches, end.value
 
 
 def _rest(text: str) -> Rest:

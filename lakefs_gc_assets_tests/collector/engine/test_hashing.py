@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector.engine import hashing
-from lakefs_gc_assets.collector.engine.hashing import AddressSet, HashSet, distinct
-from lakefs_gc_assets_tests.hash_collisions import colliding
+from lakefs_gc_assets.collector.engine.hashing import HashSet, distinct
 
 NAMES = st.text(max_size=80) | st.text(st.sampled_from("ab/é\x00\U0001f5d1"), max_size=3)
 ADDRESSES = st.lists(NAMES, max_size=50)
@@ -124,26 +123,6 @@ def test_addresses_are_counted_by_their_sets(rows: list[tuple[int, int, int]]) -
     assert {place: count for place, count in enumerate(counts.tolist()) if count} == Counter(sets.values())
 
 
-@given(st.lists(NAMES), st.lists(st.none() | NAMES))
-def test_addresses_are_looked_up_as_strings(some: list[str], others: list[str | None]) -> None:
-    looked_up = AddressSet.from_addresses(pa.array(some, pa.string())).has(pa.array([*others, *some], pa.string()))
-
-    assert looked_up.to_pylist() == [*(other is not None and other in some for other in others), *(True for _ in some)]
-
-
-def test_of_addresses_with_the_same_hash_each_is_found_by_itself() -> None:
-    one, other = colliding(hashing.SEED, 0)
-    known = AddressSet.from_addresses(pa.array([one, one], pa.string()))
-
-    assert known.has(pa.array([other, one, None], pa.string()).slice(0, 3)).to_pylist() == [False, True, False]
-    assert known.has(pa.array(["", other, one], pa.string()).slice(1)).to_pylist() == [False, True]
-
-
-def test_a_set_of_addresses_has_no_null() -> None:
-    with pytest.raises(ValueError, match="null"):
-        AddressSet.from_addresses(pa.array(["a", None], pa.string()))
-
-
 @given(ADDRESSES, st.integers(0, 5))
 def test_strings_of_another_type_hash_and_compare_as_the_same_strings(addresses: list[str], before: int) -> None:
     """Spark can be set to hand over the type with longer bounds."""
@@ -152,8 +131,6 @@ def test_strings_of_another_type_hash_and_compare_as_the_same_strings(addresses:
 
     assert hashing.hashes(large).tolist() == of.tolist()
     assert hashing.first_of_each(large, of).tolist() == hashing.first_of_each(usual, of).tolist()
-    assert AddressSet.from_addresses(usual).has(large).to_pylist() == [True] * len(usual)
-    assert AddressSet.from_addresses(large).has(usual).to_pylist() == [True] * len(usual)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3)))

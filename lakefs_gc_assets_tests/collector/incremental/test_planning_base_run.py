@@ -329,7 +329,7 @@ class TestPlanning:
         ended(opened, began(opened, DAY))
         folder = f"data/{IDS.descending(NOW - 5 * DAY)}/"
         opened.store.put(f"{folder}a name that lakeFS never makes", b"")
-        (batch,) = listing.list_part(opened.store, Part(folder), "month")
+        (batch,), _ = listing.list_part(opened.store, Part(folder), "month")
         windows, _ = planning.windows_to_collect(opened, Flow.OPTIMIZED)
         assert set(batch.column("slice_window").to_pylist()) <= set(windows)
 

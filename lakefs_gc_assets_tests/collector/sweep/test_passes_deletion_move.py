@@ -146,7 +146,7 @@ def test_what_is_swept_lies_in_quarantine_and_no_listing_finds_it(moving: Moving
     found = [
         address
         for part in listing.parts
-        for batch in parts.list_part(moving.store, part, "month")
+        for batch in parts.list_part(moving.store, part, "month")[0]
         for address in batch.column("address").to_pylist()
     ]
     assert found == KEYS[2:]

@@ -35,7 +35,7 @@ def slice_of(moment: datetime) -> str:
 
 def listed(store: ObjectStore, listing: Listing) -> list[dict[str, object]]:
     """Rows of all parts."""
-    batches = [batch for part in listing.parts for batch in parts.list_part(store, part, "month")]
+    batches = [batch for part in listing.parts for batch in parts.list_part(store, part, "month")[0]]
     assert all(batch.schema == LISTED and batch.num_rows for batch in batches)
     return pa.Table.from_batches(batches, LISTED).to_pylist() if batches else []
 
@@ -99,7 +99,9 @@ class TestWhatIsListed:
         fill(store, *new, f"data/{sealed}/x", f"data/!ab/c/{sealed}/x", f"data/!ab/{young}/x", "data/!ab/c/x", "data/y")
         listing = parts.listing(store, CUTOFF, frozenset([sealed]))
         folders = pa.array(["", sealed], pa.string())
-        batches = [batch for part in listing.parts for batch in parts.list_part(store, part, "month", sealed=folders)]
+        batches = [
+            batch for part in listing.parts for batch in parts.list_part(store, part, "month", sealed=folders)[0]
+        ]
         assert sorted(pa.Table.from_batches(batches)["address"].to_pylist()) == sorted(new)
         assert [part.prefix for part in listing.parts] == ["data/!ab/", "data/!cd/", f"data/{young}/"]
         assert not [part for part in parts.listing(store, CUTOFF, frozenset(), ["2026-11"]).parts if part.slice is None]
@@ -187,7 +189,7 @@ class TestRows:
                 return type("Level", (), {"objects": (facts, ObjectFacts("dummy", 0, CUTOFF, "x")), "prefixes": ()})
 
         store: ObjectStore = OneLevel()  # type: ignore[assignment]
-        (batch,) = parts.list_part(store, Part("", only_directly=True), "month")
+        (batch,), _ = parts.list_part(store, Part("", only_directly=True), "month")
         assert batch.to_pylist() == [
             {
                 "address": "d41d8cd98f00b204e9800998ecf8427e",
@@ -229,7 +231,7 @@ class TestRows:
 
         store: ObjectStore = Damaged()  # type: ignore[assignment]
         with pytest.raises(ValueError, match="null"):
-            list(parts.list_part(store, Part("data/x/"), "month"))
+            parts.list_part(store, Part("data/x/"), "month")
 
     def test_a_listing_that_breaks_off_ends_the_run(self, store: ObjectStore) -> None:
         fill(store, "data/a/x")
@@ -241,7 +243,7 @@ class TestRows:
 
         broken: ObjectStore = Breaking()  # type: ignore[assignment]
         with pytest.raises(OSError, match="reset"):
-            list(parts.list_part(broken, Part("data/a/"), "month"))
+            parts.list_part(broken, Part("data/a/"), "month")
 
 
 class TestWindows:

@@ -66,7 +66,8 @@ def in_rounds(store: ListsInOrder, limit: int) -> tuple[list[str], int]:
         left: list[Rest] = []
 
         def rows(listed: Part, left: list[Rest] = left) -> Iterator[pa.RecordBatch]:
-            rest = yield from listing.list_part(store, listed, "month", limit)
+            batches, rest = listing.list_part(store, listed, "month", limit)
+            yield from batches
             left += [rest] if rest else []
 
         for part in parts:
@@ -157,7 +158,7 @@ def test_a_store_without_an_order_lists_a_large_part_whole() -> None:
             yield pa.RecordBatch.from_arrays(rows, schema=LISTING_SCHEMA).slice(2)
 
     store = cast(ObjectStore, Unordered())
-    batches = list(listing.list_part(store, Part(PREFIX), "month", 1))
+    batches, _ = listing.list_part(store, Part(PREFIX), "month", 1)
     assert [address for batch in batches for address in batch["address"].to_pylist()] == names.to_pylist()
 
 
@@ -176,7 +177,7 @@ class TestShards:
     def listed(self, names: Sequence[str], sealed: Sequence[str], folder: Path) -> tuple[list[str], list[int]]:
         store = Names(folder, names, 1000, "data/!ab/")
         folders = sealed_folders(sealed)
-        batches = listing.list_part(store, Part("data/!ab/"), "month", sealed=folders)
+        batches, _ = listing.list_part(store, Part("data/!ab/"), "month", sealed=folders)
         rows = [address.removeprefix("data/!ab/") for batch in batches for address in batch["address"].to_pylist()]
         return rows, store.listed
 
