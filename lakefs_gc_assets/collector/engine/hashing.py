@@ -286,20 +286,20 @@ def _find_first(data: _Array, bounds: _Array, of: _Array, slots: _Array, found: 
                 slots[slot] = row + 1
                 found[row] = True
                 break
-            if of[other] == of[row] and _equal(data, bounds, row, data, bounds, other):
+            if of[other] == of[row] and _equal(data, bounds, row, other):
                 break
             slot = (slot + np.uint64(1)) & last
 
 
 @compiled
-def _equal(data: _Array, bounds: _Array, row: int, others: _Array, ends: _Array, other: int) -> bool:
+def _equal(data: _Array, bounds: _Array, row: int, other: int) -> bool:
     start = np.int64(bounds[row])
     length = np.int64(bounds[row + 1]) - start
-    begin = np.int64(ends[other])
-    if np.int64(ends[other + 1]) - begin != length:
+    begin = np.int64(bounds[other])
+    if np.int64(bounds[other + 1]) - begin != length:
         return False
     for place in range(length):  # noqa: SIM110 numba compiles no generators
-        if data[np.uintp(start + place)] != others[np.uintp(begin + place)]:
+        if data[np.uintp(start + place)] != data[np.uintp(begin + place)]:
             return False
     return True
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,6 @@ from lakefs_gc_assets.collector.records.outcomes import EMPTY_MD5, PLAIN_ETAG
 _KEPT = pa.field("kept", pa.string())
 
 Batches = Iterator[pa.RecordBatch]
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +133,12 @@ class LocalEngine:
     def distinct(self, rows: ArrowRows) -> ArrowRows:
         """Each row once."""
 
+        names = rows.schema.names
+
         def each_once(whole: pa.RecordBatch) -> pa.RecordBatch:
-            return _grouped(whole, rows.schema.names, []).select(rows.schema.names)
+            # Groups come in the order of their first rows; null is a value like others.
+            grouped = pa.Table.from_batches([whole]).group_by(names, use_threads=False).aggregate([])
+            return pa.RecordBatch.from_arrays([grouped.column(name).combine_chunks() for name in names], names=names)
 
         return _of_whole([rows], rows.schema, each_once)
 
@@ -157,7 +159,28 @@ class LocalEngine:
             named = port.is_among(addresses, whole)
             return whole.filter(named if among else pc.invert(named))
 
-        return _each_task(rows, lambda: self.named(*others), choose)
+        return self._with_addresses(rows, others, choose)
+
+    def _with_addresses(
+        self,
+        rows: ArrowRows,
+        others: Sequence[ArrowRows],
+        change: Callable[[pa.Table, pa.StringArray], pa.Table],
+        schema: pa.Schema | None = None,
+    ) -> ArrowRows:
+        """The result of a function for all rows of a task and the addresses of others.
+
+        Arrow makes its table of the addresses to look up anew at each call, so it is called once for each task.
+        """
+
+        def changed(task: Batches, addresses: pa.StringArray) -> Batches:
+            yield from change(pa.Table.from_batches(task, rows.schema), addresses).to_batches()
+
+        def tasks() -> Iterator[Batches]:
+            addresses = self.named(*others)
+            return (changed(task, addresses) for task in rows.tasks())
+
+        return ArrowRows(rows.schema if schema is None else schema, tasks)
 
     def without_matching(self, rows: ArrowRows, others: ArrowRows, columns: Sequence[str]) -> ArrowRows:
         """The rows that have no equal in all of these columns; null equals nothing."""
@@ -189,7 +212,7 @@ class LocalEngine:
             with_reasons = [add_reason(batch).select(schema.names) for batch in known.to_batches()]
             return pa.Table.from_batches(with_reasons, schema)
 
-        return _each_task(unreferenced, lambda: self.named(sighted), add_reasons, schema)
+        return self._with_addresses(unreferenced, [sighted], add_reasons, schema)
 
     def same_content(self, rows: ArrowRows, others: ArrowRows) -> ArrowRows:
         """Rows, each once, that have the size of some row of `others`, and its ETag where both are plain MD5."""
@@ -327,27 +350,6 @@ def _each_batch(
     return ArrowRows(rows.schema if schema is None else schema, lambda: (map(change, task) for task in rows.tasks()))
 
 
-def _each_task(
-    rows: ArrowRows,
-    prepare: Callable[[], Value],
-    change: Callable[[pa.Table, Value], pa.Table],
-    schema: pa.Schema | None = None,
-) -> ArrowRows:
-    """The result of a function for all rows of a task and a value that is prepared once for each use of the rows.
-
-    Arrow makes its table of the addresses to look up anew at each call, so it is called once for each task.
-    """
-
-    def changed(task: Batches, known: Value) -> Batches:
-        yield from change(pa.Table.from_batches(task, rows.schema), known).to_batches()
-
-    def tasks() -> Iterator[Batches]:
-        known = prepare()
-        return (changed(task, known) for task in rows.tasks())
-
-    return ArrowRows(rows.schema if schema is None else schema, tasks)
-
-
 def _filtered(rows: ArrowRows, prepare: Callable[[], Holds]) -> ArrowRows:
     """The rows for which a condition holds that is prepared once for each use of the rows."""
 
@@ -368,13 +370,6 @@ def _require_addresses(rows: pa.RecordBatch) -> pa.RecordBatch:
 def _is_first(addresses: pa.StringArray) -> pa.BooleanArray:
     """True for the first of equal addresses. Raises ValueError where one is null."""
     return pa.array(hashing.first_of_each(addresses, hashing.hashes(addresses)))
-
-
-def _grouped(rows: pa.RecordBatch, keys: Sequence[str], sums: Sequence[tuple[str, str]]) -> pa.RecordBatch:
-    """Groups rows by some columns, in the order in which groups come first; null is a value like others."""
-    grouped = pa.Table.from_batches([rows]).group_by(keys, use_threads=False).aggregate(sums)
-    columns = [column.combine_chunks() for column in grouped.columns]
-    return pa.RecordBatch.from_arrays(columns, names=grouped.column_names)
 
 
 def _digests(rows: pa.RecordBatch) -> pa.StringArray:

@@ -16,7 +16,7 @@ before it was made, so it is trusted only for objects that are clearly older: it
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -390,13 +390,8 @@ def _list_as_task(
     writer = FileWriter(store, run_folder.frame(plan.run_id, STORE_DF.name), LISTED)
     rests: list[Rest] = []
 
-    def rows() -> Iterator[pa.RecordBatch]:
-        list_whole = partial(list_part, store, window_size=plan.slice_window, limit=large, sealed=sealed)
-        for batches, rest in work_ahead(list_whole, parts, _AT_ONCE):
-            rests.extend([rest] if rest else [])
-            yield from batches
-
-    for batch in gather(rows(), _ROWS):
+    list_whole = partial(list_part, store, window_size=plan.slice_window, limit=large, sealed=sealed)
+    for batch in gather(_list_together(list_whole, parts, rests), _ROWS):
         writer.write(in_windows(batch, plan.windows))
     answers = [{"file": json.dumps(entries(file)), "rest": None} for file in writer.close()]
     answers += [{"file": None, "rest": json.dumps(asdict(rest))} for rest in rests]
@@ -435,10 +430,17 @@ def list_all(
     work = partial(list_part, store, window_size=window_size, limit=large)
     while parts:
         rests: list[Rest] = []
-        for batches, rest in work_ahead(work, parts, _AT_ONCE):
-            rests.extend([rest] if rest else [])
-            yield from batches
+        yield from _list_together(work, parts, rests)
         parts = tuple(piece for rest in rests for piece in cut(rest))
+
+
+def _list_together(
+    work: Callable[[Part], tuple[list[pa.RecordBatch], Rest | None]], parts: Sequence[Part], rests: list[Rest]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of parts, some of which are listed at once; adds what is left of them to the rests."""
+    for batches, rest in work_ahead(work, parts, _AT_ONCE):
+        rests.extend([rest] if rest else [])
+        yield from batches
 
 
 def _rest(text: str) -> Rest:
