@@ -42,6 +42,10 @@ class MovedClock:
         """Waits."""
         time.sleep(seconds)
 
+    def monotonic(self) -> float:
+        """The moved present, in seconds."""
+        return self.now().timestamp()
+
 
 def move_local_store(moved: timedelta) -> None:
     """Lets files of a local folder seem as much older or younger, one by one; listings keep what the files say."""

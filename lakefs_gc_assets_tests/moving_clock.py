@@ -17,3 +17,7 @@ class MovingClock:
     def sleep(self, seconds: float) -> None:
         """Waiting takes no time, and still it passes."""
         self.moment += timedelta(seconds=seconds)
+
+    def monotonic(self) -> float:
+        """The moment, in seconds."""
+        return self.now().timestamp()

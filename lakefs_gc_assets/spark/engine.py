@@ -123,22 +123,18 @@ class SparkEngine:
         """All rows of frames that have the same columns, in the tasks that each of them has."""
         return tasks.union([first, *more])
 
-    @in_driver_where_held
     def select(self, rows: Rows, *columns: str) -> Rows:
         """Some columns, in this order."""
         return tasks.select(rows, *columns)
 
-    @in_driver_where_held
     def where(self, rows: Rows, holds: Holds) -> Rows:
         """The rows of which something holds."""
         return tasks.where(rows, holds)
 
-    @in_driver_where_held
     def where_among(self, rows: Rows, column: str, values: Sequence[str | None]) -> Rows:
         """The rows whose text in a column is among the values; None stands for null."""
         return tasks.where_among(rows, column, values)
 
-    @in_driver_where_held
     def map_batches(self, rows: Rows, change: ChangeBatches, schema: pa.Schema) -> Rows:
         """Applies a function to the rows of each task, in the task that reads them."""
         return tasks.map_batches(rows, change, schema)

@@ -51,6 +51,9 @@ class HandClock:
         self.slept.append(seconds)
         self.moment += timedelta(seconds=seconds)
 
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
 
 def opened(
     api: LakeFSApi,

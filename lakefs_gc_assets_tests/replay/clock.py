@@ -17,6 +17,10 @@ class StoppedClock:
     def sleep(self, seconds: float) -> None:
         """No time passes."""
 
+    def monotonic(self) -> float:
+        """The moment, in seconds."""
+        return self.now().timestamp()
+
 
 @dataclass
 class SetClock:

@@ -48,3 +48,6 @@ class CollectorClock:
 
     def sleep(self, seconds: float) -> None:
         self.wait(seconds)
+
+    def monotonic(self) -> float:
+        return self.now().timestamp()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, cast
 
 from lakefs_gc_assets.errors import ConfigurationError, LogLine, ReadOnlyRepository
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
@@ -30,22 +30,9 @@ class Clock(Protocol):
         """Waits."""
         ...
 
-
-@runtime_checkable
-class Stopwatch(Protocol):
-    """A clock that also has a monotonic counter of seconds, which setting the time does not move."""
-
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Seconds since some moment, which setting the time does not move; to be compared within one process."""
         ...
-
-
-def monotonic(clock: Clock) -> float:
-    """Seconds since some moment, only to be compared with each other in one process.
-
-    By the stopwatch where the clock is one; otherwise by its time.
-    """
-    return clock.monotonic() if isinstance(clock, Stopwatch) else clock.now().timestamp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +41,7 @@ class Moment:
 
     Attributes:
         at: UTC.
-        counter: value of `monotonic` then.
+        counter: value of `Clock.monotonic` then.
     """
 
     at: datetime
@@ -63,11 +50,11 @@ class Moment:
     @classmethod
     def now(cls, clock: Clock) -> "Moment":
         """The present by a clock."""
-        return cls(clock.now(), monotonic(clock))
+        return cls(clock.now(), clock.monotonic())
 
     def passed(self, clock: Clock) -> timedelta:
         """The time since the moment: by the clock's time or by its counter, whichever is longer."""
-        return max(timedelta(seconds=monotonic(clock) - self.counter), clock.now() - self.at)
+        return max(timedelta(seconds=clock.monotonic() - self.counter), clock.now() - self.at)
 
 
 class SystemClock:
@@ -82,7 +69,7 @@ class SystemClock:
         time.sleep(seconds)
 
     def monotonic(self) -> float:
-        """See Stopwatch.monotonic."""
+        """See Clock.monotonic."""
         return time.monotonic()
 
 
@@ -92,7 +79,7 @@ class Pace:
     def __init__(self, rate: float, clock: Clock) -> None:
         """For so many pieces a second; 0 for no limit. The first ones may begin at once."""
         self._rate, self._clock = rate, clock
-        self._next = monotonic(clock)
+        self._next = clock.monotonic()
 
     def at_once(self, most: int) -> int:
         """How many pieces to begin together: those of a second, one at least."""
@@ -101,7 +88,7 @@ class Pace:
     def wait(self, pieces: int) -> None:
         """Waits until so many pieces may begin."""
         if self._rate:
-            now = monotonic(self._clock)
+            now = self._clock.monotonic()
             if self._next > now:
                 self._clock.sleep(self._next - now)
             self._next = max(self._next, now) + pieces / self._rate

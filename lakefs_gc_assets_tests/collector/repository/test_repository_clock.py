@@ -140,6 +140,9 @@ class SetClock:
     def sleep(self, seconds: float) -> None:
         """Waits take no time."""
 
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(

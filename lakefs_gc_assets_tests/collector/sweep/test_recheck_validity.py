@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.repository.repository import SystemClock, monotonic
+from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import recheck
 from lakefs_gc_assets.collector.sweep.recheck import Validity
@@ -15,7 +15,7 @@ from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets.storage.local.store import LocalStore
-from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
+from lakefs_gc_assets_tests.collector.scripted import NOW
 from lakefs_gc_assets_tests.stores import bucket, local_store, s3_server, s3_store, store
 
 __all__ = ["bucket", "local_store", "s3_server", "s3_store", "store"]
@@ -172,14 +172,7 @@ def test_what_could_not_be_removed_is_left(tmp_path: Path) -> None:
     assert recheck.store_time(Failing(tmp_path), RUN) == NOW
 
 
-def test_a_clock_without_a_stopwatch_tells_seconds_by_its_time() -> None:
-    clock = HandClock()
-    began = monotonic(clock)
-    clock.sleep(7)
-    assert monotonic(clock) - began == 7
-
-
 def test_seconds_of_this_machine_never_go_back() -> None:
     clock = SystemClock()
-    moments = [monotonic(clock) for _ in range(100)]
+    moments = [clock.monotonic() for _ in range(100)]
     assert moments == sorted(moments)
