@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from functools import cache
 from pathlib import Path
-from typing import NewType, NotRequired, TypedDict, Unpack
+from typing import NewType
 from weakref import WeakSet
 
 from pydantic import TypeAdapter
@@ -118,24 +118,6 @@ _TAKEN: "WeakSet[Lock]" = WeakSet()
 """Locks that this process took, as far as somebody still has them."""
 
 
-class Asked(TypedDict):
-    """Arguments of both ways of taking the lock.
-
-    Attributes:
-        run_id: the run that collects.
-        owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
-        now: the earliest of the clocks known, aware; others' locks expire by it.
-        expiry: after how long without renewal others may take this lock over.
-        launch: what started this process; by default nothing of Dagster.
-    """
-
-    run_id: str
-    owner: str
-    now: datetime
-    expiry: timedelta
-    launch: NotRequired[Launch]
-
-
 class Lock:
     """A lock that was acquired. Safe to use from several threads, such as one that renews it.
 
@@ -162,18 +144,25 @@ class Lock:
         _TAKEN.add(self)
 
     @classmethod
-    def acquire(cls, store: ObjectStore, **asked: Unpack[Asked]) -> "Lock":
+    def acquire(
+        cls, store: ObjectStore, run_id: str, owner: str, now: datetime, expiry: timedelta, launch: Launch = _BY_HAND
+    ) -> "Lock":
         """Takes the lock: where there is none, or it was released or has expired, or has the same owner, or its
         Dagster run has ended.
 
         Args:
             store: bound to the repository's storage namespace.
+            run_id: the run that collects.
+            owner: the root Dagster run: its re-execution takes over at once, and the run before loses the lock.
+            now: the earliest of the clocks known, aware; others' locks expire by it.
+            expiry: after how long without renewal others may take this lock over.
+            launch: what started this process; by default nothing of Dagster.
 
         Raises LockHeld where another owner holds it, NotOffered where the store does not honour conditional puts.
         """
-        record = _new_record(asked)
+        record = _new_record(run_id, owner, now, expiry, launch)
         try:
-            etag = _take(store, record, asked.get("launch", _BY_HAND))
+            etag = _take(store, record, launch)
         except NotOffered:
             # A put may have gone through although its answer cannot be used.
             with suppress(StorageError):
@@ -197,15 +186,24 @@ class Lock:
         return cls(store, record, etag, facts.last_modified)
 
     @classmethod
-    def acquire_unfenced(cls, store: ObjectStore, why: str, **asked: Unpack[Asked]) -> "Lock":
+    def acquire_unfenced(
+        cls,
+        store: ObjectStore,
+        why: str,
+        run_id: str,
+        owner: str,
+        now: datetime,
+        expiry: timedelta,
+        launch: Launch = _BY_HAND,
+    ) -> "Lock":
         """Takes the lock by plain writes, where a store has no others; see `acquire`, and `why_unfenced` for `why`.
 
         Of two runs that take it in the same moment both may believe to hold it, until one of them checks or renews it.
         """
-        record = _new_record(asked)
+        record = _new_record(run_id, owner, now, expiry, launch)
         with suppress(ObjectNotFound):
             facts, current = _read(store)
-            if not _may_be_taken(current, facts, record, asked.get("launch", _BY_HAND)):
+            if not _may_be_taken(current, facts, record, launch):
                 raise _held(current, facts)
         store.put(KEY, record.encode())
         facts, current = _read(store)
@@ -424,21 +422,16 @@ def acquire(repository: OpenRepository, work: str, owner: str, *, deletes: bool 
         NotOffered: the store does not honour conditional puts, and `collection.no_lock_reason` is empty.
         StorageError: the store cannot be reached.
     """
-    arguments: Asked = {
-        "run_id": work,
-        "owner": owner,
-        "now": earliest_clock(repository),
-        "expiry": timedelta(minutes=repository.settings.lock_expiry_minutes),
-        "launch": repository.launch,
-    }
+    store, now, launch = repository.store, earliest_clock(repository), repository.launch
+    expiry = timedelta(minutes=repository.settings.lock_expiry_minutes)
     try:
-        return Lock.acquire(repository.store, **arguments)
+        return Lock.acquire(store, work, owner, now, expiry, launch)
     except NotOffered as error:
         reason = repository.settings.no_lock_reason or ("" if deletes else "a dry run deletes nothing")
         if not reason:
             raise NotOffered(f"{error}; {NO_LOCK}") from None
         why = f"{reason} (the store has no conditional writes)"
-        return Lock.acquire_unfenced(repository.store, why, **arguments)
+        return Lock.acquire_unfenced(store, why, work, owner, now, expiry, launch)
 
 
 def warn_if_unfenced(lock: Lock, warn: LogLine) -> None:
@@ -514,14 +507,11 @@ def renewed(lock: Lock, repository: OpenRepository, warn: LogLine) -> Iterator[N
         thread.join()
 
 
-def _new_record(asked: Asked) -> _Record:
-    run_id, owner, now = asked["run_id"], asked["owner"], _utc(asked["now"])
-    minutes = asked["expiry"].total_seconds() / 60
+def _new_record(run_id: str, owner: str, now: datetime, expiry: timedelta, launch: Launch) -> _Record:
+    taken_at, minutes = _utc(now), expiry.total_seconds() / 60
     process = f"{_user()} on {socket.gethostname()}, process {os.getpid()}"
-    launch = asked.get("launch", _BY_HAND)
-    return _Record(
-        uuid.uuid4().hex, run_id, owner, now, now, minutes, process=process, launch=launch.run, kernel=_kernel()
-    )
+    times = taken_at, taken_at, minutes
+    return _Record(uuid.uuid4().hex, run_id, owner, *times, process=process, launch=launch.run, kernel=_kernel())
 
 
 def _kernel() -> str:

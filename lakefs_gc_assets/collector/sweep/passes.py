@@ -106,7 +106,12 @@ class Sweep:
             # After the call to the store, which may take its time.
             if self.is_over():
                 return
-            yield self._batch(batch)
+            for address in batch.column("address").to_pylist():
+                if layout.parse(address).layout in _NEVER_DELETED:
+                    raise CollectionError(
+                        f"{address!r} is among the candidates, but is no name that lakeFS gives to data"
+                    )
+            yield self.decide(batch)
 
     @property
     def batch_size(self) -> int:
@@ -116,12 +121,6 @@ class Sweep:
     def is_over(self) -> bool:
         """True if the time of the recheck is over."""
         return self.countdown is not None and self.countdown.is_over()
-
-    def _batch(self, batch: pa.Table) -> pa.Table:
-        for address in batch.column("address").to_pylist():
-            if layout.parse(address).layout in _NEVER_DELETED:
-                raise CollectionError(f"{address!r} is among the candidates, but is no name that lakeFS gives to data")
-        return self.decide(batch)
 
     def decide(self, batch: pa.Table) -> pa.Table:
         """Deletes a batch and stores its receipts; returns them."""
