@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -155,7 +156,9 @@ def _option_row(option: click.Option, context: click.Context) -> tuple[str, str]
 def report_page() -> str:
     """Every field of the report of a run."""
     meaning = meanings(Report)
-    rows = ((f"`{name}`", _json_type(kind), _text(meaning[name])) for name, kind in get_type_hints(Report).items())
+    types = get_type_hints(Report)
+    names = [field.name for field in fields(Report)]
+    rows = ((f"`{name}`", _json_type(types[name]), _text(meaning[name])) for name in names)
     lines = [
         "# The report of a run",
         _NOTE,
