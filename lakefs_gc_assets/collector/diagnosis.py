@@ -41,7 +41,6 @@ from lakefs_gc_assets.storage import cloud, opening
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
     POLICIES,
-    CopiesObjects,
     DeleteOutcome,
     DeleteResult,
     KeepsVersions,
@@ -467,11 +466,8 @@ class _Examination:
 
     def _copy(self) -> str:
         self._require_reads()
-        store = self._store
-        if not isinstance(store, CopiesObjects):
-            raise StorageError("this kind of store makes no copies: collection.sweep_mode cannot be quarantine")
         with self._writing(COPY):
-            store.copy(KEY, COPY)
+            self._store.copy(KEY, COPY)
         return "by the store itself"
 
     def _prepare(self) -> str:

@@ -46,7 +46,7 @@ from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
 from lakefs_gc_assets.collector.quarantine.restore import Restored, from_quarantine
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
-from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository, require_copies
+from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.collector.stored.tables import IdSet
@@ -55,7 +55,6 @@ from lakefs_gc_assets.errors import CorruptFile, LogLine, StorageError
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, MOVED_METADATA, moved_metadata
 from lakefs_gc_assets.storage.interface import (
-    CopiesObjects,
     DeleteResult,
     ObjectStore,
     fetch,
@@ -310,7 +309,7 @@ class Quarantine:
 
     repository: OpenRepository
     lock: Lock
-    store: CopiesObjects
+    store: ObjectStore
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def put_back(self, ids: Set[str]) -> None:
@@ -474,9 +473,8 @@ def purge(
 
 @contextmanager
 def _opened(repository: OpenRepository, work: str, owner: str, warn: LogLine) -> Iterator[Quarantine]:
-    store = require_copies(repository.store)
     with locked(repository, work, owner, warn) as lock:
-        yield Quarantine(repository, lock, store)
+        yield Quarantine(repository, lock, repository.store)
 
 
 def _wait(repository: OpenRepository, since: datetime, note: LogLine) -> None:

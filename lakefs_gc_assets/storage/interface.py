@@ -11,7 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -195,6 +195,13 @@ class GivesObjects(Protocol):
         """The whole object. Raises ObjectNotFound, and CorruptFile by `require_readable` before it is read."""
         ...
 
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        """The bytes from `start` on, up to `end` and without it, of an object that has so many.
+
+        Raises ObjectNotFound. Of a shorter object fewer bytes may come, or a StorageError.
+        """
+        ...
+
     def head(self, key: str) -> ObjectFacts:
         """Size, time, ETag and, where the service tells it, the MD5 of one object. Raises ObjectNotFound."""
         ...
@@ -264,6 +271,21 @@ class ObjectStore(GivesObjects, Protocol):
         """
         ...
 
+    def copy(self, source: str, target: str) -> None:
+        """Copies an object within the storage namespace by the store itself, in place of any other at the target.
+
+        The copy is compared with the source by size and, where the store has digests of both contents, by these.
+
+        Raises:
+            ObjectNotFound: there is no object at the source.
+            StorageError: the copy failed, or differs from the source.
+        """
+        ...
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """Copies an object as `copy` does, but only where none is at the target. Raises also AlreadyExists."""
+        ...
+
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """Deletes at most `delete_limit` keys, one outcome for each, in order; a missing key is accepted.
 
@@ -302,18 +324,6 @@ class ListsAtOnce(ListsInOrder, Protocol):
 
     listings_at_once: int
     """Number of listings for one process to make at once."""
-
-
-@runtime_checkable
-class ReadsParts(ObjectStore, Protocol):
-    """A store that reads a part of an object."""
-
-    def get_part(self, key: str, start: int, end: int) -> bytes:
-        """The bytes from `start` on, up to `end` and without it, of an object that has so many.
-
-        Raises ObjectNotFound. Of a shorter object fewer bytes may come, or a StorageError.
-        """
-        ...
 
 
 @runtime_checkable
@@ -363,39 +373,6 @@ class ListsVersions(ObjectStore, Protocol):
         ...
 
 
-@runtime_checkable
-class CopiesObjects(ObjectStore, Protocol):
-    """A store that copies within a storage namespace by itself."""
-
-    def copy(self, source: str, target: str) -> None:
-        """Copies an object, in place of any other at the target.
-
-        The copy is compared with the source by size and, where the store has digests of both contents, by these.
-
-        Raises:
-            ObjectNotFound: there is no object at the source.
-            StorageError: the copy failed, or differs from the source.
-        """
-        ...
-
-    def copy_if_absent(self, source: str, target: str) -> None:
-        """Copies an object as `copy` does, but only where none is at the target. Raises also AlreadyExists."""
-        ...
-
-
-def copy(store: ObjectStore, source: str, target: str) -> None:
-    """Copies an object, by the store itself where it can; otherwise it is read and written.
-
-    Raises:
-        ObjectNotFound: there is no object at the source.
-        StorageError: it could not be copied.
-    """
-    if isinstance(store, CopiesObjects):
-        store.copy(source, target)
-    else:
-        store.put(target, store.get(source))
-
-
 def keys_below(store: ObjectStore, folder: str) -> list[str]:
     """The keys of everything in a folder, at any depth."""
     return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]
@@ -420,19 +397,14 @@ def content_digest(store: ObjectStore, address: str) -> str | None:
     return None if content is None else hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def readable_digest(store: ObjectStore, address: str) -> str | None:
-    """MD5 of an object, in hexadecimal; None where it is gone, or in an archive tier and cannot be read."""
-    try:
-        return content_digest(store, address)
-    except ObjectArchived:
-        return None
-
-
 def are_digests(store: ObjectStore, sample: Iterable[tuple[str, str]]) -> bool:
     """True if a sample (address, MD5) could be read and is right; objects that are gone or archived say nothing."""
-    compared = [(expected, readable_digest(store, address)) for address, expected in sample]
-    readable = [(expected, digest) for expected, digest in compared if digest is not None]
-    return bool(readable) and all(expected == digest for expected, digest in readable)
+    are_right = []
+    for address, expected in sample:
+        with suppress(ObjectArchived):
+            if (digest := content_digest(store, address)) is not None:
+                are_right.append(digest == expected)
+    return bool(are_right) and all(are_right)
 
 
 _OBJECTS_AHEAD = 4
@@ -462,6 +434,10 @@ class ReadAhead:
         fetched = self._fetched.popleft() if self._fetched and self._fetched[0][0] == key else None
         self._fetch_more()
         return self._store.get(key) if fetched is None else fetched[2].result()
+
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        """A part of an object, read now, as the store does."""
+        return self._store.get_part(key, start, end)
 
     def head(self, key: str) -> ObjectFacts:
         """Facts of one object. Raises ObjectNotFound or another StorageError, as the store does."""

@@ -25,7 +25,6 @@ from lakefs_gc_assets.storage.interface import (
     Level,
     ObjectFacts,
     ObjectStore,
-    ReadsParts,
 )
 
 SHORTEST_KEY = 32
@@ -43,8 +42,8 @@ _DIGITS = 64
 _DIGITS_ONLY = re.compile(rb"[0-9a-f]{64}")
 _PARQUET_END = 8
 """Bytes of a table behind its footer: the footer's length in four, and four that are the same in all."""
-_FURTHER_METHODS = ("list_between", "remove_delete_marker", "copy", "copy_if_absent", "versions", "delete_version")
-"""Methods that some stores have beside those of every store, and that read or write no signed file."""
+_FURTHER_ABILITIES = ("list_between", "listings_at_once", "remove_delete_marker", "versions", "delete_version")
+"""What some stores have beside that of every store, and that reads or writes no signed file."""
 
 
 def is_signed(key: str) -> bool:
@@ -114,12 +113,10 @@ class SignedStore:
         self._store = store
         self.signer = signer
         self.delete_limit = store.delete_limit
-        # `isinstance` asks each object for the methods of a protocol.
-        for method in _FURTHER_METHODS:
-            if hasattr(store, method):
-                setattr(self, method, getattr(store, method))
-        if isinstance(store, ReadsParts):
-            self.get_part = self._get_part
+        # `isinstance` asks each object for the attributes of a protocol.
+        for name in _FURTHER_ABILITIES:
+            if hasattr(store, name):
+                setattr(self, name, getattr(store, name))
 
     def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
         """See ObjectStore.list."""
@@ -133,6 +130,11 @@ class SignedStore:
         """See ObjectStore.get; without the signature. Raises also CorruptFile where a file is not signed."""
         data = self._store.get(key)
         return self._verified(key, data) if is_signed(key) else data
+
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        """See GivesObjects.get_part. No file that is signed is read in parts."""
+        assert not is_signed(key), key
+        return self._store.get_part(key, start, end)
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head; the size is that of the stored file, with its signature."""
@@ -150,13 +152,17 @@ class SignedStore:
         """See ObjectStore.put_if_match."""
         return self._store.put_if_match(key, self._signed(key, data), etag)
 
+    def copy(self, source: str, target: str) -> None:
+        """See ObjectStore.copy."""
+        self._store.copy(source, target)
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """See ObjectStore.copy_if_absent."""
+        self._store.copy_if_absent(source, target)
+
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """See ObjectStore.delete."""
         return self._store.delete(keys)
-
-    def _get_part(self, key: str, start: int, end: int) -> bytes:
-        assert not is_signed(key) and isinstance(self._store, ReadsParts), key
-        return self._store.get_part(key, start, end)
 
     def _signed(self, key: str, data: bytes) -> bytes:
         if not is_signed(key):

@@ -11,13 +11,11 @@ import pyarrow as pa
 
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.storage.interface import (
-    CopiesObjects,
     DeleteOutcome,
     KeepsVersions,
     Level,
     ObjectFacts,
     ObjectStore,
-    ReadsParts,
 )
 
 Answer = TypeVar("Answer")
@@ -75,7 +73,7 @@ class BreakingStore:
         return self._do(lambda: self.store.get(key))
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
-        return self._do(lambda: cast(ReadsParts, self.store).get_part(key, start, end))
+        return self._do(lambda: self.store.get_part(key, start, end))
 
     def head(self, key: str) -> ObjectFacts:
         return self._do(lambda: self.store.head(key))
@@ -96,10 +94,10 @@ class BreakingStore:
         return self._do(lambda: cast(KeepsVersions, self.store).remove_delete_marker(key, version_id))
 
     def copy(self, source: str, target: str) -> None:
-        self._do(lambda: cast(CopiesObjects, self.store).copy(source, target))
+        self._do(lambda: self.store.copy(source, target))
 
     def copy_if_absent(self, source: str, target: str) -> None:
-        self._do(lambda: cast(CopiesObjects, self.store).copy_if_absent(source, target))
+        self._do(lambda: self.store.copy_if_absent(source, target))
 
 
 def every_break(

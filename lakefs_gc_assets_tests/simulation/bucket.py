@@ -200,6 +200,10 @@ class BucketView:
         self._point(f"get {key}")
         return self._stored(key).data
 
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        self._point(f"get_part {key}")
+        return self._stored(key).data[start:end]
+
     def head(self, key: str) -> ObjectFacts:
         self._point(f"head {key}")
         stored = self._stored(key)

@@ -32,7 +32,7 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import find_live_again
 from lakefs_gc_assets.errors import CorruptFile, StorageError
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.simulation.bug import ArrowStep, Bug, ignored, replaced
 from lakefs_gc_assets_tests.simulation.chain_bugs import all_accepted
 from lakefs_gc_assets_tests.simulation.clean_bugs import CLEAN_BUGS
@@ -108,13 +108,13 @@ def _forget_earlier_tries(step: ArrowStep, candidates: StoredFrame[Any]) -> Any:
     return remaining, left, ()
 
 
-def _uncopied(self: Quarantine, store: CopiesObjects, address: str) -> str | None:
+def _uncopied(self: Quarantine, address: str) -> str | None:
     with suppress(StorageError):
-        store.copy(address, passes.key(self.run_id, address))
+        self.store.copy(address, passes.key(self.run_id, address))
     return None
 
 
-def _removed_first(store: CopiesObjects, run_id: str, address: str, size: int) -> Restored:
+def _removed_first(store: ObjectStore, run_id: str, address: str, size: int) -> Restored:
     copy = passes.key(run_id, address)
     with suppress(StorageError):
         store.copy_if_absent(copy, address)

@@ -33,7 +33,6 @@ _BRANCHES = "no part of a run: `test_too_many_at_once` of stale branches"
 _METADATA = "no part of a run: `test_where_another_repository_is_on_the_namespace_or_clocks_disagree_it_refuses`"
 _SOLE_WRITER = "no part of a run: `test_where_another_server_may_write_nothing_is_moved_or_purged`"
 _UPLOADED = "no part of a run: it reads what is uploaded"
-_TYPED = "nothing: it says to the type checker what was refused before, when the plan was made"
 NOT_SEEDED = {
     Call(f"{_COLLECTOR}.repository.opening:open_repository.opened", "require_writable"): (
         "lakeFS itself refuses to prepare such a repository"
@@ -41,12 +40,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.engine.local:LocalEngine.map_by_address.tasks", "_require_addresses"): (
         "`test_no_row_without_an_address_is_in_a_part` of the contract of engines"
     ),
-    Call(f"{_COLLECTOR}.sweep.passes:Quarantine.decide", "require_copies"): _TYPED,
-    Call(f"{_COLLECTOR}.incremental.planning:begin", "require_copies"): (
-        "`test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made`, with an error of another kind"
-    ),
     Call(f"{_COLLECTOR}.quarantine.purge:LiveCheck._decide", "_require_believable"): _BELIEVABLE,
-    Call(f"{_COLLECTOR}.quarantine.restore:_undoing", "require_copies"): _TYPED,
     Call(f"{_COLLECTOR}.stored.records_json:decode", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.stored.records_json:require_digest", "_require_no_signature"): _SIGNED,
     Call(f"{_COLLECTOR}.stale_branches:delete", "require_few_stale"): _BRANCHES,
@@ -59,7 +53,6 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.unneeded_metadata:list_movable", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_COLLECTOR}.unneeded_metadata:move", "require_sole_writer"): _SOLE_WRITER,
     Call(f"{_COLLECTOR}.unneeded_metadata:purge", "require_sole_writer"): _SOLE_WRITER,
-    Call(f"{_COLLECTOR}.unneeded_metadata:_opened", "require_copies"): "nothing: every kind of store copies",
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 from urllib.parse import parse_qs
 
 import pytest
@@ -13,7 +12,7 @@ from lakefs_gc_assets.errors import AlreadyExists, ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.azure import store as azure
 from lakefs_gc_assets.storage.gcs import store as gcs
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets.storage.s3 import store as s3_module
 from lakefs_gc_assets_tests.emulators import ACCOUNT, AzureServer, GcsServer, Response
@@ -25,10 +24,9 @@ MEBIBYTE = 1024 * 1024
 
 
 @pytest.fixture(params=["local", "s3", "gcs", "azure"])
-def copying(request: pytest.FixtureRequest) -> CopiesObjects:
-    """An empty storage namespace of each kind that copies."""
-    store = request.getfixturevalue(f"{request.param}_store")
-    assert isinstance(store, CopiesObjects)
+def copying(request: pytest.FixtureRequest) -> ObjectStore:
+    """An empty storage namespace of each kind."""
+    store: ObjectStore = request.getfixturevalue(f"{request.param}_store")
     return store
 
 
@@ -37,7 +35,7 @@ def keys(store: ObjectStore) -> set[str]:
 
 
 @pytest.mark.parametrize("copy", ["copy", "copy_if_absent"])
-def test_a_copy_is_the_same(copying: CopiesObjects, copy: str) -> None:
+def test_a_copy_is_the_same(copying: ObjectStore, copy: str) -> None:
     copying.put(SOURCE, b"content")
     getattr(copying, copy)(SOURCE, TARGET)
     assert copying.get(TARGET) == copying.get(SOURCE) == b"content"
@@ -46,7 +44,7 @@ def test_a_copy_is_the_same(copying: CopiesObjects, copy: str) -> None:
 
 
 @pytest.mark.parametrize("there", [b"content", b"another", b"of another size"])
-def test_a_copy_replaces_what_is_there(copying: CopiesObjects, there: bytes) -> None:
+def test_a_copy_replaces_what_is_there(copying: ObjectStore, there: bytes) -> None:
     copying.put(SOURCE, b"content")
     copying.put(TARGET, there)
     copying.copy(SOURCE, TARGET)
@@ -56,7 +54,7 @@ def test_a_copy_replaces_what_is_there(copying: CopiesObjects, there: bytes) -> 
 
 
 @pytest.mark.parametrize("there", [b"content", b"another"])
-def test_a_copy_if_absent_leaves_what_is_there(copying: CopiesObjects, there: bytes) -> None:
+def test_a_copy_if_absent_leaves_what_is_there(copying: ObjectStore, there: bytes) -> None:
     copying.put(SOURCE, b"content")
     copying.put(TARGET, there)
     with pytest.raises(AlreadyExists):
@@ -65,7 +63,7 @@ def test_a_copy_if_absent_leaves_what_is_there(copying: CopiesObjects, there: by
 
 
 @pytest.mark.parametrize("copy", ["copy", "copy_if_absent"])
-def test_without_a_source_the_target_stays(copying: CopiesObjects, copy: str) -> None:
+def test_without_a_source_the_target_stays(copying: ObjectStore, copy: str) -> None:
     if copy == "copy":
         copying.put(TARGET, b"the only one")
     with pytest.raises(ObjectNotFound):
@@ -74,7 +72,7 @@ def test_without_a_source_the_target_stays(copying: CopiesObjects, copy: str) ->
 
 
 def test_what_is_there_already_is_not_copied_twice(s3_store: ObjectStore, s3_server: S3Server) -> None:
-    store = cast(CopiesObjects, s3_store)
+    store = s3_store
     store.put(SOURCE, b"content")
     store.copy(SOURCE, TARGET)
     before = len(s3_server.requests)
@@ -84,14 +82,14 @@ def test_what_is_there_already_is_not_copied_twice(s3_store: ObjectStore, s3_ser
 
 class TestInParts:
     @pytest.fixture
-    def large(self, s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> CopiesObjects:
+    def large(self, s3_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
         """An object that is larger than one request may copy."""
         monkeypatch.setattr(s3_module, "WHOLE", 6 * MEBIBYTE)
         monkeypatch.setattr(s3_module, "PART", 5 * MEBIBYTE)
         s3_store.put(SOURCE, b"".join(bytes([number]) * MEBIBYTE for number in range(11)))
-        return cast(CopiesObjects, s3_store)
+        return s3_store
 
-    def test_a_large_object_is_copied(self, large: CopiesObjects, s3_server: S3Server) -> None:
+    def test_a_large_object_is_copied(self, large: ObjectStore, s3_server: S3Server) -> None:
         before = len(s3_server.requests)
         large.copy(SOURCE, TARGET)
         assert large.get(TARGET) == large.get(SOURCE)
@@ -99,14 +97,14 @@ class TestInParts:
         ranges = [request.headers["x-amz-copy-source-range"] for request in asked]
         assert ranges == ["bytes=0-5242879", "bytes=5242880-10485759", "bytes=10485760-11534335"]
 
-    def test_it_is_not_copied_twice_though_the_etags_differ(self, large: CopiesObjects, s3_server: S3Server) -> None:
+    def test_it_is_not_copied_twice_though_the_etags_differ(self, large: ObjectStore, s3_server: S3Server) -> None:
         large.copy(SOURCE, TARGET)
         assert large.head(SOURCE).etag != large.head(TARGET).etag
         before = len(s3_server.requests)
         large.copy(SOURCE, TARGET)
         assert {request.method for request in s3_server.requests[before:]} == {"HEAD"}
 
-    def test_a_part_that_fails_leaves_no_copy_and_no_upload(self, large: CopiesObjects, s3_server: S3Server) -> None:
+    def test_a_part_that_fails_leaves_no_copy_and_no_upload(self, large: ObjectStore, s3_server: S3Server) -> None:
         def answer(request: Request) -> tuple[str, bytes] | None:
             if "partNumber=2" in request.query:
                 return "403 Forbidden", b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
@@ -155,7 +153,7 @@ class TestOnGoogle:
         return [parse_qs(each.query) for each in server.requests if "/rewriteTo/" in each.path]
 
     def test_only_where_there_is_nothing(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
-        store = cast(CopiesObjects, gcs_store)
+        store = gcs_store
         gcs_store.put(SOURCE, b"content")
         gcs_server.requests.clear()
         store.copy_if_absent(SOURCE, TARGET)
@@ -174,7 +172,7 @@ class TestOnGoogle:
             return Response(412, {"content-type": "application/json"}, b'{"error": {"code": 412}}')
 
         with gcs_server.failing(lose), pytest.raises(AlreadyExists):
-            cast(CopiesObjects, gcs_store).copy_if_absent(SOURCE, TARGET)
+            gcs_store.copy_if_absent(SOURCE, TARGET)
         assert gcs_store.get(TARGET) == b"another"
 
     def test_a_large_object_takes_several_requests(self, gcs_store: ObjectStore, gcs_server: GcsServer) -> None:
@@ -187,7 +185,7 @@ class TestOnGoogle:
 
         gcs_server.requests.clear()
         with gcs_server.failing(first_a_part):
-            cast(CopiesObjects, gcs_store).copy(SOURCE, TARGET)
+            gcs_store.copy(SOURCE, TARGET)
         assert [each.get("rewriteToken") for each in self.copies(gcs_server)] == [None, ["t+1"]]
         assert gcs_store.get(TARGET) == b"content"
 
@@ -202,18 +200,18 @@ class TestOnGoogle:
             return Response(200, {"content-type": "application/json"}, b'{"done": true}')
 
         with gcs_server.failing(done), pytest.raises(StorageError, match="another size or digest"):
-            cast(CopiesObjects, gcs_store).copy(SOURCE, TARGET)
+            gcs_store.copy(SOURCE, TARGET)
 
 
 class TestOnAzure:
     """What is asked, and what is believed of the answers."""
 
     @pytest.fixture
-    def source(self, azure_store: ObjectStore) -> CopiesObjects:
+    def source(self, azure_store: ObjectStore) -> ObjectStore:
         azure_store.put(SOURCE, b"content")
-        return cast(CopiesObjects, azure_store)
+        return azure_store
 
-    def test_only_where_there_is_nothing(self, source: CopiesObjects, azure_server: AzureServer) -> None:
+    def test_only_where_there_is_nothing(self, source: ObjectStore, azure_server: AzureServer) -> None:
         azure_server.requests.clear()
         source.copy_if_absent(SOURCE, TARGET)
         (asked,) = [each.headers for each in azure_server.requests if each.method == "PUT"]
@@ -223,7 +221,7 @@ class TestOnAzure:
 
     @pytest.mark.parametrize("last", ["success", "failed", "aborted"])
     def test_a_copy_counts_when_the_service_is_done(
-        self, source: CopiesObjects, azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch, last: str
+        self, source: ObjectStore, azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch, last: str
     ) -> None:
         monkeypatch.setattr(azure, "_FIRST_PAUSE", 0.01)
         states = iter(["pending", "pending", last])
@@ -257,7 +255,7 @@ class TestOnAzure:
 
         settings = azure_server.settings().model_copy(update={"account_key": "", "sas_token": "sv=1&sig=secret"})
         namespace = f"https://{ACCOUNT}.blob.core.windows.net/{azure_container}/sas"
-        store = cast(CopiesObjects, open_store(settings, Namespace.parse(namespace)))
+        store = open_store(settings, Namespace.parse(namespace))
         with azure_server.failing(answer), pytest.raises(StorageError, match="access denied") as raised:
             store.copy_if_absent("source", TARGET_NAME)
         assert asked[-1].headers["x-ms-copy-source"].endswith("source?sv=1&sig=secret")

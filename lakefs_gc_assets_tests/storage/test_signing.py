@@ -17,7 +17,7 @@ from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, NotOffered
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.layout import RUNS_PREFIX
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import CopiesObjects, KeepsVersions, ListsInOrder, ListsVersions, ReadsParts
+from lakefs_gc_assets.storage.interface import KeepsVersions, ListsAtOnce, ListsInOrder, ListsVersions
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import StoreOpener, open_store
 from lakefs_gc_assets.storage.signing import SignedStore, Signer, is_signed
@@ -149,9 +149,14 @@ def test_receipts_that_somebody_else_wrote_are_refused_whatever_their_name(tmp_p
         receipts.read(signed(tmp_path), RUN)
 
 
-def test_a_store_keeps_its_abilities(tmp_path: Path) -> None:
-    plain, store = LocalStore(tmp_path), signed(tmp_path)
-    for ability in (ListsInOrder, ReadsParts, CopiesObjects, KeepsVersions, ListsVersions):
+@pytest.mark.parametrize("listings_at_once", [None, 8])
+def test_a_store_keeps_its_abilities(tmp_path: Path, listings_at_once: int | None) -> None:
+    plain = LocalStore(tmp_path)
+    if listings_at_once:
+        plain.listings_at_once = listings_at_once  # type: ignore[attr-defined]
+    store = SignedStore(plain, Signer.from_setting(KEY, "local://repo/"))
+    assert isinstance(store, ListsAtOnce) == (listings_at_once is not None)
+    for ability in (ListsInOrder, KeepsVersions, ListsVersions):
         assert isinstance(store, ability) == isinstance(plain, ability)
 
 

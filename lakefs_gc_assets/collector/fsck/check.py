@@ -68,7 +68,7 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, WindowSize
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts, head_if_there
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 EVERYTHING = 2**62
 """In place of a number of objects: the content of all of them is read."""
@@ -326,8 +326,8 @@ def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest(store: ObjectStore, key: str, size: int) -> tuple[int, str]:
-    """Length and MD5 of an object; a large one is read in parts where the store can."""
-    if size <= _CHUNK or not isinstance(store, ReadsParts):
+    """Length and MD5 of an object; a large one is read in parts."""
+    if size <= _CHUNK:
         content = store.get(key)
         return len(content), hashlib.md5(content, usedforsecurity=False).hexdigest()
     length, digest = 0, hashlib.md5(usedforsecurity=False)

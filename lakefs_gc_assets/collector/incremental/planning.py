@@ -28,7 +28,7 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.plan import ACTIVE_COMMITS, ALL_COMMITS, Flow, Plan
 from lakefs_gc_assets.collector.records.report import Checkpoint, Report
 from lakefs_gc_assets.collector.repository.lock import Lock
-from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository, require_copies
+from lakefs_gc_assets.collector.repository.repository import Clocks, OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
 from lakefs_gc_assets.lakefs import layout
@@ -338,8 +338,6 @@ def begin(
         raise OrderViolation(
             f"run {run_id} is of {opened_at:%F %T}Z, which is to come: the job open_run makes ids, add none by hand"
         )
-    if repository.settings.quarantines:
-        require_copies(repository.store)
     reports.require_not_ended(repository.store, run_id, windows)
     planned = make_plan(repository, run_id, windows, lock.owner, lock.store_clock, flow)
     planned = replace(with_inventory(repository, planned), no_lock=lock.why_unfenced, name=name)

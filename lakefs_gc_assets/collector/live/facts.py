@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import CorruptFile, ObjectNotFound
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, ReadsParts, delete_all
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, delete_all
 from lakefs_gc_assets.storage.signing import content_name, is_content_name
 
 ROOT = f"{layout.RUNS_PREFIX}facts/"
@@ -231,12 +231,12 @@ class StoredFacts:
         """Reads the end of a file, or all of it.
 
         Args:
-            in_parts: whether a large file is read in parts, where the store can.
+            in_parts: whether a large file is read in parts.
         Raises:
             CorruptFile: it is missing, or is not what was written.
         """
         self._kind, self._store, self._file = kind, store, file
-        self._in_parts = in_parts and file.length > _READ_WHOLE and isinstance(store, ReadsParts)
+        self._in_parts = in_parts and file.length > _READ_WHOLE
         self._data: bytes | bytearray = b""
         if self._in_parts:
             self._data = bytearray(file.length)
@@ -291,7 +291,7 @@ class StoredFacts:
         return data
 
     def _fetch(self, span: tuple[int, int]) -> None:
-        assert isinstance(self._store, ReadsParts) and isinstance(self._data, bytearray)
+        assert isinstance(self._data, bytearray)
         try:
             part = self._store.get_part(self._file.key, *span)
         except ObjectNotFound:

@@ -29,7 +29,7 @@ from lakefs_gc_assets.lakefs.formats import ranges
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import Entity
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, Layout, WindowSize
-from lakefs_gc_assets.storage.interface import GivesObjects, ReadsParts, fetch
+from lakefs_gc_assets.storage.interface import GivesObjects, fetch
 
 REQUEST_WEIGHT = 20_000
 """Cost of a request for a file, as a number of entries: even a file with few entries takes as long to fetch."""
@@ -366,7 +366,7 @@ class LiveFiles:
 
         Where they cannot be read, the whole file decides. Raises StorageError.
         """
-        if size <= _READ_WHOLE or not isinstance(self.store, ReadsParts):
+        if size <= _READ_WHOLE:
             return False
         try:
             end = self.store.get_part(key, size - _END_BYTES, size)

@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.records import across_runs, plan
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository.lock import LockToken, locked, verify
-from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, relative, require_copies
+from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, relative
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import (
@@ -47,7 +47,6 @@ from lakefs_gc_assets.errors import (
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
-    CopiesObjects,
     KeepsVersions,
     ObjectFacts,
     ObjectStore,
@@ -185,7 +184,7 @@ def restore_copies(
         lock: the repository's lock, which is held.
         undo_many: restores the addresses, in place of this process.
     Raises:
-        ConfigurationError: this kind of store cannot copy by itself, or has no delete markers.
+        ConfigurationError: the run left no copies, and this kind of store has no delete markers.
         LockLost: before a batch, when the lock is no longer held.
     """
     has_copies = _moved(deleted)
@@ -258,14 +257,13 @@ def _undo_batch(undo: Callable[[dict[str, Any]], Restored], rows: pa.Table | pa.
 
 def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dict[str, Any]], Restored]:
     """A function that restores one address."""
-    copying = require_copies(store) if has_copies else None
     versions = store if isinstance(store, KeepsVersions) else None
-    if copying is None and versions is None:
+    if not has_copies and versions is None:
         raise ConfigurationError("this kind of store has no delete markers: what a run deleted there is gone")
 
     def undo(row: dict[str, Any]) -> Restored:
-        if copying is not None and not _MOVED.isdisjoint(row["outcome_list"]):
-            return from_quarantine(copying, run_id, row["address"], row["size_max"])
+        if has_copies and not _MOVED.isdisjoint(row["outcome_list"]):
+            return from_quarantine(store, run_id, row["address"], row["size_max"])
         if versions is not None:
             return _from_versions(versions, row)
         return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
@@ -273,7 +271,7 @@ def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dic
     return undo
 
 
-def from_quarantine(store: CopiesObjects, run_id: str, address: str, size: int) -> Restored:
+def from_quarantine(store: ObjectStore, run_id: str, address: str, size: int) -> Restored:
     """Copies one object back where there is none.
 
     Args:
@@ -286,7 +284,7 @@ def from_quarantine(store: CopiesObjects, run_id: str, address: str, size: int) 
         return Restored(address, Fate.FAILED, str(error))
 
 
-def _copy_back(store: CopiesObjects, address: str, copy: str, size: int) -> Restored:
+def _copy_back(store: ObjectStore, address: str, copy: str, size: int) -> Restored:
     kept: ObjectFacts | None = None
     try:
         # The store compares what it made with the copy.

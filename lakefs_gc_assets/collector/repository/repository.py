@@ -13,7 +13,7 @@ from lakefs_gc_assets.errors import ConfigurationError, LogLine, ReadOnlyReposit
 from lakefs_gc_assets.lakefs.addresses import Namespace, parse_location
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi, Repository, ServerClocks
 from lakefs_gc_assets.settings import CollectionSettings
-from lakefs_gc_assets.storage.interface import CopiesObjects, ObjectStore, OpensStore
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.lakefs.api.client import LakeFSClient
@@ -210,15 +210,6 @@ def require_writable(facts: Repository) -> None:
             f"repository {facts.id} is read-only: lakeFS refuses to prepare a collection of it, and nothing in it can "
             "become garbage"
         )
-
-
-def require_copies(store: ObjectStore) -> CopiesObjects:
-    """The store, as one that copies objects by itself. Raises ConfigurationError where it cannot."""
-    if not isinstance(store, CopiesObjects):
-        raise ConfigurationError(
-            "collection.sweep_mode is quarantine, and this kind of store cannot copy by itself: set it to delete"
-        )
-    return store
 
 
 def relative(repository: OpenRepository, address: str) -> str:

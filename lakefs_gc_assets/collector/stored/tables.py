@@ -31,7 +31,6 @@ import pyarrow.parquet as pq
 
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, StorageError
-from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.interface import ObjectStore, fetch
 
 _ROWS_OF_A_PART = 65_536
@@ -406,7 +405,7 @@ def add_run_ids(
 def _copied(store: ObjectStore, source: str, target: str) -> bool:
     """Copies a file where the store can: it may be a file system without hard links."""
     try:
-        interface.copy(store, source, target)
+        store.copy(source, target)
     except StorageError:
         return False
     return True

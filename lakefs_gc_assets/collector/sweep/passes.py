@@ -51,7 +51,7 @@ from lakefs_gc_assets.collector.records.across_runs import Failures, Verdict
 from lakefs_gc_assets.collector.records.outcomes import Amount, Outcome
 from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository.lock import LockToken, verify
-from lakefs_gc_assets.collector.repository.repository import Clock, Pace, require_copies
+from lakefs_gc_assets.collector.repository.repository import Clock, Pace
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
 from lakefs_gc_assets.errors import (
@@ -64,7 +64,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteResult, ObjectStore, deletes_until
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, deletes_until
 
 _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
@@ -180,10 +180,9 @@ class Quarantine(Sweep):
         Where the countdown is over once the copies are made, nothing is deleted, and only receipts of failed copies are
         returned.
         """
-        store = require_copies(self.store)
         addresses = batch.column("address").to_pylist()
         with ThreadPoolExecutor(_CALLERS) as pool:
-            errors = list(pool.map(lambda address: self._copied(store, address), addresses))
+            errors = list(pool.map(self._copied, addresses))
         now = self.clock.now()
         failed = [error is not None for error in errors]
         reasons = [error for error in errors if error is not None]
@@ -228,15 +227,15 @@ class Quarantine(Sweep):
         except StorageError:
             return False
 
-    def _copied(self, store: CopiesObjects, address: str) -> StorageError | None:
+    def _copied(self, address: str) -> StorageError | None:
         """Makes sure that there is a copy; returns why there is none. Without one nothing is deleted."""
         copy = key(self.run_id, address)
         try:
             try:
-                store.copy(address, copy)
+                self.store.copy(address, copy)
             except ObjectNotFound:
                 # A sweep that was killed after it had deleted leaves the copy.
-                store.head(copy)
+                self.store.head(copy)
         except StorageError as error:
             return error
         return None

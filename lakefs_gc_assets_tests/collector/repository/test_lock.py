@@ -320,6 +320,9 @@ class Wrapped:
     def get(self, key: str) -> bytes:
         return self._store.get(key)
 
+    def get_part(self, key: str, start: int, end: int) -> bytes:
+        return self._store.get_part(key, start, end)
+
     def head(self, key: str) -> ObjectFacts:
         return self._store.head(key)
 
@@ -331,6 +334,12 @@ class Wrapped:
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         return self._store.put_if_match(key, data, etag)
+
+    def copy(self, source: str, target: str) -> None:
+        self._store.copy(source, target)
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        self._store.copy_if_absent(source, target)
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         return self._store.delete(keys)

@@ -4,14 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Barrier
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from lakefs_gc_assets.collector.frame import receipts
-from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.quarantine import restore as restore_module
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Outcome
@@ -22,17 +20,16 @@ from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import Validity
 from lakefs_gc_assets.collector.universe import listing as parts
-from lakefs_gc_assets.errors import ConfigurationError, LockLost, ObjectArchived, StorageError
+from lakefs_gc_assets.errors import LockLost, ObjectArchived, StorageError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage import interface
 from lakefs_gc_assets.storage.azure import store as azure_module
 from lakefs_gc_assets.storage.bucket_store import BucketStore
 from lakefs_gc_assets.storage.gcs import store as gcs_module
-from lakefs_gc_assets.storage.interface import CopiesObjects, DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
+from lakefs_gc_assets.storage.interface import DeleteOutcome, DeleteResult, ObjectFacts, ObjectStore
 from lakefs_gc_assets_tests.collector.breaking import Break, BreakingStore, every_break
 from lakefs_gc_assets_tests.collector.frame.test_receipts import candidates
-from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, opened
+from lakefs_gc_assets_tests.collector.past_runs import DAY, began, opened
 from lakefs_gc_assets_tests.collector.scripted import NOW, HandClock
 from lakefs_gc_assets_tests.stores import (
     azure_container,
@@ -345,7 +342,7 @@ class TestWhatIsToldOfARestoration:
                 return super().get(key)
 
         moving.quarantine(moving.store, KEYS[:1])
-        cast(CopiesObjects, moving.store).copy(passes.key(moving.run, KEYS[0]), KEYS[0])
+        moving.store.copy(passes.key(moving.run, KEYS[0]), KEYS[0])
         assert restore_module.find_back(Unread(moving.store), moving.run, KEYS) == {KEYS[0]}
         assert self.reported(moving, Unread(moving.store)) == [(KEYS[0], Fate.THERE, None)]
         assert moving.there()[KEYS[0]] == ALL[KEYS[0]]
@@ -488,18 +485,3 @@ def test_whatever_call_of_a_restore_breaks_nothing_is_lost_and_a_repeat_finishes
             assert set(undone["address"].to_pylist()) == set(KEYS)
 
     assert breaks(moving, restore, prepare, how) > 10
-
-
-def test_a_store_that_cannot_copy_is_refused_when_the_plan_is_made(opened: OpenRepository) -> None:
-    class Plain:
-        """A store without copies."""
-
-    unable = replace(
-        opened,
-        store=Plain(),  # type: ignore[arg-type]
-        settings=CollectionSettings(sweep_mode="quarantine"),
-    )
-    held = Lock.acquire(opened.store, run_id="run", owner="owner", now=NOW, expiry=HOUR)
-    with pytest.raises(ConfigurationError, match=r"collection\.sweep_mode"):
-        planning.begin(replace(unable), "g4uk6erfnfus73frbnqg", ("legacy",), held)
-    assert isinstance(opened.store, CopiesObjects)
