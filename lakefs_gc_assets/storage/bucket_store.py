@@ -6,6 +6,7 @@ told here, once. Listings go by the service's own pages: obstore 0.12 takes answ
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
@@ -167,23 +168,26 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         action = f"read {full!r}"
         if not obstore_can_name(full):
             return self._read(action, full)
-        try:
-            with cloud.waits.shown(action):
-                answer = self._files.get(full)
-                require_readable(key, answer.meta["size"])
-                return bytes(answer.bytes())
-        except (BaseError, FileNotFoundError) as error:
-            raise self._explain(action, error) from None
+        with self._by_obstore(action):
+            answer = self._files.get(full)
+            require_readable(key, answer.meta["size"])
+            return bytes(answer.bytes())
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
-        """See ReadsParts.get_part. An object whose key obstore cannot name is read whole."""
+        """See GivesObjects.get_part. An object whose key obstore cannot name is read whole."""
         full = self._full(key)
         action = f"read a part of {full!r}"
         if not obstore_can_name(full):
             return self._read(action, full)[start:end]
+        with self._by_obstore(action):
+            return bytes(self._files.get_range(full, start=start, end=end))
+
+    @contextmanager
+    def _by_obstore(self, action: str) -> Iterator[None]:
+        """Around a call of obstore: it is shown if it lasts, and what it raises becomes a StorageError."""
         try:
             with cloud.waits.shown(action):
-                return bytes(self._files.get_range(full, start=start, end=end))
+                yield
         except (BaseError, FileNotFoundError) as error:
             raise self._explain(action, error) from None
 
@@ -236,11 +240,11 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         """Deletes objects, one at least; what became of each."""
 
     def copy(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy."""
+        """See ObjectStore.copy."""
         self._copy(self._full(source), self._full(target), only_if_absent=False)
 
     def copy_if_absent(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy_if_absent."""
+        """See ObjectStore.copy_if_absent."""
         self._copy(self._full(source), self._full(target), only_if_absent=True)
 
     def _copy(self, source: str, target: str, only_if_absent: bool) -> None:

@@ -211,13 +211,20 @@ _STATUSES = {
     **{str(status): Meaning.BUSY for status in BUSY},
 }
 _SENTENCES = {
-    Meaning.OTHER_REGION: ("the bucket lies in another region", "set `store.region`"),
-    Meaning.BAD_CREDENTIALS: ("the credentials were refused", "set the right ones of `store`"),
-    Meaning.DENIED: ("access denied", "the credentials of `store` need this permission"),
-    Meaning.CONFLICT: ("something is in the way, such as other writers", "run again"),
-    Meaning.BUSY: ("the service kept failing or throttling", "run again, or with less load"),
+    Meaning.OTHER_REGION: (StorageError, "the bucket lies in another region", "set `store.region`"),
+    Meaning.BAD_CREDENTIALS: (StorageError, "the credentials were refused", "set the right ones of `store`"),
+    Meaning.DENIED: (PermissionMissing, "access denied", "the credentials of `store` need this permission"),
+    # Such as Glacier, Deep Archive or Azure's archive.
+    Meaning.ARCHIVED: (
+        ObjectArchived,
+        "it is in an archive tier",
+        "bring it back from there first. To delete such objects without a copy, sweep with "
+        "`collection.sweep_mode: delete`",
+    ),
+    Meaning.CONFLICT: (StorageError, "something is in the way, such as other writers", "run again"),
+    Meaning.BUSY: (StorageError, "the service kept failing or throttling", "run again, or with less load"),
 }
-"""Sentence and remedy for each."""
+"""Kind of error, sentence and remedy for each."""
 
 
 @dataclass(frozen=True)
@@ -247,19 +254,14 @@ class CloudErrors:
                 return self.no_bucket(action)
             case Meaning.OTHER_VERSION:
                 return self.other_version(action)
-            case Meaning.ARCHIVED:
-                return self.archived(action, quoted)
-            case Meaning.DENIED as meaning:
-                what, remedy = _SENTENCES[meaning]
-                return PermissionMissing(self._sentence(action, f"{what} ({quoted})", remedy))
             case None:
                 remedy = "check the settings of `store`"
                 if status == "404":
                     remedy = "check that the bucket of the storage namespace exists there, and `store.endpoint_url`"
                 return self.failed(action, f"the service answered {quoted}", remedy)
             case meaning:
-                what, remedy = _SENTENCES[meaning]
-                return self.failed(action, f"{what} ({quoted})", remedy)
+                kind, what, remedy = _SENTENCES[meaning]
+                return kind(self._sentence(action, f"{what} ({quoted})", remedy))
 
     def raised(self, action: str, error: ObstoreError) -> StorageError:
         """The error for what obstore raised."""
@@ -289,13 +291,6 @@ class CloudErrors:
     def not_found(self, action: str) -> ObjectNotFound:
         """The error where there is no such object."""
         return ObjectNotFound(f"cannot {action}: there is no such object in {self.place}")
-
-    def archived(self, action: str, quoted: str) -> ObjectArchived:
-        """The error where an object is in an archive tier, such as Glacier, Deep Archive or Azure's archive."""
-        return ObjectArchived(
-            f"cannot {action} in {self.place}: it is in an archive tier ({quoted}); bring it back from there first. To "
-            "delete such objects without a copy, sweep with `collection.sweep_mode: delete`"
-        )
 
     def no_bucket(self, action: str) -> StorageError:
         """The error where the bucket or container itself is missing."""

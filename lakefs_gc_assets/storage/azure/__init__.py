@@ -4,23 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, ObjectStore, StoreKind
+from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, StoreKind
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.storage.azure import store as _store
 else:
     # Deferred: only those who have such a store need its libraries.
     _store = deferred("lakefs_gc_assets.storage.azure.store")
-
-
-def _open(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
-    return _store.AzureStore(settings, namespace)
-
-
-def _readable_path(settings: StoreSettings, namespace: Namespace, key: str) -> str:
-    return namespace.uri + key
 
 
 def _init_section(answers: InitAnswers) -> Sequence[str]:
@@ -37,8 +27,8 @@ def _init_section(answers: InitAnswers) -> Sequence[str]:
 KIND = StoreKind(
     name="azure",
     addresses="https:// and abfss:// (Azure)",
-    open=_open,
-    readable_path=_readable_path,
+    open=lambda settings, namespace: _store.AzureStore(settings, namespace),
+    readable_path=lambda settings, namespace, key: namespace.uri + key,
     init_sections={"azure": _init_section},
     rights={
         "list": f"the data action read, see {POLICIES}/README.md",

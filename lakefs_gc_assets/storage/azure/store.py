@@ -73,17 +73,10 @@ class Identity:
     def __init__(self, source: TokenCredential) -> None:
         self._source = source
 
-    def get_token(
-        self,
-        *scopes: str,
-        claims: str | None = None,
-        tenant_id: str | None = None,
-        enable_cae: bool = False,
-        **kwargs: Any,
-    ) -> AccessToken:
+    def get_token(self, *scopes: str, **options: Any) -> AccessToken:
         """See TokenCredential. Raises StorageError where there is none, which no retry takes for a busy service."""
         try:
-            return self._source.get_token(*scopes, claims=claims, tenant_id=tenant_id, enable_cae=enable_cae, **kwargs)
+            return self._source.get_token(*scopes, **options)
         except OSError as error:
             raise StorageError(f"cannot read AZURE_FEDERATED_TOKEN_FILE {error.filename}: {error.strerror}") from None
         except AzureError as error:
@@ -157,17 +150,12 @@ def _identity(settings: StoreSettings, tenant: str, client: str) -> TokenCredent
     # An authority that somebody names is his own: Azure does not know it, and it may have certificates of its own.
     own = "AZURE_AUTHORITY_HOST" in os.environ
     verify = settings.ca_bundle if own and settings.ca_bundle else True
+    authority: dict[str, Any] = {"disable_instance_discovery": own, "connection_verify": verify}
     secret = settings.client_secret or os.environ.get("AZURE_CLIENT_SECRET")
     if tenant and client and secret:
-        return ClientSecretCredential(tenant, client, secret, disable_instance_discovery=own, connection_verify=verify)
+        return ClientSecretCredential(tenant, client, secret, **authority)
     if tenant and client and (file := os.environ.get("AZURE_FEDERATED_TOKEN_FILE")):
-        return WorkloadIdentityCredential(
-            tenant_id=tenant,
-            client_id=client,
-            token_file_path=file,
-            disable_instance_discovery=own,
-            connection_verify=verify,
-        )
+        return WorkloadIdentityCredential(tenant_id=tenant, client_id=client, token_file_path=file, **authority)
     return DefaultAzureCredential(
         managed_identity_client_id=client or None,
         exclude_environment_credential=True,
@@ -221,41 +209,6 @@ class _Transport(RequestsTransport):  # type: ignore[misc]
             cloud.parse_xml(response.body())
         self.last.response = response
         return response
-
-
-class Client:
-    """The library's client of a container, and the answers as they came. Safe to use from several threads."""
-
-    def __init__(self, endpoint: str, container: str, authorization: Authorization, ca_bundle: str) -> None:
-        """Asks nothing. Raises ValueError for tokens without TLS."""
-        self._transport = _Transport(ca_bundle)
-        self.container = ContainerClient(
-            endpoint,
-            container,
-            credential=authorization.for_library,
-            api_version=VERSION,
-            retry_policy=_Retries(),
-            transport=self._transport,
-            max_single_put_size=LARGEST_PUT,
-            permit_redirects=False,
-            raw_request_hook=_keep_names(f"{urlsplit(endpoint).path.rstrip('/')}/{container}/"),
-        )
-
-    def ask(self, call: Callable[[], object]) -> Answer:
-        """The answer that a call of the library ended with, also where it is an error.
-
-        Raises AzureError where none came.
-        """
-        self._transport.last.response = None
-        try:
-            call()
-        except AzureError as error:
-            if not isinstance(error, HttpResponseError) or error.response is None:
-                raise
-            return _answer(error.response)
-        if self._transport.last.response is None:
-            raise ServiceResponseError("no answer")
-        return _answer(self._transport.last.response)
 
 
 def answer_of(error: AzureError) -> Answer | None:
@@ -334,19 +287,29 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
                 client_options=cloud.obstore_options(settings.ca_bundle),
                 retry_config=cloud.obstore_retries(),
             )
-            self._client = Client(endpoint, container, self._authorization, settings.ca_bundle)
+            self._transport = _Transport(settings.ca_bundle)
+            self._container = ContainerClient(
+                endpoint,
+                container,
+                credential=self._authorization.for_library,
+                api_version=VERSION,
+                retry_policy=_Retries(),
+                transport=self._transport,
+                max_single_put_size=LARGEST_PUT,
+                permit_redirects=False,
+                raw_request_hook=_keep_names(f"{urlsplit(endpoint).path.rstrip('/')}/{container}/"),
+            )
         except (BaseError, ValueError, OSError) as error:
             raise ConfigurationError(f"cannot open {namespace.uri} with the settings of `store`: {error}") from None
         errors = CloudErrors(f"container {container!r} at {endpoint}", _MEANINGS)
         super().__init__(f"{endpoint}/{container}", namespace.location.key, files, errors, ordered=False)
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
-        container = self._client.container
         # The names alone: the library spends no time on the rest, which is parsed here.
         listed: Any = (
-            container.walk_blobs(prefix, results_per_page=PAGE)
+            self._container.walk_blobs(prefix, results_per_page=PAGE)
             if delimiter
-            else container.list_blob_names(name_starts_with=prefix, results_per_page=PAGE)
+            else self._container.list_blob_names(name_starts_with=prefix, results_per_page=PAGE)
         )
         answer = self._ask(action, lambda: next(listed.by_page(continuation_token=token), None))
         if answer.status != 200:
@@ -356,7 +319,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     def _read(self, action: str, full: str) -> bytes:
         with self._asking(action):
-            return self._client.container.download_blob(full).readall()
+            return self._container.download_blob(full).readall()
 
     def head(self, key: str) -> ObjectFacts:
         """See ObjectStore.head."""
@@ -392,12 +355,11 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
 
     def _batch(self, action: str, full_keys: Sequence[str]) -> dict[str, Answer]:
         """Deletes keys by one request; returns the answer for each key that it mentions."""
-        container = self._client.container
 
         def send() -> None:
             # The library gives up where it cannot read the answer; what can be read of it is read below.
             with suppress(ValueError):
-                container.delete_blobs(*full_keys, raise_on_any_failure=False, url_prepend=self._path or None)
+                self._container.delete_blobs(*full_keys, raise_on_any_failure=False, url_prepend=self._path or None)
 
         answer = self._ask(action, send)
         if answer.status != 202:
@@ -447,9 +409,18 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         return copied
 
     def _ask(self, action: str, call: Callable[[], object]) -> Answer:
-        """The answer as it came, which is read here."""
+        """The answer that a call of the library ended with, as it came, also where it is an error."""
+        self._transport.last.response = None
         with self._asking(action):
-            return self._client.ask(call)
+            try:
+                call()
+            except AzureError as error:
+                if not isinstance(error, HttpResponseError) or error.response is None:
+                    raise
+                return _answer(error.response)
+            if self._transport.last.response is None:
+                raise ServiceResponseError("no answer")
+            return _answer(self._transport.last.response)
 
     @contextmanager
     def _asking(self, action: str) -> Iterator[None]:
@@ -487,7 +458,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         return full
 
     def _blob(self, full: str) -> BlobClient:
-        return self._client.container.get_blob_client(full)
+        return self._container.get_blob_client(full)
 
 
 def _condition(expected: Expected | None) -> dict[str, Any]:

@@ -5,19 +5,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, ObjectStore, StoreKind, bucket_path
+from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, StoreKind, bucket_path
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.storage.gcs import store as _store
 else:
     # Deferred: only those who have such a store need its libraries.
     _store = deferred("lakefs_gc_assets.storage.gcs.store")
-
-
-def _open(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
-    return _store.GCSStore(settings, namespace.location)
 
 
 def _init_section(answers: InitAnswers) -> Sequence[str]:
@@ -34,7 +28,7 @@ def _browser_link(bucket: str, key: str) -> str:
 KIND = StoreKind(
     name="gs",
     addresses="gs://",
-    open=_open,
+    open=lambda settings, namespace: _store.GCSStore(settings, namespace.location),
     readable_path=bucket_path,
     init_sections={"gcs": _init_section},
     rights={

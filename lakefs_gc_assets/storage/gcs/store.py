@@ -253,13 +253,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         return None
 
     def _copy_content(
-        self,
-        action: str,
-        source: str,
-        target: str,
-        content: Blob,
-        there: Blob | None,
-        only_if_absent: bool,
+        self, action: str, source: str, target: str, content: Blob, there: Blob | None, only_if_absent: bool
     ) -> Blob | None:
         """Copies within the bucket, in as many requests as the service needs for it.
 

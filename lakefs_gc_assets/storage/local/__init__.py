@@ -1,21 +1,12 @@
 """Storage namespaces that are folders."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import InitAnswers, ObjectStore, StoreKind
+from lakefs_gc_assets.storage.interface import StoreKind
 from lakefs_gc_assets.storage.local.store import LocalStore
-
-
-def _open(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
-    return LocalStore(_folder(settings, namespace))
-
-
-def _readable_path(settings: StoreSettings, namespace: Namespace, key: str) -> str:
-    return str(_folder(settings, namespace) / key)
 
 
 def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
@@ -33,14 +24,10 @@ def _folder(settings: StoreSettings, namespace: Namespace) -> Path:
     return folder
 
 
-def _init_section(answers: InitAnswers) -> Sequence[str]:
-    return (f"local_root: {answers.local_root()}",)
-
-
 KIND = StoreKind(
     name="local",
     addresses="local://",
-    open=_open,
-    readable_path=_readable_path,
-    init_sections={"local": _init_section},
+    open=lambda settings, namespace: LocalStore(_folder(settings, namespace)),
+    readable_path=lambda settings, namespace, key: str(_folder(settings, namespace) / key),
+    init_sections={"local": lambda answers: (f"local_root: {answers.local_root()}",)},
 )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -93,22 +93,18 @@ class LocalStore:
 
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
-        return self._read(key, lambda file: file.read())
+        return self._read(key, 0, -1)
 
     def get_part(self, key: str, start: int, end: int) -> bytes:
-        """See ReadsParts.get_part."""
+        """See GivesObjects.get_part."""
+        return self._read(key, start, end - start)
 
-        def part(file: BinaryIO) -> bytes:
-            file.seek(start)
-            return file.read(end - start)
-
-        return self._read(key, part)
-
-    def _read(self, key: str, read: Callable[[BinaryIO], bytes]) -> bytes:
+    def _read(self, key: str, start: int, size: int) -> bytes:
         require_readable(key, self.head(key).size)
         try:
             with open(self._path(key), "rb") as file:
-                return read(file)
+                file.seek(start)
+                return file.read(size)
         except FileNotFoundError:
             raise _missing(key) from None
         except OSError as error:
@@ -162,7 +158,7 @@ class LocalStore:
             return [self._delete(key) for key in keys]
 
     def copy(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy. The copy is a hard link: content and time are the same ones."""
+        """See ObjectStore.copy. The copy is a hard link: content and time are the same ones."""
         path = self._writable(target)
         new = os.path.join(self._root, f"{HIDDEN}new-{uuid.uuid4().hex}".encode())
         self._link(source, new)
@@ -175,7 +171,7 @@ class LocalStore:
             _remove(new)
 
     def copy_if_absent(self, source: str, target: str) -> None:
-        """See CopiesObjects.copy_if_absent."""
+        """See ObjectStore.copy_if_absent."""
         try:
             self._link(source, self._writable(target))
         except FileExistsError:
@@ -339,7 +335,7 @@ def _files_in_order(
     root: bytes, prefix: bytes, hidden: bytes, bounds: Bounds, links: list[bytes]
 ) -> Iterator[tuple[bytes, int, int]]:
     """Key, size and modification time of each file; a folder counts as its name with a slash, as in its files' keys."""
-    base, everything = os.path.join(root, b""), Bounds(b"", None, only_directly=False)
+    base, everything = os.path.join(root, b""), Bounds()
     levels = [iter((prefix,))]
     while levels:
         key = next(levels[-1], None)

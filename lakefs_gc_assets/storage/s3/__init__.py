@@ -5,19 +5,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import StoreSettings
-from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, ObjectStore, StoreKind, bucket_path
+from lakefs_gc_assets.storage.interface import POLICIES, InitAnswers, StoreKind, bucket_path
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.storage.s3 import store as _store
 else:
     # Deferred: boto3 takes long to import.
     _store = deferred("lakefs_gc_assets.storage.s3.store")
-
-
-def _open(settings: StoreSettings, namespace: Namespace) -> ObjectStore:
-    return _store.S3Store(settings, namespace.location)
 
 
 def _aws(answers: InitAnswers) -> Sequence[str]:
@@ -49,7 +43,7 @@ def _browser_link(bucket: str, key: str) -> str:
 KIND = StoreKind(
     name="s3",
     addresses="s3:// (AWS and services that speak S3)",
-    open=_open,
+    open=lambda settings, namespace: _store.S3Store(settings, namespace.location),
     readable_path=bucket_path,
     init_sections={"s3": _aws, "s3-compatible": _compatible},
     rights={

@@ -16,7 +16,7 @@ import hashlib
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
@@ -304,18 +304,10 @@ _FEATURES = {
     "UploadPartCopy": "copies in parts (UploadPartCopy), which quarantine and restore take",
 }
 _MEANINGS = {code: meaning for meaning, codes in _CODES.items() for code in codes}
-FAILURES = (
-    ClientError,
-    BotoCoreError,
-    ResponseParserError,
-    ValueError,
-    LookupError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    AttributeError,
-)
-"""Exceptions of boto3, from the third on where an answer cannot be read."""
+_UNREADABLE = (ResponseParserError, ValueError, LookupError, OverflowError, RuntimeError, TypeError, AttributeError)
+"""Exceptions of boto3 where an answer cannot be read."""
+FAILURES = (ClientError, BotoCoreError, *_UNREADABLE)
+"""Exceptions of boto3."""
 
 
 @dataclass(frozen=True)
@@ -330,14 +322,6 @@ class S3Errors(CloudErrors):
 
     bucket_host: str = ""
     endpoint: str = ""
-
-    @classmethod
-    def of_bucket(cls, bucket: str, endpoint: str, *, bucket_in_host: bool = False) -> "S3Errors":
-        """Errors of a bucket at an endpoint."""
-        place = f"s3://{bucket} at {endpoint}"
-        if not bucket_in_host:
-            return cls(place, _MEANINGS)
-        return cls(place, _MEANINGS, f"{bucket}.{urlsplit(endpoint).netloc}", endpoint)
 
     def explain(self, action: str, error: Exception) -> StorageError:
         """The error to raise for a failed action, such as `read 'data/…'`."""
@@ -419,17 +403,10 @@ _HANDED_ON_FOR = timedelta(minutes=9)
 """boto3 renews credentials at the latest ten minutes before they expire, so what it hands out lasts this long."""
 
 
-@dataclass(frozen=True)
-class Connection:
-    """Both clients of one bucket; safe to use from several threads."""
+def connect(settings: StoreSettings, bucket: str) -> "tuple[S3Client, Files, S3Errors]":
+    """Opens a bucket: both clients, safe to use from several threads, and the errors that they raise.
 
-    client: "S3Client"
-    files: Files
-    errors: S3Errors
-
-
-def connect(settings: StoreSettings, bucket: str) -> Connection:
-    """Opens a bucket. Asks it nothing, unless its region is to be found out.
+    Asks it nothing, unless its region is to be found out.
 
     Raises ConfigurationError for contradicting settings, StorageError where there are no credentials or no endpoint.
     """
@@ -438,7 +415,8 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
         raise ConfigurationError(
             f"store.endpoint_url ends with the bucket's name: leave out /{bucket}, which the storage namespace names"
         )
-    errors = S3Errors.of_bucket(bucket, settings.endpoint_url or "the service's usual endpoint")
+    endpoint = settings.endpoint_url or "the service's usual endpoint"
+    errors = S3Errors(f"s3://{bucket} at {endpoint}", _MEANINGS)
     try:
         session = _session(settings)
         if session.get_credentials() is None:
@@ -452,9 +430,11 @@ def connect(settings: StoreSettings, bucket: str) -> Connection:
         raise errors.explain("open the bucket", error) from None
     except (ValueError, OSError) as error:
         raise ConfigurationError(f"cannot open s3://{bucket} with the settings of `store`: {error}") from None
-    in_host = bool(settings.endpoint_url) and not settings.path_style
-    errors = S3Errors.of_bucket(bucket, client.meta.endpoint_url, bucket_in_host=in_host)
-    return Connection(client, files, errors)
+    endpoint = client.meta.endpoint_url
+    errors = replace(errors, place=f"s3://{bucket} at {endpoint}")
+    if settings.endpoint_url and not settings.path_style:
+        errors = replace(errors, bucket_host=f"{bucket}.{urlsplit(endpoint).netloc}", endpoint=endpoint)
+    return client, files, errors
 
 
 def _session(settings: StoreSettings) -> boto3.Session:

@@ -54,10 +54,12 @@ PART = 1024**3
 MD5 = re.compile("[0-9a-f]{32}")
 _KEPT = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
 _Result = TypeVar("_Result")
+Head = Mapping[str, Any]
+"""The answer to HeadObject, which describes an object."""
 _log = logging.getLogger(__name__)
 
 
-class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
+class S3Store(OrderedBucketStore[S3Errors, Head]):
     """Objects below a prefix of a bucket; see ObjectStore. Every answer of the service is believed only as it stands.
 
     Requests that were answered 5xx or SlowDown, timed out or lost their connection are repeated, at a rate that backs
@@ -66,11 +68,10 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
 
     def __init__(self, settings: StoreSettings, location: Location) -> None:
         """Binds to a bucket and prefix; asks the service nothing, unless its region is to be found out."""
-        connection = connect(settings, location.bucket)
-        self._client = connection.client
+        self._client, files, errors = connect(settings, location.bucket)
         self._bucket = location.bucket
         self._deletes_in_bulk = True
-        super().__init__(f"s3://{self._bucket}", location.key, connection.files, connection.errors)
+        super().__init__(f"s3://{self._bucket}", location.key, files, errors)
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         given = {"StartAfter": behind, "Delimiter": delimiter, "ContinuationToken": token}
@@ -98,7 +99,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
         etag, modified = head.get("ETag", "").strip('"'), head["LastModified"].astimezone(UTC)
         return ObjectFacts(key, head["ContentLength"], modified, etag or None, self._md5(etag, head))
 
-    def _md5(self, etag: str, head: Mapping[str, Any]) -> str | None:
+    def _md5(self, etag: str, head: Head) -> str | None:
         """The ETag where it is the MD5 of the content.
 
         It is that of what was written in one piece and is encrypted by the service's own keys or not at all. With keys
@@ -181,7 +182,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             return _failed(full, str(error))
         return _accepted(full, answer.get("DeleteMarker", False), answer.get("VersionId"))
 
-    def _look(self, full: str) -> Mapping[str, Any]:
+    def _look(self, full: str) -> Head:
         try:
             return self._client.head_object(Bucket=self._bucket, Key=full)
         except FAILURES as error:
@@ -189,18 +190,12 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
                 raise self._errors.not_found(f"look at {full!r}") from None
             raise self._errors.explain(f"look at {full!r}", error) from None
 
-    def _alike(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    def _alike(self, one: Head, other: Head) -> bool:
         return same_content(one, other)
 
     def _copy_content(
-        self,
-        action: str,
-        source: str,
-        target: str,
-        content: Mapping[str, Any],
-        there: Mapping[str, Any] | None,
-        only_if_absent: bool,
-    ) -> Mapping[str, Any] | None:
+        self, action: str, source: str, target: str, content: Head, there: Head | None, only_if_absent: bool
+    ) -> Head | None:
         condition: dict[str, Any] = {"IfNoneMatch": "*"} if only_if_absent else {}
         try:
             if content["ContentLength"] <= WHOLE:
@@ -217,9 +212,7 @@ class S3Store(OrderedBucketStore[S3Errors, Mapping[str, Any]]):
             raise self._errors.explain(action, error) from None
         return self._content(target)
 
-    def _copy_in_parts(
-        self, source: str, target: str, content: Mapping[str, Any], condition: Mapping[str, Any]
-    ) -> None:
+    def _copy_in_parts(self, source: str, target: str, content: Head, condition: Mapping[str, Any]) -> None:
         """Copies an object that is too large for one request."""
         client, bucket, size = self._client, self._bucket, content["ContentLength"]
         kept = {name: content[name] for name in _KEPT if name in content}
@@ -331,13 +324,13 @@ def _was_busy(outcome: DeleteOutcome) -> bool:
     return (outcome.error or "").partition(":")[0] in BUSY
 
 
-def same_content(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_content(one: Head, other: Head) -> bool:
     """Same size and, where both ETags are digests of the content, the same ETag."""
     etags = [str(facts.get("ETag", "")).strip('"') for facts in (one, other)]
     digests = all(MD5.fullmatch(etag) for etag in etags) and not (_has_own_key(one) or _has_own_key(other))
     return one["ContentLength"] == other["ContentLength"] and (not digests or etags[0] == etags[1])
 
 
-def _has_own_key(facts: Mapping[str, Any]) -> bool:
+def _has_own_key(facts: Head) -> bool:
     """True if the ETag depends on an encryption that is new for each write."""
     return str(facts.get("ServerSideEncryption", "")).startswith("aws:kms") or "SSECustomerAlgorithm" in facts
