@@ -22,7 +22,8 @@ Sources: lakeFS server, `pkg/upload/path_provider.go` and the runs that it build
 import os
 import re
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Literal
@@ -230,20 +231,30 @@ def read_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
     if addresses.null_count:
         raise ValueError(f"{addresses.null_count} of {len(addresses)} addresses are null")
     usual = pc.match_substring_regex(addresses, _IN_SLICE)
-    if not pc.all(usual).as_py():
-        return _mixed(addresses, usual, window_size)
-    count = len(addresses)
+    if usual.true_count == len(addresses):
+        return _usual_names(addresses, window_size)
+    at, others_at = pc.indices_nonzero(usual), pc.indices_nonzero(pc.invert(usual))
+    parts = _usual_names(addresses.take(at), window_size), _other_names(addresses.take(others_at))
+    order = np.empty(len(addresses), np.int64)
+    order[np.concatenate([at, others_at])] = np.arange(len(addresses))
+    columns = (pa.concat_arrays([getattr(part, column.name) for part in parts]) for column in fields(Names))
+    return Names(*(column.take(pa.array(order)) for column in columns))
+
+
+def _usual_names(addresses: pa.StringArray, window_size: WindowSize) -> Names:
     slices = pc.utf8_slice_codeunits(addresses, _SLICE_AT, _SLICE_AT + XID_LENGTH).dictionary_encode()
     created = np.array([created_at(name) for name in slices.dictionary.to_pylist()], np.int64)
     windows = pa.array([window(name, window_size) for name in slices.dictionary.to_pylist()], pa.string())
-    indices = slices.indices.to_numpy()
-    issued = np.maximum(_issued_at(addresses), created[indices] if count else np.empty(0, np.int64))
     return Names(
-        pa.repeat(pa.scalar(Layout.SLICE.value), count),
+        pa.repeat(pa.scalar(Layout.SLICE.value), len(addresses)),
         slices.dictionary.take(slices.indices),
         windows.take(slices.indices),
-        pa.array(issued * 1_000_000, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        _times(np.maximum(_issued_at(addresses), created[slices.indices.to_numpy()])),
     )
+
+
+def _times(seconds: np.ndarray | Sequence[int | None]) -> pa.TimestampArray:
+    return pa.array(seconds, pa.int64()).cast(pa.timestamp("s", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def _issued_at(addresses: pa.StringArray) -> np.ndarray:
@@ -260,30 +271,11 @@ def _issued_at(addresses: pa.StringArray) -> np.ndarray:
     return (number >> np.uint64(3)).astype(np.int64)
 
 
-def _mixed(addresses: pa.StringArray, usual: pa.BooleanArray, window_size: WindowSize) -> Names:
-    at = pc.indices_nonzero(usual)
-    others_at = pc.indices_nonzero(pc.invert(usual))
-    inside = read_names(addresses.take(at), window_size) if len(at) else None
-    names = [parse(address) for address in addresses.take(others_at).to_pylist()]
-    others = Names(
-        pa.array([name.layout.value for name in names], pa.string()),
-        pa.array([None] * len(names), pa.string()),
-        pa.repeat(pa.scalar(LEGACY_WINDOW), len(names)),
-        pa.array([None if name.issued_at is None else name.issued_at * 1_000_000 for name in names], pa.int64()).cast(
-            pa.timestamp("us", "UTC")
-        ),
-    )
-    if inside is None:
-        return others
-    order = np.empty(len(addresses), np.int64)
-    order[np.concatenate([at.to_numpy(), others_at.to_numpy()])] = np.arange(len(addresses))
-
-    def put_back(first: pa.Array, second: pa.Array) -> pa.Array:
-        return pa.concat_arrays([first, second]).take(pa.array(order))
-
+def _other_names(addresses: pa.StringArray) -> Names:
+    names = [parse(address) for address in addresses.to_pylist()]
     return Names(
-        put_back(inside.layouts, others.layouts),
-        put_back(inside.slices, others.slices),
-        put_back(inside.windows, others.windows),
-        put_back(inside.issued_at, others.issued_at),
+        pa.array([name.layout.value for name in names], pa.string()),
+        pa.nulls(len(names), pa.string()),
+        pa.repeat(pa.scalar(LEGACY_WINDOW), len(names)),
+        _times([name.issued_at for name in names]),
     )

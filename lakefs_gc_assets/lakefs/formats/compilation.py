@@ -81,10 +81,6 @@ def load_compiler() -> None:
     """Loads what compiled functions need at their first call: half a second, once for all processes forked later."""
     import numba
 
-    numba.njit(_nothing)()  # type: ignore[call-arg]
+    numba.njit(lambda: None)()  # type: ignore[call-arg]
     for each in _made:
         _ = each.dispatcher
-
-
-def _nothing() -> None:
-    pass

@@ -14,6 +14,7 @@ for it: the number is of whoever compacts. A table states its own fields in its 
 descriptor of the message in the JSON form of protobuf (`pkg/graveler/serde.go`), so the field is found by its name.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +26,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked, strings
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
-from lakefs_gc_assets.lakefs.formats.sstables import BYTES, VARINT, Table, fields, raise_fault
+from lakefs_gc_assets.lakefs.formats.sstables import BYTES, VARINT, Table, fields, parsing, raise_fault
 
 Integers = npt.NDArray[np.int64]
 
@@ -94,23 +94,12 @@ class CommitColumns:
     def joined(cls, parts: Sequence["CommitColumns"]) -> "CommitColumns":
         """The commits of all parts, in their order."""
         parts = parts or [cls.from_commits([])]
-
-        def integers(name: str) -> Integers:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        def strings(name: str) -> pa.StringArray:
-            return pa.concat_arrays([getattr(part, name) for part in parts])
-
-        counts: list[Any] = [np.diff(part.parent_offsets) for part in parts]
-        return cls(
-            strings("ids"),
-            strings("metarange_ids"),
-            integers("seconds"),
-            integers("nanos"),
-            integers("versions"),
-            strings("parents"),
-            np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(counts))]),
-        )
+        columns: dict[str, Any] = {}
+        for name in (field.name for field in dataclasses.fields(cls)):
+            values = [getattr(part, name) for part in parts]
+            columns[name] = np.concatenate(values) if isinstance(values[0], np.ndarray) else pa.concat_arrays(values)
+        counts = np.concatenate([np.diff(part.parent_offsets) for part in parts])
+        return cls(**columns | {"parent_offsets": np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])})
 
 
 def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> CommitColumns:
@@ -219,11 +208,9 @@ def read_branches(data: bytes | memoryview, file: str, *, expected: RangeRecord 
     taken for a compacted base: what is read for nothing only keeps more.
     """
     table = read_checked(data, file, "ranges", "branch", expected)
-    try:
+    with parsing(file, "branch"):
         numbers = _field_numbers(table.layout.properties)
-        return [_branch(message, numbers) for message in _messages(table, file, "branch")]
-    except ValueError as error:
-        raise CorruptFile(file, "branch", str(error)) from None
+        return [_branch(message, numbers) for message in _messages(table)]
 
 
 def _field_numbers(properties: Mapping[bytes, bytes]) -> dict[str, int] | None:
@@ -259,24 +246,20 @@ def _branch(message: _Message, numbers: Mapping[str, int] | None) -> BranchRecor
 def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[Branch]:
     """Tags in order of their names, each with its commit."""
     table = read_checked(data, file, "ranges", "tag", expected)
-    try:
-        return [Branch(message.text(1), message.text(2)) for message in _messages(table, file, "tag")]
-    except ValueError as error:
-        raise CorruptFile(file, "tag", str(error)) from None
+    with parsing(file, "tag"):
+        return [Branch(message.text(1), message.text(2)) for message in _messages(table)]
 
 
-def _messages(table: Table, file: str, entity: Entity) -> Iterator[_Message]:
+def _messages(table: Table) -> Iterator[_Message]:
+    """The message of each record. Raises ValueError where one is malformed or its id is not the record's key."""
     buffer = table.buffer.tobytes()
     offsets, joined = table.keys()
     keys = joined.tobytes()
     bounds = offsets.tolist()
     spans = table.values[:, DATA_START : DATA_END + 1].tolist()
     for (start, end), key_start, key_end in zip(spans, bounds, bounds[1:], strict=False):
-        try:
-            message = _Message(buffer[start:end])
-            id_ = message.text(1).encode()
-        except ValueError as error:
-            raise CorruptFile(file, entity, str(error)) from None
+        message = _Message(buffer[start:end])
+        id_ = message.text(1).encode()
         if id_ != keys[key_start:key_end]:
-            raise CorruptFile(file, entity, f"the record {keys[key_start:key_end]!r} holds {id_!r}")
+            raise ValueError(f"the record {keys[key_start:key_end]!r} holds {id_!r}")
         yield message

@@ -10,6 +10,7 @@ CRC32C of the bytes and the type, little-endian. Properties are read without com
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct, unpack_from
@@ -38,16 +39,9 @@ _CRC_MASK_DELTA = 0xA282EAD8
 _u32 = Struct("<I").unpack_from
 _MAX_SNAPPY_GROWTH = 22  # an element of three bytes yields at most 64
 
+Array = npt.NDArray[Any]
 Handle = tuple[int, int]
 """Offset and size of a block, its trailer not counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """Decompressed blocks in one buffer; block `i` lies at `buffer[bounds[i]:bounds[i + 1]]`."""
-
-    buffer: npt.NDArray[Any]
-    bounds: npt.NDArray[Any]
 
 
 def varint(data: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
@@ -114,8 +108,8 @@ def handle(data: bytes | memoryview, position: int, end: int) -> tuple[Handle, i
     return (offset, size), position
 
 
-def open_blocks(data: memoryview, handles: list[Handle], file: str) -> Blocks:
-    """Checks and decompresses blocks, in the order given.
+def open_blocks(data: memoryview, handles: list[Handle], file: str) -> tuple[Array, Array]:
+    """Checks and decompresses blocks; returns one buffer, and bounds: block `i` is `buffer[bounds[i]:bounds[i + 1]]`.
 
     Raises CorruptFile where a block lies outside the file, its checksum differs, its type is not plain or snappy, or
     its declared length is beyond what its bytes can yield: nothing is allocated on the word of the file alone.
@@ -136,7 +130,7 @@ def open_blocks(data: memoryview, handles: list[Handle], file: str) -> Blocks:
         else:
             _decompress(data[offset : offset + size], target[position:end], offset, file)
         position = end
-    return Blocks(buffer, bounds)
+    return buffer, bounds
 
 
 def _checked_length(data: memoryview, offset: int, size: int, file: str) -> int:
@@ -173,18 +167,22 @@ def _decompress(compressed: memoryview, target: memoryview, offset: int, file: s
         raise CorruptFile(file, "block compression", f"snappy block at {offset}: {error}") from None
 
 
-def named_values(block: bytes, what: str, file: str) -> dict[bytes, bytes]:
+@contextmanager
+def parsing(file: str, check: str) -> Iterator[None]:
+    """Around the parsing of a part of a file: what is malformed (ValueError) becomes CorruptFile(file, check, …)."""
+    try:
+        yield
+    except ValueError as error:
+        raise CorruptFile(file, check, str(error)) from None
+
+
+def _named_values(data: memoryview, block_handle: Handle, file: str) -> dict[bytes, bytes]:
     """Names and values of a metaindex or properties block, in which names carry no trailer.
 
-    Raises CorruptFile(file, what, …) where entries or restart points are malformed or names do not increase.
+    Raises CorruptFile like `open_blocks`, and ValueError where entries or restart points are malformed or names do not
+    increase.
     """
-    try:
-        return _named_values(block)
-    except ValueError as error:
-        raise CorruptFile(file, what, str(error)) from None
-
-
-def _named_values(block: bytes) -> dict[bytes, bytes]:
+    block = open_blocks(data, [block_handle], file)[0].tobytes()
     if not 8 <= len(block) <= MAX_NAMES_BYTES:
         raise ValueError(f"a block of names cannot have {len(block)} bytes")
     (restarts,) = _u32(block, len(block) - 4)
@@ -235,8 +233,6 @@ _CRC32C = 1
 _COMPARATOR = b"leveldb.BytewiseComparator"
 _SINGLE_LEVEL, _TWO_LEVEL = 0, 2
 _MIN_ENTRY_BYTES = 6  # three lengths, a byte that differs from the key before, two lengths of the value
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,23 +309,17 @@ def read_layout(data: bytes | memoryview, file: str) -> Layout:
         raise CorruptFile(file, "length", f"{len(view)} bytes are fewer than a footer's {FOOTER_BYTES}")
     metaindex, index = _footer(bytes(view[end:]), file)
     blocks = view[:end]
-    names = named_values(open_blocks(blocks, [metaindex], file).buffer.tobytes(), "metaindex", file)
-    if list(names) != [b"rocksdb.properties"]:
-        raise CorruptFile(file, "metaindex", f"expected rocksdb.properties alone, found {sorted(names)}")
-    value = names[b"rocksdb.properties"]
-    try:
-        properties, read = handle(value, 0, len(value))
-    except ValueError as error:
-        raise CorruptFile(file, "metaindex", str(error)) from None
-    if read != len(value):
-        raise CorruptFile(file, "metaindex", "the handle of the properties is followed by other bytes")
-    layout = Layout(
-        file=file,
-        properties=named_values(open_blocks(blocks, [properties], file).buffer.tobytes(), "properties", file),
-        index=index,
-        tail=(properties, metaindex),
-        end=end,
-    )
+    with parsing(file, "metaindex"):
+        names = _named_values(blocks, metaindex, file)
+        if list(names) != [b"rocksdb.properties"]:
+            raise ValueError(f"expected rocksdb.properties alone, found {sorted(names)}")
+        value = names[b"rocksdb.properties"]
+        at, read = handle(value, 0, len(value))
+        if read != len(value):
+            raise ValueError("the handle of the properties is followed by other bytes")
+    with parsing(file, "properties"):
+        properties = _named_values(blocks, at, file)
+    layout = Layout(file=file, properties=properties, index=index, tail=(at, metaindex), end=end)
     _check_format(layout)
     return layout
 
@@ -342,11 +332,9 @@ def _footer(footer: bytes, file: str) -> tuple[Handle, Handle]:
         raise CorruptFile(file, "version", f"{footer[_HANDLES_END:45].hex()} instead of 2")
     if footer[0] != _CRC32C:
         raise CorruptFile(file, "checksum type", f"{footer[0]} instead of 1 (CRC32C)")
-    try:
+    with parsing(file, "footer"):
         metaindex, position = handle(footer, 1, _HANDLES_END)
         index, _ = handle(footer, position, _HANDLES_END)
-    except ValueError as error:
-        raise CorruptFile(file, "footer", str(error)) from None
     canonical = b"".join(encode_varint(number) for number in (*metaindex, *index))
     if footer[1:_HANDLES_END] != canonical.ljust(_HANDLES_END - 1, b"\0"):
         raise CorruptFile(file, "footer", "handles are not in their shortest form, or are followed by other bytes")
@@ -373,29 +361,29 @@ def read_table(data: bytes | memoryview, file: str) -> Table:
     layout = read_layout(data, file)
     blocks = memoryview(data)[: layout.end]
     handles = _data_handles(blocks, layout)
-    opened = open_blocks(blocks, handles, file)
+    buffer, bounds = open_blocks(blocks, handles, file)
     count = layout.number("rocksdb.num.entries")
-    if count > len(opened.buffer) // _MIN_ENTRY_BYTES:
-        raise CorruptFile(file, "number of entries", f"{count} do not fit {len(opened.buffer)} bytes")
+    if count > len(buffer) // _MIN_ENTRY_BYTES:
+        raise CorruptFile(file, "number of entries", f"{count} do not fit {len(buffer)} bytes")
     entries = np.empty((count, 4), np.int64)
-    fault, block, entry_count = records.walk_blocks(opened.buffer, opened.bounds, entries)
+    fault, block, entry_count = records.walk_blocks(buffer, bounds, entries)
     raise_fault(fault, file, f"data block {block}")
     if entry_count != count:
         raise CorruptFile(file, "number of entries", f"{entry_count} instead of {count}")
-    last_key = np.empty(int(np.diff(opened.bounds).max(initial=0)), np.uint8)
-    fault, entry, last_length, key_bytes = records.check_keys(opened.buffer, entries, last_key)
+    last_key = np.empty(int(np.diff(bounds).max(initial=0)), np.uint8)
+    fault, entry, last_length, key_bytes = records.check_keys(buffer, entries, last_key)
     raise_fault(fault, file, f"entry {entry}")
     values = np.empty((count, 4), np.int64)
-    fault, entry = records.unframe_values(opened.buffer, entries, values)
+    fault, entry = records.unframe_values(buffer, entries, values)
     raise_fault(fault, file, f"entry {entry}")
     _check_sums(layout, entries, key_bytes)
     first_key = b""
     if count:
         start, stop = entries[0, records.KEY_START], entries[0, records.KEY_END] - records.TRAILER
-        first_key = opened.buffer[start:stop].tobytes()
+        first_key = buffer[start:stop].tobytes()
     return Table(
         layout=layout,
-        buffer=opened.buffer,
+        buffer=buffer,
         entries=entries,
         values=values,
         first_key=first_key,
@@ -436,12 +424,12 @@ def _begin(handles: list[Handle], end: int, layout: Layout) -> int:
 
 
 def _indexed(blocks: memoryview, index: list[Handle], layout: Layout) -> list[Handle]:
-    opened: Blocks = open_blocks(blocks, index, layout.file)
+    buffer, bounds = open_blocks(blocks, index, layout.file)
     entries = np.empty((layout.end // TRAILER_BYTES, 4), np.int64)
-    fault, block, count = records.walk_blocks(opened.buffer, opened.bounds, entries)
+    fault, block, count = records.walk_blocks(buffer, bounds, entries)
     raise_fault(fault, layout.file, f"index block {block}")
     handles = np.empty((count, 2), np.int64)
-    fault, entry = records.read_handles(opened.buffer, entries[:count], layout.end - TRAILER_BYTES, handles)
+    fault, entry = records.read_handles(buffer, entries[:count], layout.end - TRAILER_BYTES, handles)
     raise_fault(fault, layout.file, f"index entry {entry}")
     return [(offset, size) for offset, size in handles.tolist()]
 
