@@ -29,10 +29,12 @@ from lakefs_gc_assets.lakefs.api.parsing import Answer, Call, Fields
 from lakefs_gc_assets.settings import LakeFSSettings
 
 if TYPE_CHECKING:
+    import lakefs_sdk
+
     from lakefs_gc_assets.lakefs.api import transport
 else:
-    # It imports the SDK.
-    transport = deferred("lakefs_gc_assets.lakefs.api.transport")
+    # The SDK costs more than a second, which only those who talk to a server should pay.
+    lakefs_sdk, transport = deferred("lakefs_sdk"), deferred("lakefs_gc_assets.lakefs.api.transport")
 
 _PAGE = 1000
 UNKNOWN_GRACE_PERIOD = timedelta(hours=24)
@@ -58,28 +60,18 @@ class LakeFSClient:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Makes no call yet. Raises ConfigurationError where the endpoint or the repository's name cannot be used."""
-        # The SDK costs more than a second, which only those who talk to a server should pay.
-        from lakefs_sdk.api import (
-            branches_api,
-            commits_api,
-            internal_api,
-            objects_api,
-            repositories_api,
-            tags_api,
-        )
-
         if not repository:
             raise ConfigurationError("repository is not set: name the lakeFS repository to collect")
         self.server_clocks = ServerClocks()
         self._repository = repository
         self._caller = transport.Caller(settings, clock, self.server_clocks, sleep)
         sdk = self._caller.sdk
-        self._repositories = repositories_api.RepositoriesApi(sdk)
-        self._internal = internal_api.InternalApi(sdk)
-        self._branches = branches_api.BranchesApi(sdk)
-        self._tags = tags_api.TagsApi(sdk)
-        self._objects = objects_api.ObjectsApi(sdk)
-        self._commits = commits_api.CommitsApi(sdk)
+        self._repositories = lakefs_sdk.RepositoriesApi(sdk)
+        self._internal = lakefs_sdk.InternalApi(sdk)
+        self._branches = lakefs_sdk.BranchesApi(sdk)
+        self._tags = lakefs_sdk.TagsApi(sdk)
+        self._objects = lakefs_sdk.ObjectsApi(sdk)
+        self._commits = lakefs_sdk.CommitsApi(sdk)
 
     def __repr__(self) -> str:
         return f"LakeFSClient({self._repository!r} at {self._caller.endpoint})"
@@ -116,26 +108,21 @@ class LakeFSClient:
 
     def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
         """Makes the server write the next part of its uncommitted data."""
-        from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
-
         call = self._call("POST", "/gc/prepare_uncommited", "retention:PrepareGarbageCollectionUncommitted")
         operation = self._internal.prepare_garbage_collection_uncommitted_with_http_info
-        request = PrepareGCUncommittedRequest(continuation_token=continuation_token)
+        request = lakefs_sdk.PrepareGCUncommittedRequest(continuation_token=continuation_token)
         return parsing.uncommitted_page(self._fields(call, operation, self._repository, request))
 
     def branches(self) -> tuple[Branch, ...]:
         """Every branch, hidden ones included, sorted by name."""
         call = self._call("GET", "/branches", "fs:ListBranches")
-        operation = self._branches.list_branches_with_http_info
-        results = self._pages(call, operation, self._repository, show_hidden=True)
+        results = self._pages(call, self._branches.list_branches_with_http_info, self._repository, show_hidden=True)
         return tuple(sorted(map(parsing.branch, results), key=lambda branch: branch.id))
 
     def branch(self, name: str) -> Branch | None:
         """A branch; None only where lakeFS itself says that there is none. Any other 404 raises NotFound."""
         call = self._call("GET", f"/branches/{name}", "fs:ReadBranch")
-        operation = self._branches.get_branch_with_http_info
-        answer = self._caller.ask(call, operation, self._repository, name, accepted=frozenset({404}))
-        fields = self._fields_unless_absent(call, answer)
+        fields = self._fields_unless_absent(call, self._branches.get_branch_with_http_info, self._repository, name)
         if fields is None:
             return None
         branch = parsing.branch(fields)
@@ -162,32 +149,25 @@ class LakeFSClient:
 
     def create_branch(self, name: str, commit_id: str, hidden: bool) -> None:
         """Makes a branch on a commit."""
-        from lakefs_sdk.models.branch_creation import BranchCreation
-
         call = self._call("POST", "/branches", "fs:CreateBranch")
-        body = BranchCreation(name=name, source=commit_id, hidden=hidden)
+        body = lakefs_sdk.BranchCreation(name=name, source=commit_id, hidden=hidden)
         self._caller.ask(call, self._branches.create_branch_with_http_info, self._repository, body, once=True)
 
     def delete_path(self, branch: str, path: str) -> None:
         """Deletes what a branch shows at a path; the deletion is uncommitted."""
         call = self._call("DELETE", f"/branches/{branch}/objects?path={path}", "fs:DeleteObject")
-        operation = self._objects.delete_object_with_http_info
-        self._caller.ask(call, operation, self._repository, branch, path, once=True)
+        self._caller.ask(call, self._objects.delete_object_with_http_info, self._repository, branch, path, once=True)
 
     def reset_path(self, branch: str, path: str) -> None:
         """Takes back what is staged at a path."""
-        from lakefs_sdk.models.reset_creation import ResetCreation
-
         call = self._call("PUT", f"/branches/{branch}", "fs:RevertBranch")
-        body = ResetCreation(type="object", path=path, force=False)
+        body = lakefs_sdk.ResetCreation(type="object", path=path, force=False)
         self._caller.ask(call, self._branches.reset_branch_with_http_info, self._repository, branch, body, once=True)
 
     def commit_changes(self, branch: str, message: str) -> None:
         """Commits all that is staged on a branch."""
-        from lakefs_sdk.models.commit_creation import CommitCreation
-
         call = self._call("POST", f"/branches/{branch}/commits", "fs:CreateCommit")
-        body = CommitCreation(message=message, date=None, allow_empty=False, force=False)
+        body = lakefs_sdk.CommitCreation(message=message, date=None, allow_empty=False, force=False)
         self._caller.ask(call, self._commits.commit_with_http_info, self._repository, branch, body, once=True)
 
     def delete_tag(self, name: str) -> None:
@@ -204,8 +184,7 @@ class LakeFSClient:
     def first_change(self, branch: str) -> DiffEntry | None:
         """The first uncommitted change of a branch (`diff?amount=1`), None where there is none."""
         call = self._diff_call(branch)
-        operation = self._branches.diff_branch_with_http_info
-        fields = self._fields(call, operation, self._repository, branch, amount=1)
+        fields = self._fields(call, self._branches.diff_branch_with_http_info, self._repository, branch, amount=1)
         entries, next_offset = _page(fields)
         if not entries and next_offset is not None:
             raise fields.wrong("results", "is empty although the server has more")
@@ -223,15 +202,8 @@ class LakeFSClient:
         still has its address.
         """
         call = self._call("GET", f"/refs/{reference}/objects/stat?path={path}", "fs:ReadObject")
-        answer = self._caller.ask(
-            call,
-            self._objects.stat_object_with_http_info,
-            self._repository,
-            reference,
-            path,
-            accepted=frozenset({404, 410}),
-        )
-        fields = self._fields_unless_absent(call, answer)
+        operation = self._objects.stat_object_with_http_info
+        fields = self._fields_unless_absent(call, operation, self._repository, reference, path, gone=True)
         if fields is None:
             return None
         stats = parsing.stats(fields)
@@ -246,18 +218,9 @@ class LakeFSClient:
         NotFound.
         """
         call = self._call("GET", f"/refs/{reference}/objects/ls?after={after}", "fs:ListObjects")
-        answer = self._caller.ask(
-            call,
-            self._objects.list_objects_with_http_info,
-            self._repository,
-            reference,
-            accepted=frozenset({404}),
-            user_metadata=False,
-            presign=False,
-            after=after,
-            amount=OBJECTS_ON_PAGE,
-        )
-        fields = self._fields_unless_absent(call, answer)
+        operation = self._objects.list_objects_with_http_info
+        query: dict[str, Any] = {"user_metadata": False, "presign": False, "after": after, "amount": OBJECTS_ON_PAGE}
+        fields = self._fields_unless_absent(call, operation, self._repository, reference, **query)
         if fields is None:
             return ObjectsPage((), more=False)
         results, next_offset = _page(fields)
@@ -270,8 +233,16 @@ class LakeFSClient:
             raise fields.wrong("results", "is empty although the server has more")
         return ObjectsPage(objects, more=next_offset is not None)
 
-    def _fields_unless_absent(self, call: Call, answer: Answer) -> Fields | None:
-        """The fields of an answer; None for a 404 by which lakeFS says there is none. Any other one raises NotFound."""
+    def _fields_unless_absent(
+        self, call: Call, operation: Callable[..., Any], *arguments: str, gone: bool = False, **query: Any
+    ) -> Fields | None:
+        """The fields of an answer; None for a 404 by which lakeFS says there is none. Any other one raises NotFound.
+
+        Args:
+            gone: True if 410 has fields as well.
+        """
+        accepted = frozenset({404, 410} if gone else {404})
+        answer = self._caller.ask(call, operation, *arguments, accepted=accepted, **query)
         if answer.meaning == 404:
             self._require_absence(call, answer)
             return None
@@ -318,16 +289,12 @@ class LakeFSClient:
 
     def set_retention_rules(self, rules: RetentionRules) -> None:
         """Replaces the rules of retention. The server checks nothing: check before."""
-        from lakefs_sdk.models.garbage_collection_rule import GarbageCollectionRule
-        from lakefs_sdk.models.garbage_collection_rules import GarbageCollectionRules
-
         call = self._call("PUT", "/settings/gc_rules", "retention:SetGarbageCollectionRules")
-        body = GarbageCollectionRules(
-            default_retention_days=rules.default_days,
-            branches=[
-                GarbageCollectionRule(branch_id=branch, retention_days=days) for branch, days in rules.branches.items()
-            ],
-        )
+        branches = [
+            lakefs_sdk.GarbageCollectionRule(branch_id=branch, retention_days=days)
+            for branch, days in rules.branches.items()
+        ]
+        body = lakefs_sdk.GarbageCollectionRules(default_retention_days=rules.default_days, branches=branches)
         self._caller.ask(call, self._repositories.set_gc_rules_with_http_info, self._repository, body)
 
     def start_prepare_commits(self) -> str:
