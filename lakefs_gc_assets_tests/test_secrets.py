@@ -5,6 +5,7 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from unittest import mock
 from urllib.parse import quote
 
@@ -42,6 +43,11 @@ PASSWORD = "planted-password"
 _BASIC = planted.basic(LAKEFS_KEY, LAKEFS_SECRET)
 PLANTED = (LAKEFS_SECRET, STORE_SECRET, TOKEN, PASSWORD, _BASIC)
 SPELT = planted.spellings(*PLANTED)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 def settings(endpoint: str) -> LakeFSSettings:
@@ -98,14 +104,14 @@ REPEATED = [
 @pytest.mark.parametrize("answer", REPEATED, ids=lambda answer: f"{answer.status} {answer.body[:20]!r}")
 def test_a_server_that_repeats_what_it_was_sent(answer: Scripted) -> None:
     with scripted(answer) as server:
-        client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
+        client = LakeFSClient(settings(server.url), "repo", FixedClock())
         for action in (client.repository, client.branches, client.start_refs_dump):
             require_none(reported(action))
         require_none(repr(client) + repr(vars(client)))
 
 
 def test_no_server_at_all() -> None:
-    client = LakeFSClient(settings("http://127.0.0.1:9"), "repo", FixedClock(), lambda seconds: None)
+    client = LakeFSClient(settings("http://127.0.0.1:9"), "repo", FixedClock())
     require_none(reported(client.repository))
 
 
@@ -152,7 +158,7 @@ def test_locations_that_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
         "store": {"local_root": {"env": "TEST_FOLDER"}},
     }
     loaded = loaded_from(content, "file").configuration
-    client = LakeFSClient(loaded.lakefs, loaded.repository, FixedClock(), lambda seconds: None)
+    client = LakeFSClient(loaded.lakefs, loaded.repository, FixedClock())
     with pytest.raises(LakeFSError) as unreachable:
         client.repository()
     assert "private" not in str(unreachable.value)
@@ -195,7 +201,7 @@ def test_a_secret_that_is_written_into_the_file_is_refused_without_repeating_it(
 def test_what_the_domain_stores(local_store: ObjectStore) -> None:
     """Plan, lock, receipts and report of a run whose server and store fail and repeat what they were sent."""
     with scripted(said(GOOD["repository"] | {"id": "other"}), refused(500, ECHO)) as server:
-        client = LakeFSClient(settings(server.url), "repo", FixedClock(), lambda seconds: None)
+        client = LakeFSClient(settings(server.url), "repo", FixedClock())
         error = reported(client.branches)
     plan.write_first(local_store, PLAN)
     held = Lock.acquire(

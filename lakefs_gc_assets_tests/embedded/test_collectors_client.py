@@ -30,7 +30,7 @@ def _client(server: EmbeddedServer, repository: str, key: str = "", secret: str 
         access_key_id=key or server.access_key_id,
         secret_access_key=secret or server.secret_access_key,
     )
-    return LakeFSClient(settings, repository, _Now(), sleep=lambda _: None)
+    return LakeFSClient(settings, repository, _Now())
 
 
 def test_it_reads_a_sample(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The collector's port to lakeFS, on the server's REST API through `lakefs-sdk`."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
@@ -52,19 +51,13 @@ class LakeFSClient:
     strictly; see the port for what each method raises.
     """
 
-    def __init__(
-        self,
-        settings: LakeFSSettings,
-        repository: str,
-        clock: "transport.Now",
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, settings: LakeFSSettings, repository: str, clock: "transport.Now") -> None:
         """Makes no call yet. Raises ConfigurationError where the endpoint or the repository's name cannot be used."""
         if not repository:
             raise ConfigurationError("repository is not set: name the lakeFS repository to collect")
         self.server_clocks = ServerClocks()
         self._repository = repository
-        self._caller = transport.Caller(settings, clock, self.server_clocks, sleep)
+        self._caller = transport.Caller(settings, clock, self.server_clocks)
         sdk = self._caller.sdk
         self._repositories = lakefs_sdk.RepositoriesApi(sdk)
         self._internal = lakefs_sdk.InternalApi(sdk)

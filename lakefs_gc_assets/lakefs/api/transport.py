@@ -8,7 +8,6 @@ import base64
 import ipaddress
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -100,13 +99,7 @@ def _text(body: object) -> str:
 class Caller:
     """Makes calls to one server. Safe to use from several threads; neither its repr nor its errors show keys."""
 
-    def __init__(
-        self,
-        settings: LakeFSSettings,
-        clock: Now,
-        server_clocks: ServerClocks,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, settings: LakeFSSettings, clock: Now, server_clocks: ServerClocks) -> None:
         self.endpoint = api_endpoint(settings.endpoint)
         self._timeout = (settings.connect_timeout_seconds, settings.read_timeout_seconds)
         key, secret = settings.access_key_id, settings.secret_access_key
@@ -119,7 +112,6 @@ class Caller:
             retry=retry_if_exception_type(_Transient),
             stop=stop_after_attempt(self._attempts),
             wait=_pause,
-            sleep=sleep,
             reraise=True,
         )
         configuration = Configuration(

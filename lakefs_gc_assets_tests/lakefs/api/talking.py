@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.settings import LakeFSSettings
@@ -41,5 +43,6 @@ def settings(endpoint: str, **changes: Any) -> LakeFSSettings:
 @contextmanager
 def talking(*answers: Scripted, **changes: Any) -> Iterator[tuple[LakeFSClient, ScriptedServer, Sleeps]]:
     sleeps = Sleeps()
-    with scripted(*answers, now=FixedClock().now) as server:
-        yield LakeFSClient(settings(server.url, **changes), "repo", FixedClock(), sleeps), server, sleeps
+    pauses = mock.patch("tenacity.nap.time", SimpleNamespace(sleep=sleeps))
+    with scripted(*answers, now=FixedClock().now) as server, pauses:
+        yield LakeFSClient(settings(server.url, **changes), "repo", FixedClock()), server, sleeps

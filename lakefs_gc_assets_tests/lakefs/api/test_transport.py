@@ -28,7 +28,7 @@ from lakefs_gc_assets.waits import Waits
 from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.lakefs.api.good_answers import GOOD
 from lakefs_gc_assets_tests.lakefs.api.scripted_server import Scripted, refused, said, scripted
-from lakefs_gc_assets_tests.lakefs.api.talking import KEY_ID, SECRET, FixedClock, Sleeps, settings, talking
+from lakefs_gc_assets_tests.lakefs.api.talking import KEY_ID, SECRET, FixedClock, settings, talking
 
 
 class TestRefusals:
@@ -117,14 +117,14 @@ class TestConnections:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
-            client = LakeFSClient(settings(endpoint, retries=1), "repo", FixedClock(), Sleeps())
+            client = LakeFSClient(settings(endpoint, retries=0), "repo", FixedClock())
             with pytest.raises(
                 ServerUnavailable, match=rf"{endpoint}/api/v1 cannot be reached.*refused.*lakefs\.endpoint"
             ):
                 client.repository()
 
     def test_unknown_host(self) -> None:
-        client = LakeFSClient(settings("http://lakefs.invalid", retries=0), "repo", FixedClock(), Sleeps())
+        client = LakeFSClient(settings("http://lakefs.invalid", retries=0), "repo", FixedClock())
         with pytest.raises(ServerUnavailable, match=r"http://lakefs\.invalid/api/v1 cannot be reached"):
             client.repository()
 
@@ -148,7 +148,7 @@ class TestConnections:
     def test_a_server_without_tls(self) -> None:
         with talking(said({})) as (_, server, _):
             secure = settings(server.url.replace("http:", "https:"), retries=0)
-            client = LakeFSClient(secure, "repo", FixedClock(), Sleeps())
+            client = LakeFSClient(secure, "repo", FixedClock())
             with pytest.raises(ServerUnavailable, match=r"https://127.0.0.1"):
                 client.repository()
 
@@ -194,7 +194,7 @@ class TestProxies:
     TARGET = "http://lakefs.corp.invalid/api/v1/repositories/repo"
 
     def client(self, endpoint: str = ENDPOINT) -> LakeFSClient:
-        return LakeFSClient(settings(endpoint, retries=0), "repo", FixedClock(), Sleeps())
+        return LakeFSClient(settings(endpoint, retries=0), "repo", FixedClock())
 
     @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
     def test_of_the_environment_are_used(self, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
@@ -259,7 +259,7 @@ class TestProxies:
 
 class TestPrivateAuthorities:
     def client(self, url: str, **changes: str) -> LakeFSClient:
-        return LakeFSClient(settings(url, retries=0, **changes), "repo", FixedClock(), Sleeps())
+        return LakeFSClient(settings(url, retries=0, **changes), "repo", FixedClock())
 
     def test_are_trusted_where_a_setting_or_the_environment_names_them(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -78,9 +78,9 @@ def test_obstore_is_sent_where_boto3_goes(
         access_key_id="key",
         secret_access_key="secret",
     )
-    connection = connect(settings, bucket)
-    assert address(connection.client, bucket) == expected
-    assert connection.files.config["endpoint"] == expected[0]
+    client, files, _ = connect(settings, bucket)
+    assert address(client, bucket) == expected
+    assert files.config["endpoint"] == expected[0]
 
 
 def test_settings_win_over_the_environment(s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,8 @@ def test_what_one_store_read_of_the_service_no_other_reads_again(monkeypatch: py
 
     monkeypatch.setattr(JSONFileLoader, "load_file", read)
     other = StoreSettings(region="eu-west-2", access_key_id="c", secret_access_key="d")
-    assert connect(other, "bucket").client.meta.region_name == "eu-west-2"
+    client, _, _ = connect(other, "bucket")
+    assert client.meta.region_name == "eu-west-2"
     with pytest.raises(AssertionError, match="is read again"):
         boto3.Session(region_name="eu-west-1").client("s3")
 
