@@ -48,22 +48,17 @@ NOTHING = Expected(None)
 
 
 class BucketStore(ABC, Generic[_Errors, _Contents]):
-    """Objects below a prefix of a bucket; see ObjectStore. Full keys are those that the service knows.
-
-    Attributes:
-        name: of the bucket, such as `s3://bucket`.
-    """
+    """Objects below a prefix of a bucket; see ObjectStore. Full keys are those that the service knows."""
 
     delete_limit = 1000
 
-    def __init__(self, name: str, root: str, files: Files, errors: _Errors, *, ordered: bool = True) -> None:
+    def __init__(self, root: str, files: Files, errors: _Errors, *, ordered: bool = True) -> None:
         """Takes a bucket and the prefix that all keys begin with.
 
         Args:
             ordered: whether the service promises to list in the order of UTF-8 bytes; then any other order ends a
                 listing.
         """
-        self.name = name
         self._root = root
         self._files = files
         self._errors = errors
@@ -198,14 +193,14 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
     def put(self, key: str, data: bytes) -> str | None:
         """See ObjectStore.put."""
         full = self._full(key)
-        return self._write(f"write {full!r}", full, data, None)
+        return self._write(f"write {full!r}", full, data, None) or None
 
     def put_if_absent(self, key: str, data: bytes) -> str:
         """See ObjectStore.put_if_absent."""
         full = self._full(key)
         action = f"create {full!r}"
         try:
-            return self._with_etag(action, self._write(action, full, data, NOTHING))
+            return self._write(action, full, data, NOTHING)
         except PreconditionFailed:
             raise self._errors.already_exists(action) from None
 
@@ -214,18 +209,16 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         full = self._full(key)
         action = f"replace {full!r}"
         try:
-            return self._with_etag(action, self._write(action, full, data, Expected(etag)))
+            return self._write(action, full, data, Expected(etag))
         except ObjectNotFound:
             raise PreconditionFailed(f"cannot {action}: it is gone") from None
 
-    def _with_etag(self, action: str, etag: str | None) -> str:
-        if etag is None:
-            raise self._errors.nonsense(action, "what was written has no ETag")
-        return etag
-
     @abstractmethod
-    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str | None:
-        """Writes an object in place of what is expected there (None: of whatever is); its ETag, if the service says."""
+    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
+        """Writes an object in place of what is expected there; its ETag.
+
+        Where nothing is expected (None) it is written in place of whatever is there, and its ETag may be empty.
+        """
 
     def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
         """See ObjectStore.delete. A key that the answer does not mention has failed."""

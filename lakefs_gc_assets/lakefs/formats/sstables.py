@@ -128,7 +128,11 @@ def open_blocks(data: memoryview, handles: list[Handle], file: str) -> tuple[Arr
         if data[offset + size] == _PLAIN:
             target[position:end] = data[offset : offset + size]
         else:
-            _decompress(data[offset : offset + size], target[position:end], offset, file)
+            try:
+                # It fails unless it yields the declared length.
+                snappy.decompress_raw_into(data[offset : offset + size], target[position:end])
+            except Exception as error:  # cramjam.DecompressionError derives from Exception alone
+                raise CorruptFile(file, "block compression", f"snappy block at {offset}: {error}") from None
         position = end
     return buffer, bounds
 
@@ -146,7 +150,7 @@ def _checked_length(data: memoryview, offset: int, size: int, file: str) -> int:
     if kind == _SNAPPY:
         try:
             length = snappy.decompress_raw_len(data[offset:end])
-        except Exception as error:  # cramjam.DecompressionError derives from Exception alone
+        except Exception as error:  # as above
             raise CorruptFile(file, "block length", f"snappy block at {offset}: {error}") from None
         if length > size * _MAX_SNAPPY_GROWTH:
             raise CorruptFile(file, "block length", f"{size} bytes at {offset} cannot decompress to {length}")
@@ -158,13 +162,6 @@ def _checked_length(data: memoryview, offset: int, size: int, file: str) -> int:
     if length > MAX_BLOCK_BYTES:
         raise CorruptFile(file, "block length", f"the block at {offset} claims {length} bytes")
     return length
-
-
-def _decompress(compressed: memoryview, target: memoryview, offset: int, file: str) -> None:
-    try:
-        snappy.decompress_raw_into(compressed, target)  # fails unless it yields the declared length
-    except Exception as error:  # as above
-        raise CorruptFile(file, "block compression", f"snappy block at {offset}: {error}") from None
 
 
 @contextmanager

@@ -302,7 +302,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         except (BaseError, ValueError, OSError) as error:
             raise ConfigurationError(f"cannot open {namespace.uri} with the settings of `store`: {error}") from None
         errors = CloudErrors(f"container {container!r} at {endpoint}", _MEANINGS)
-        super().__init__(f"{endpoint}/{container}", namespace.location.key, files, errors, ordered=False)
+        super().__init__(namespace.location.key, files, errors, ordered=False)
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         # The names alone: the library spends no time on the rest, which is parsed here.

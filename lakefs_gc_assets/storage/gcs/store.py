@@ -182,7 +182,7 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
         except (BaseError, ValueError, OSError) as error:
             raise ConfigurationError(f"cannot open {name} with the settings of `store`: {error}") from None
         self._bucket = client.bucket(location.bucket)
-        super().__init__(name, location.key, files, CloudErrors(f"{name} at {self._endpoint}", _MEANINGS))
+        super().__init__(location.key, files, CloudErrors(f"{name} at {self._endpoint}", _MEANINGS))
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         listed = self._bucket.list_blobs(

@@ -71,7 +71,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         self._client, files, errors = connect(settings, location.bucket)
         self._bucket = location.bucket
         self._deletes_in_bulk = True
-        super().__init__(f"s3://{self._bucket}", location.key, files, errors)
+        super().__init__(location.key, files, errors)
 
     def _page(self, action: str, prefix: str, behind: str, delimiter: str, token: str | None) -> Page:
         given = {"StartAfter": behind, "Delimiter": delimiter, "ContinuationToken": token}
@@ -119,7 +119,7 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
             return code_of(error) != "404"
         return True
 
-    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str | None:
+    def _write(self, action: str, full: str, data: bytes, expected: Expected | None) -> str:
         condition: dict[str, Any] = {}
         if expected is not None:
             condition = {"IfNoneMatch": "*"} if expected.etag is None else {"IfMatch": f'"{expected.etag}"'}
@@ -134,10 +134,10 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
                 raise self._errors.not_offered(action, f"{_CONDITIONS}: it answered {quoted(error)}") from None
 
         answer = self._ask(action, put)
-        etag = answer.get("ETag", "").strip('"')
+        etag: str = answer.get("ETag", "").strip('"')
         if not etag and condition:
             raise self._errors.not_offered(action, f"an ETag for what it writes, and so no {_CONDITIONS}")
-        return etag or None
+        return etag
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
         if self._deletes_in_bulk:

@@ -341,6 +341,6 @@ def test_settings_that_cannot_work_are_explained(settings: dict[str, str], messa
 def test_a_namespace_names_the_service(namespace: str, endpoint: str) -> None:
     store = open_store(StoreSettings(account_key=ACCOUNT_KEY), Namespace.parse(namespace))
     assert isinstance(store, AzureStore)
-    assert store.name == endpoint
+    assert store._container.url == endpoint
     assert isinstance(store._files, Files)
     assert store._files.config["account_name"] == "account"
