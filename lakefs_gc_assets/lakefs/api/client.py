@@ -38,9 +38,10 @@ else:
 _PAGE = 1000
 UNKNOWN_GRACE_PERIOD = timedelta(hours=24)
 """Longer than any version of lakeFS without this question lets an address be linked."""
-_NO_RULES = "not found"
+_NO_RULES = re.compile("not found")
 _PREPARE_COMMITS = "retention:PrepareGarbageCollectionCommits"
-_NO_SUCH_OBJECT = re.compile(r"(?:.*: )?(?:(?:path|object|entry|branch|reference|commit) )?not found")
+_NO_SUCH_OBJECT = re.compile(r"(?!.*ambiguous)(?:.*: )?(?:(?:path|object|entry|branch|reference|commit) )?not found")
+_ANY_MESSAGE = re.compile(".*", re.DOTALL)
 
 
 class LakeFSClient:
@@ -90,14 +91,9 @@ class LakeFSClient:
         UNKNOWN_GRACE_PERIOD where the server does not know the question: it may accept links all the same.
         """
         call = Call("GET", "/config/garbage-collection", "fs:ReadConfig")
-        answer = self._caller.ask(
-            call, self._internal.get_garbage_collection_config_with_http_info, accepted=frozenset({404})
-        )
-        if answer.meaning != 404:
-            return parsing.grace_period(Fields.read(call, answer.body))
-        if answer.message is None:
-            raise self._caller.refusal(call, answer)
-        return UNKNOWN_GRACE_PERIOD
+        operation = self._internal.get_garbage_collection_config_with_http_info
+        fields = self._fields_unless_absent(call, operation, absent=_ANY_MESSAGE)
+        return UNKNOWN_GRACE_PERIOD if fields is None else parsing.grace_period(fields)
 
     def prepare_uncommitted(self, continuation_token: str | None) -> UncommittedPage:
         """Makes the server write the next part of its uncommitted data."""
@@ -227,23 +223,30 @@ class LakeFSClient:
         return ObjectsPage(objects, more=next_offset is not None)
 
     def _fields_unless_absent(
-        self, call: Call, operation: Callable[..., Any], *arguments: str, gone: bool = False, **query: Any
+        self,
+        call: Call,
+        operation: Callable[..., Any],
+        *arguments: str,
+        absent: re.Pattern[str] = _NO_SUCH_OBJECT,
+        gone: bool = False,
+        **query: Any,
     ) -> Fields | None:
         """The fields of an answer; None for a 404 by which lakeFS says there is none. Any other one raises NotFound.
 
         Args:
+            absent: messages that say so.
             gone: True if 410 has fields as well.
         """
         accepted = frozenset({404, 410} if gone else {404})
         answer = self._caller.ask(call, operation, *arguments, accepted=accepted, **query)
         if answer.meaning == 404:
-            self._require_absence(call, answer)
+            self._require_absence(call, answer, absent)
             return None
         return Fields.read(call, answer.body)
 
-    def _require_absence(self, call: Call, answer: Answer) -> None:
-        """Raises NotFound unless a 404 is lakeFS's word that there is no such object, branch or commit."""
-        if answer.message is None or not _NO_SUCH_OBJECT.fullmatch(answer.message) or "ambiguous" in answer.message:
+    def _require_absence(self, call: Call, answer: Answer, absent: re.Pattern[str] = _NO_SUCH_OBJECT) -> None:
+        """Raises NotFound unless a 404 has one of lakeFS's own messages that there is no such thing."""
+        if answer.message is None or not absent.fullmatch(answer.message):
             raise self._caller.refusal(call, answer)
 
     def start_refs_dump(self) -> str:
@@ -273,12 +276,8 @@ class LakeFSClient:
         """
         call = self._call("GET", "/settings/gc_rules", "retention:GetGarbageCollectionRules")
         operation = self._repositories.get_gc_rules_with_http_info
-        answer = self._caller.ask(call, operation, self._repository, accepted=frozenset({404}))
-        if answer.meaning != 404:
-            return parsing.retention_rules(Fields.read(call, answer.body))
-        if answer.message != _NO_RULES:
-            raise self._caller.refusal(call, answer)
-        return None
+        fields = self._fields_unless_absent(call, operation, self._repository, absent=_NO_RULES)
+        return None if fields is None else parsing.retention_rules(fields)
 
     def set_retention_rules(self, rules: RetentionRules) -> None:
         """Replaces the rules of retention. The server checks nothing: check before."""
