@@ -32,7 +32,13 @@ from azure.core import MatchConditions
 from azure.core.credentials import AccessToken, AzureNamedKeyCredential, AzureSasCredential, TokenCredential
 from azure.core.exceptions import AzureError, DecodeError, HttpResponseError, ServiceResponseError
 from azure.core.pipeline.transport import HttpRequest, RequestsTransport
-from azure.identity import ClientSecretCredential, DefaultAzureCredential, WorkloadIdentityCredential
+from azure.identity import (
+    AzureCliCredential,
+    ChainedTokenCredential,
+    ClientSecretCredential,
+    ManagedIdentityCredential,
+    WorkloadIdentityCredential,
+)
 from azure.storage.blob import BlobClient, BlobProperties, ContainerClient, ExponentialRetry
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore as Files
@@ -156,16 +162,7 @@ def _identity(settings: StoreSettings, tenant: str, client: str) -> TokenCredent
         return ClientSecretCredential(tenant, client, secret, **authority)
     if tenant and client and (file := os.environ.get("AZURE_FEDERATED_TOKEN_FILE")):
         return WorkloadIdentityCredential(tenant_id=tenant, client_id=client, token_file_path=file, **authority)
-    return DefaultAzureCredential(
-        managed_identity_client_id=client or None,
-        exclude_environment_credential=True,
-        exclude_workload_identity_credential=True,
-        exclude_shared_token_cache_credential=True,
-        exclude_visual_studio_code_credential=True,
-        exclude_powershell_credential=True,
-        exclude_developer_cli_credential=True,
-        exclude_broker_credential=True,
-    )
+    return ChainedTokenCredential(ManagedIdentityCredential(client_id=client or None), AzureCliCredential())
 
 
 VERSION = "2021-12-02"

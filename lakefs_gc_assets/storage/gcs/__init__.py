@@ -21,10 +21,6 @@ def _init_section(answers: InitAnswers) -> Sequence[str]:
     )
 
 
-def _browser_link(bucket: str, key: str) -> str:
-    return f"https://storage.cloud.google.com/{quote(bucket)}/{quote(key)}"
-
-
 KIND = StoreKind(
     name="gs",
     addresses="gs://",
@@ -37,6 +33,6 @@ KIND = StoreKind(
         "write": f"storage.objects.create, and .delete to replace, see {POLICIES}/README.md",
         "delete": f"storage.objects.delete, see {POLICIES}/README.md",
     },
-    browser_link=_browser_link,
+    browser_link=lambda bucket, key: f"https://storage.cloud.google.com/{quote(bucket)}/{quote(key)}",
     extra="gcs",
 )
