@@ -188,7 +188,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         kept,
         tuple(map(alone, going)),
         kept_forecasts,
-        tuple(name for name in uncommitted.preparations_without_run(store) if _is_over(name, all_folders)),
+        tuple(name for name in uncommitted.noted_preparations(store, None) if _is_over(name, all_folders)),
     )
 
 

@@ -92,9 +92,9 @@ def test_in_json(made: RetainedRepository, explain: Invoke) -> None:
 
 def test_what_it_made_the_server_prepare_is_noted(made: RetainedRepository, explain: Invoke) -> None:
     store = store_of(made)
-    before = {*uncommitted.preparations_without_run(store)}
+    before = {*uncommitted.noted_preparations(store, None)}
     lines(explain(made.addresses["v4"]))
-    (asked,) = {*uncommitted.preparations_without_run(store)} - before
+    (asked,) = {*uncommitted.noted_preparations(store, None)} - before
     assert keys_below(store, f"{run_folder.folder(asked)}uncommitted/")
     assert uncommitted.remove_preparation_without_run(store, asked) > 1
     assert not keys_below(store, run_folder.folder(asked))

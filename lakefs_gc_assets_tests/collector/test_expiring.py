@@ -385,4 +385,4 @@ def test_what_the_server_prepared_for_a_question_goes_a_day_later(opened: OpenRe
     before = keys(opened)
     assert uncommitted.remove_preparation_without_run(opened.store, old) == 2
     assert before - keys(opened) == {key for key in before if old in key}
-    assert uncommitted.preparations_without_run(opened.store) == [young]
+    assert uncommitted.noted_preparations(opened.store, None) == [young]

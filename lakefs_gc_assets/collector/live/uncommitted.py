@@ -454,12 +454,6 @@ def note_prepared(repository: OpenRepository, prepared: Prepared, note: LogLine)
     return noted_at
 
 
-def preparations_without_run(store: ObjectStore) -> list[str]:
-    """The ids that no run but a question asked for, newest first."""
-    names = (key.removeprefix(_WITHOUT_RUN) for key in keys_below(store, _WITHOUT_RUN))
-    return sorted(filter(layout.is_xid, names))
-
-
 def remove_preparation_without_run(store: ObjectStore, server_run_id: str) -> int:
     """Deletes the files of a preparation that a question asked for, and then its note; returns how many.
 
@@ -468,10 +462,10 @@ def remove_preparation_without_run(store: ObjectStore, server_run_id: str) -> in
     return remove_preparation(store, server_run_id) + delete_all(store, [_WITHOUT_RUN + server_run_id])
 
 
-def noted_preparations(store: ObjectStore, run_id: str) -> list[str]:
-    """The ids that a run's notes name."""
-    folder = folder_of_notes(run_id)
-    return sorted(key.removeprefix(folder) for key in keys_below(store, folder))
+def noted_preparations(store: ObjectStore, run_id: str | None) -> list[str]:
+    """The ids that a run's notes name, newest first; if None, those that no run but a question asked for."""
+    folder = _WITHOUT_RUN if run_id is None else folder_of_notes(run_id)
+    return sorted(filter(layout.is_xid, (key.removeprefix(folder) for key in keys_below(store, folder))))
 
 
 def forget_preparations(store: ObjectStore, run_id: str) -> int:
