@@ -17,7 +17,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
 from itertools import islice
 from typing import Any, Generic
@@ -28,13 +27,13 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.erasure.remains import Remains, look
 from lakefs_gc_assets.collector.fsck.check import begin_reading
-from lakefs_gc_assets.collector.fsck.metadata import Problems, read_named
+from lakefs_gc_assets.collector.fsck.metadata import By, Commits, Problems, read_commits
 from lakefs_gc_assets.collector.live.hidden import staged_objects
 from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.collector.retention import commits, retention
-from lakefs_gc_assets.collector.retention.commits import Dump
+from lakefs_gc_assets.collector.retention import commits
+from lakefs_gc_assets.collector.retention.retention import Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, counted
@@ -127,17 +126,6 @@ class Selection:
             matches = pa.array([pattern.fullmatch(path) is not None for path in paths.take(at).to_pylist()], pa.bool_())
             chosen = pc.or_(chosen, pc.is_in(pa.array(range(len(paths)), at.type), value_set=at.filter(matches)))
         return chosen
-
-
-class By(StrEnum):
-    """What holds an address."""
-
-    BRANCH = "branch"
-    TAG = "tag"
-    COMMIT = "commit"
-    STAGED = "staged on branch"
-    UNCOMMITTED = "uncommitted data"
-    RANGE = "range"
 
 
 _REMEDIES = {
@@ -257,44 +245,19 @@ def find(repository: OpenRepository, engine: Engine[R], selection: Selection, no
     return _Search(step, selection, problems).run(files)
 
 
-@dataclass(frozen=True)
-class _Commits:
-    """Commits of a repository, and the ranges of their metaranges.
-
-    Attributes:
-        named: metaranges that these commits, compacted bases and `late` name.
-        metarange_ids: those of them that can be read.
-        why: for the position of a commit in the dump, why it counts; empty for one that does not.
-        late: metaranges of commits that are newer than the dump, by their ids.
-    """
-
-    repository: OpenRepository
-    dump: Dump
-    named: tuple[str, ...]
-    metarange_ids: tuple[str, ...]
-    records: RangeRecords
-    why: Callable[[int], tuple[str, ...]]
-    late: Mapping[str, str]
-
-    def holders(self, metarange_id: str) -> Iterator[Holder]:
-        """What holds the entries of a metarange, with an empty path."""
-        name, columns = self.repository.facts.id, self.dump.commits
-        if metarange_id in self.dump.compacted:
-            yield Holder(name, By.STAGED, self.dump.compacted[metarange_id], "")
-        for commit_id, late_metarange in self.late.items():
-            if late_metarange == metarange_id:
-                yield Holder(name, By.COMMIT, commit_id, "", "newer than the refs dump")
-        at = pc.indices_nonzero(pc.equal(columns.metarange_ids, metarange_id)).to_pylist()
-        ids = dict(zip(columns.ids.take(pa.array(at, pa.int64())).to_pylist(), at, strict=True))
-        for kind, references in ((By.BRANCH, self.dump.branches), (By.TAG, self.dump.tags)):
-            for reference, commit_id in references.items():
-                if commit_id in ids:
-                    yield Holder(name, kind, reference, "")
-        others = ids.keys() - {*self.dump.branches.values(), *self.dump.tags.values()}
-        kept = {commit_id: why for commit_id in others if (why := self.why(ids[commit_id]))}
-        newest = sorted(kept, key=lambda commit_id: (-int(columns.seconds[ids[commit_id]]), commit_id))
-        for commit_id in newest[:_COMMITS_NAMED]:
-            yield Holder(name, By.COMMIT, commit_id, "", "; ".join(kept[commit_id]))
+def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> Iterator[Holder]:
+    """What holds the entries of a metarange, with an empty path. Commits that have expired hold nothing."""
+    repository, commits_named = every.repository.facts.id, 0
+    for by, name, at in every.named_by(metarange_id):
+        if by is not By.COMMIT:
+            yield Holder(repository, by, name, "")
+        elif at is None:
+            yield Holder(repository, by, name, "", "newer than the refs dump")
+        elif commits_named < _COMMITS_NAMED:
+            reasons = retained.why(at) if retained else [f"collection.also_live names {repository}"]
+            if reasons:
+                commits_named += 1
+                yield Holder(repository, by, name, "", "; ".join(reasons))
 
 
 @dataclass
@@ -305,6 +268,7 @@ class _Search(Generic[R]):
         paths: asked paths of each address.
         holders: of each address; a dict for its order.
         elsewhere: see Finding.
+        unread: files that cannot be read, and why.
     """
 
     step: Step[R]
@@ -313,6 +277,7 @@ class _Search(Generic[R]):
     paths: dict[str, dict[str, None]] = field(default_factory=dict)
     holders: dict[str, dict[Holder, None]] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
+    unread: dict[str, str] = field(default_factory=dict)
 
     def run(self, files: Sequence[str]) -> Finding:
         """The whole search; `files` are those of uncommitted data."""
@@ -320,7 +285,8 @@ class _Search(Generic[R]):
         # Staging is asked first: what is committed meanwhile is in the commits.
         staged = [*self._find_staged()]
         every = [self._find_commits(each) for each in (repository, *repository.others)]
-        self._find_paths(every[0])
+        own, _ = every[0]
+        self._find_paths(own)
         if len(self.paths) > MOST_ADDRESSES:
             raise ConfigurationError(
                 f"{len(self.paths):,} addresses are at these paths, at most {MOST_ADDRESSES:,} can be erased at a "
@@ -329,10 +295,9 @@ class _Search(Generic[R]):
         step.log(f"addresses at these paths: {len(self.paths):,}; looking for everything that holds them")
         for address, holder in staged:
             self._add(address, holder)
-        unread = dict[str, str]()
-        for each in every:
-            self._find_holders(each, unread)
-        self._find_unnamed(every[0], unread)
+        for each, retained in every:
+            self._find_holders(each, retained)
+        self._find_unnamed(own)
         self._find_uncommitted(files)
         damaged = [f"{finding.address}: {finding.detail}" for finding in self.problems.findings]
         return Finding(
@@ -341,9 +306,9 @@ class _Search(Generic[R]):
             self.selection.asked,
             step.started_at,
             repository.clock.now(),
-            sum(len(each.dump.commits) for each in every),
-            sum(len(each.records) for each in every),
-            sum(each.records.entries for each in every),
+            sum(each.commits for each, _ in every),
+            sum(len(each.records) for each, _ in every),
+            sum(each.records.entries for each, _ in every),
             tuple(
                 Held(
                     remains.address,
@@ -354,7 +319,7 @@ class _Search(Generic[R]):
                 for remains in look(repository, self.paths)
             ),
             tuple(sorted(self.elsewhere)),
-            (*damaged, *(f"{file}: {detail}" for file, detail in sorted(unread.items()))),
+            (*damaged, *(f"{file}: {detail}" for file, detail in sorted(self.unread.items()))),
             tuple(self.problems.unchecked),
         )
 
@@ -378,26 +343,19 @@ class _Search(Generic[R]):
                         else:
                             self.elsewhere.add(stats.path)
 
-    def _find_commits(self, repository: OpenRepository) -> _Commits:
+    def _find_commits(self, repository: OpenRepository) -> tuple[Commits, Retention | None]:
         """All commits of a repository, expired ones too; records metaranges that cannot be read."""
-        step, now = self.step, repository.clock.now()
-        if repository is step.repository:
-            readings = retention.read(repository, now, step.log, retention.policy_of(repository.settings))
-            retained = retention.retention(repository, readings, step.plan.earliest_clock)
-            dump, late, why = readings.dump, retained.late, retained.why
-        else:
-            dump, late = commits.complete_dump(repository, now, step.log), dict[str, str]()
-            why = partial(_why_of_others, repository.facts.id)
-        named = commits.distinct_metaranges(dump.commits).to_pylist()
-        ordered = tuple(dict.fromkeys(id_ for id_ in [*named, *dump.compacted, *late.values()] if id_))
-        records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
-        for metarange_id, detail in damaged.items():
+        dump, retained = read_commits(self.step, repository)
+        late, count = retained.late if retained else {}, len(dump.commits)
+        named = [*commits.distinct_metaranges(dump.commits).to_pylist(), *dump.compacted, *late.values()]
+        every = Commits.with_ranges(self.step, repository, dump, count, late, named)
+        for metarange_id, detail in every.damaged.items():
             self.problems.unreadable(METADATA_PREFIX + metarange_id, detail)
-        readable = tuple(each for each in ordered if each not in damaged)
-        step.log(f"{repository.facts.id}: {counted(len(dump.commits), 'commits')}, {counted(len(records), 'ranges')}")
-        return _Commits(repository, dump, ordered, readable, records, why, late)
+        ranges = counted(len(every.records), "ranges")
+        self.step.log(f"{repository.facts.id}: {counted(count, 'commits')}, {ranges}")
+        return every, retained
 
-    def _find_paths(self, own: _Commits) -> None:
+    def _find_paths(self, own: Commits) -> None:
         """Notes the addresses that commits have, or had, at the paths."""
         records = self.selection.may_be_among(own.records)
         self.step.log(f"ranges that may have such a path: {len(records):,} of {len(own.records):,}")
@@ -416,9 +374,7 @@ class _Search(Generic[R]):
         rows: list[dict[str, Any]] = self.step.engine.collect(references.of_ranges(records, read, _PLACED)).to_pylist()
         return rows
 
-    def _find_entries(
-        self, repository: OpenRepository, records: RangeRecords, unread: dict[str, str]
-    ) -> dict[str, list[tuple[str, str]]]:
+    def _find_entries(self, repository: OpenRepository, records: RangeRecords) -> dict[str, list[tuple[str, str]]]:
         """Addresses, and paths at which a range has them, by the id of the range."""
         entries: dict[str, list[tuple[str, str]]] = {}
         addresses = pa.array(sorted(self.paths), pa.string())
@@ -426,14 +382,14 @@ class _Search(Generic[R]):
             if row["detail"] is None:
                 entries.setdefault(row["range"], []).append((row["address"], _text(row["path"])))
             else:
-                unread[METADATA_PREFIX + row["range"]] = row["detail"]
+                self.unread[METADATA_PREFIX + row["range"]] = row["detail"]
         return entries
 
-    def _find_holders(self, own: _Commits, unread: dict[str, str]) -> None:
+    def _find_holders(self, own: Commits, retained: Retention | None) -> None:
         """Notes which branches, tags and commits of a repository hold the addresses."""
         if not self.paths:
             return
-        entries = self._find_entries(own.repository, own.records, unread)
+        entries = self._find_entries(own.repository, own.records)
         if not entries:
             return
         range_ids = pa.array(sorted(entries), pa.string())
@@ -446,23 +402,24 @@ class _Search(Generic[R]):
         references = References.from_step(self.step, own.repository)
         naming = self.step.engine.collect(references.of_each(own.metarange_ids, read, _NAMING)).to_pylist()
         holders = {
-            metarange_id: tuple(own.holders(metarange_id)) for metarange_id in {row["metarange"] for row in naming}
+            metarange_id: tuple(_holders(own, retained, metarange_id))
+            for metarange_id in {row["metarange"] for row in naming}
         }
         for row in naming:
             for address, path in entries[row["range"]]:
                 for holder in holders[row["metarange"]]:
                     self._add(address, Holder(holder.repository, holder.by, holder.name, path, holder.why))
 
-    def _find_unnamed(self, own: _Commits, unread: dict[str, str]) -> None:
+    def _find_unnamed(self, own: Commits) -> None:
         """Notes ranges that hold the addresses and that no commit names, where the settings say that they count."""
         settings = self.step.repository.settings
         if not settings.keep_unnamed_ranges or not self.paths:
             return
         since = None if settings.keep_old_unnamed_ranges else self.step.plan.cutoff
-        known = own.records.ids | IdSet([*own.named, *own.dump.tables])
+        known = own.records.ids | IdSet([*own.metarange_ids, *own.damaged, *own.dump.tables])
         references = References.from_step(self.step)
         unnamed = find_unnamed(own.repository.store, references, IdSet(), known, since).records
-        for range_id, entries in self._find_entries(own.repository, unnamed, unread).items():
+        for range_id, entries in self._find_entries(own.repository, unnamed).items():
             for address, path in entries:
                 self._add(address, Holder(own.repository.facts.id, By.RANGE, range_id, path))
 
@@ -476,10 +433,6 @@ class _Search(Generic[R]):
         for address in engine.collect(engine.distinct(engine.among_exactly(rows, wanted))).column(0).to_pylist():
             if not any(holder.by is By.STAGED for holder in self.holders.get(address, ())):
                 self._add(address, Holder(name, By.UNCOMMITTED, "", ""))
-
-
-def _why_of_others(repository_id: str, at: int) -> tuple[str, ...]:
-    return (f"collection.also_live names {repository_id}",)
 
 
 def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) -> pa.Table:

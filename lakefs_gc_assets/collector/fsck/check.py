@@ -34,9 +34,9 @@ from lakefs_gc_assets.collector.fsck.metadata import (
     NEEDED,
     PLACES,
     ROWS,
+    Commits,
     Finding,
     Kind,
-    Live,
     Place,
     Problems,
     damage_row,
@@ -164,7 +164,7 @@ def check(
     live = [find_live(step, each, problems, every_commit) for each in (repository, *repository.others)]
     for each in live:
         for metarange_id, detail in each.damaged.items():
-            problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.references(metarange_id)])
+            problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.places(metarange_id)])
     ranges, entries = sum(len(each.records) for each in live), sum(each.records.entries for each in live)
     live_commits = sum(each.commits for each in live)
     note(
@@ -348,7 +348,7 @@ class _Comparison(Generic[R]):
 
     step: Step[R]
     problems: Problems
-    live: Sequence[Live]
+    live: Sequence[Commits]
     staged_at: Mapping[str, Sequence[Place]]
 
     def run(self, files: Sequence[str], staged: pa.Table, deep: int) -> int:
@@ -437,24 +437,22 @@ class _Comparison(Generic[R]):
         for address, row in damaged.items():
             self.problems.unreadable(address, row["detail"], places.get(address, ()))
         remedies = self._find_remedies(sorted({row["address"] for row in wrong if row["kind"] == Kind.MISSING}))
-        by_object = {(row["kind"], row["address"], row["size"] or 0, row["etag"]): row for row in wrong}
-        missing = dict.fromkeys(address for kind, address, _, _ in by_object if kind == Kind.MISSING)
-        for address in missing:
-            kind, detail, remedy = remedies[address]
-            self._add(kind, address, detail, remedy, places)
-        for (kind, address, size, etag), row in by_object.items():
-            if kind == Kind.SIZE:
-                self._add(Kind.SIZE, address, f"{row['detail']}, its entry says {size:,}", _RESTORE_OBJECT, places)
-            elif kind == Kind.CONTENT:
-                detail = f"the MD5 of its content is {row['detail']}, its entry says {etag}"
-                self._add(Kind.CONTENT, address, detail, _RESTORE_OBJECT, places)
-
-    def _add(self, kind: Kind, address: str, detail: str, remedy: str, places: Mapping[str, Sequence[Place]]) -> None:
-        needed_at = tuple(dict.fromkeys(places.get(address, ())))
-        self.problems.findings.append(Finding(kind, address, detail, remedy, needed_at[:PLACES]))
+        # One object has a row for each range that holds it.
+        findings = dict[Finding, None]()
+        for row in wrong:
+            kind, detail, remedy = Kind(row["kind"]), row["detail"], _RESTORE_OBJECT
+            if kind is Kind.MISSING:
+                kind, detail, remedy = remedies[row["address"]]
+            elif kind is Kind.SIZE:
+                detail = f"{detail}, its entry says {row['size']:,}"
+            else:
+                detail = f"the MD5 of its content is {detail}, its entry says {row['etag']}"
+            needed_at = tuple(dict.fromkeys(places.get(row["address"], ())))
+            findings[Finding(kind, row["address"], detail, remedy, needed_at[:PLACES])] = None
+        self.problems.findings.extend(findings)
 
     def _find_places(
-        self, live: Live, addresses: Mapping[int, Collection[str]], damaged: Collection[str]
+        self, live: Commits, addresses: Mapping[int, Collection[str]], damaged: Collection[str]
     ) -> Iterator[tuple[str, Place]]:
         """Paths and commits at which a repository needs addresses, and commits that need damaged ranges.
 
@@ -471,7 +469,7 @@ class _Comparison(Generic[R]):
         for metarange_id, ranges in zip(searched, work_ahead(files.metarange, searched, FILES_AHEAD), strict=True):
             for range_id in references.keys() & set(ranges.column("id").to_pylist()):
                 if len(references[range_id]) < PLACES:
-                    references[range_id] += live.references(metarange_id)
+                    references[range_id] += live.places(metarange_id)
         for range_id, record in records.items():
             key = METADATA_PREFIX + range_id
             if key in damaged:

@@ -1,6 +1,6 @@
 """Reads the metadata of live commits, and records what cannot be read instead of stopping at it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.live.references import References, read_each_onc
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
+from lakefs_gc_assets.collector.retention.retention import Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LogLine, NotFound, NotSupported, counted
@@ -50,6 +51,17 @@ class Kind(StrEnum):
     METADATA = "unreadable"
     SHARED = "shared namespace"
     EXPIRED = "expired before"
+
+
+class By(StrEnum):
+    """What names a metarange, or holds an address."""
+
+    BRANCH = "branch"
+    TAG = "tag"
+    COMMIT = "commit"
+    STAGED = "staged on branch"
+    UNCOMMITTED = "uncommitted data"
+    RANGE = "range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,48 +126,89 @@ class Problems:
 
 
 @dataclass(frozen=True)
-class Live:
-    """Live commits of one repository, and their ranges.
+class Commits:
+    """Commits of one repository, and the ranges of their metaranges.
 
     Attributes:
-        commits: number of live commits.
-        metarange_ids: those that can be read, heads of branches first, then newest first.
+        commits: number of these commits.
+        late: metaranges of those that are newer than the dump, by their ids.
+        metarange_ids: those that can be read.
         damaged: metaranges that cannot be read, and why.
     """
 
     repository: OpenRepository
     dump: Dump
     commits: int
+    late: Mapping[str, str]
     metarange_ids: tuple[str, ...]
     records: RangeRecords
     damaged: Mapping[str, str]
 
-    def references(self, metarange_id: str) -> Iterator[Place]:
-        """Branches and tags whose commit has a metarange, then other commits."""
-        columns, name = self.dump.commits, self.repository.facts.id
-        if metarange_id in self.dump.compacted:
-            yield Place(name, f"staged on branch {self.dump.compacted[metarange_id]}")
-        at = pc.indices_nonzero(pc.equal(columns.metarange_ids, metarange_id))
-        ids = set(columns.ids.take(at).to_pylist())
-        for kind, references in (("branch", self.dump.branches), ("tag", self.dump.tags)):
-            for reference, commit_id in references.items():
+    @classmethod
+    def with_ranges(
+        cls,
+        step: Step[R],
+        repository: OpenRepository,
+        dump: Dump,
+        count: int,
+        late: Mapping[str, str],
+        named: Iterable[str],
+    ) -> "Commits":
+        """Reads metaranges; each is read once, in this order."""
+        ordered = [*dict.fromkeys(filter(None, named))]
+        records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
+        readable = tuple(each for each in ordered if each not in damaged)
+        return cls(repository, dump, count, late, readable, records, damaged)
+
+    def named_by(self, metarange_id: str) -> Iterator[tuple[By, str, int | None]]:
+        """What names a metarange: branches with staged data, branches, tags, then other commits, newest first.
+
+        Yields kind, name, and position of the commit in the dump; None for what has no commit there.
+        """
+        dump, columns = self.dump, self.dump.commits
+        if metarange_id in dump.compacted:
+            yield By.STAGED, dump.compacted[metarange_id], None
+        positions = pc.indices_nonzero(pc.equal(columns.metarange_ids, metarange_id))
+        ids = dict(zip(columns.ids.take(positions).to_pylist(), positions.to_pylist(), strict=True))
+        for by, references in ((By.BRANCH, dump.branches), (By.TAG, dump.tags)):
+            for name, commit_id in references.items():
                 if commit_id in ids:
-                    yield Place(name, f"{kind} {reference}", commit_id)
-        for commit_id in sorted(ids.difference(self.dump.branches.values(), self.dump.tags.values())):
-            yield Place(name, f"commit {commit_id}", commit_id)
+                    yield by, name, ids[commit_id]
+        yield from ((By.COMMIT, commit_id, None) for commit_id, late in self.late.items() if late == metarange_id)
+        others = ids.keys() - {*dump.branches.values(), *dump.tags.values()}
+        for commit_id in sorted(others, key=lambda commit_id: (-int(columns.seconds[ids[commit_id]]), commit_id)):
+            yield By.COMMIT, commit_id, ids[commit_id]
+
+    def places(self, metarange_id: str) -> Iterator[Place]:
+        """Where a metarange is needed, in the order of `named_by`."""
+        for by, name, at in self.named_by(metarange_id):
+            commit_id = "" if at is None else self.dump.commits.ids[at].as_py()
+            yield Place(self.repository.facts.id, f"{by} {name}", commit_id)
 
 
-def find_live(step: Step[R], repository: OpenRepository, problems: Problems, every_commit: bool) -> Live:
-    """Finds the live commits of a repository and the ranges of their metaranges, and records what cannot be read."""
-    settings, now = repository.settings, repository.clock.now()
-    late, stays, is_complete = dict[str, str](), None, True
+def read_commits(step: Step[R], repository: OpenRepository, *, by_rules: bool = True) -> tuple[Dump, Retention | None]:
+    """All commits of a repository, and which of them stay by its rules.
+
+    The rules of other repositories than the step's do not count: None stands for all of their commits.
+
+    Args:
+        by_rules: False if all commits are asked for.
+    """
+    now = repository.clock.now()
+    if not by_rules or repository is not step.repository:
+        return commits.complete_dump(repository, now, step.log), None
+    readings = retention.read(repository, now, step.log, retention.policy_of(repository.settings))
+    return readings.dump, retention.retention(repository, readings, step.plan.earliest_clock)
+
+
+def find_live(step: Step[R], repository: OpenRepository, problems: Problems, every_commit: bool) -> Commits:
+    """Finds the live commits of a repository and the ranges of their metaranges, and records what cannot be read.
+
+    Metaranges of branch heads are read first, then the newest.
+    """
+    retained, is_complete = None, True
     try:
-        if every_commit or repository is not step.repository:
-            dump = commits.complete_dump(repository, now, step.log)
-        else:
-            readings = retention.read(repository, now, step.log, retention.policy_of(settings))
-            retained = retention.retention(repository, readings, step.plan.earliest_clock)
-            dump, late, stays = readings.dump, retained.late, retained.flags
+        dump, retained = read_commits(step, repository, by_rules=not every_commit)
     except (AccessDenied, NotFound, NotSupported, IncompleteDump) as refusal:
         problems.skip(f"commits of {repository.facts.id} that no branch or tag names, without a refs dump: {refusal}")
         is_complete = False
@@ -165,16 +218,13 @@ def find_live(step: Step[R], repository: OpenRepository, problems: Problems, eve
         is_complete = False
     if not is_complete:
         dump = _ask_for_heads(repository, problems)
+    late, stays = (retained.late, retained.flags) if retained else ({}, None)
     live = dump.live(stays)
-    newer = filter(None, late.values())
-    ordered = [*dict.fromkeys([*live.heads.values(), *newer, *dump.compacted, *reversed(live.metarange_ids)])]
-    references = References.from_step(step, repository)
-    records, damaged = read_named(references, LiveFiles.metarange, ordered)
-    readable = tuple(each for each in ordered if each not in damaged)
-    found = Live(repository, dump, live.commits + len(late), readable, records, damaged)
-    if is_complete and repository is step.repository and settings.keep_unnamed_ranges:
+    named = [*live.heads.values(), *late.values(), *dump.compacted, *reversed(live.metarange_ids)]
+    found = Commits.with_ranges(step, repository, dump, live.commits + len(late), late, named)
+    if is_complete and repository is step.repository and repository.settings.keep_unnamed_ranges:
         expired = [] if stays is None else commits.distinct_metaranges(dump.commits, ~stays).to_pylist()
-        _check_unnamed(references, found, sorted({*expired}.difference(ordered)), problems)
+        _check_unnamed(References.from_step(step), found, sorted({*expired}.difference(named)), problems)
     return found
 
 
@@ -221,7 +271,7 @@ def _ranges_or_damage(ranges_of: Callable[[LiveFiles, Item], pa.Table], files: L
     return rows.append_column("detail", pa.nulls(rows.num_rows, pa.string())).cast(_NAMED)
 
 
-def _check_unnamed(references: References[R], live: Live, expired: Sequence[str], problems: Problems) -> None:
+def _check_unnamed(references: References[R], live: Commits, expired: Sequence[str], problems: Problems) -> None:
     """Reads what a run reads beside live commits: metaranges of expired ones, and files that no commit names."""
     records, damaged = read_named(references, LiveFiles.metarange, expired)
     known = live.records.ids | records.ids | IdSet([*live.metarange_ids, *live.damaged, *expired, *live.dump.tables])
