@@ -30,7 +30,6 @@ from lakefs_gc_assets.collector.retention.retention import Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, in_units
 from lakefs_gc_assets.configuration_file import Loaded, load_all
 from lakefs_gc_assets.errors import ConfigurationError, LogLine
-from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -111,16 +110,36 @@ def unset(target: Target, quiet: bool, as_json: bool, branch: str) -> None:
 
 
 def _set(target: Target, change: "Change", quiet: bool, as_json: bool) -> None:
-    """Shows what would change, asks unless --yes is given, and sets it."""
+    """Shows what would change, asks unless --yes is given, and sets it.
+
+    Raises ConfigurationError if other rules were set meanwhile.
+    """
     change = replace(change, also_of=_others_with_its_policy(target))
-    proposal = Proposal.of(target, change, progress_unless(quiet))
-    confirmed = is_confirmed()
+    repository = target.open_to_look()
+    api, path = repository.branches_api, repository.settings.retention_policy
+    server = api.retention_rules()
+    before: RetentionRules | str | None
+    read: Callable[[], RetentionRules | str | None]
+    if path and change.file is None:
+        before = text = retention_rules.read_policy(Path(path))
+        edited = retention_rules.edit_policy(text, path, change.branch, change.duration)
+        old, new = ((server, retention_rules.parse_policy(each, path)) for each in (text, edited))
+        diff = _diff(path, text.splitlines(), edited.splitlines())
+        read, write = partial(retention_rules.read_policy, Path(path)), partial(_replace, Path(path), edited)
+    else:
+        before, rules, policy = server, change.of_server(server), retention.policy_of(repository.settings)
+        old, new = (server, policy), (rules, policy)
+        diff = _diff("the server's rules", _lines(server), _lines(rules))
+        read, write = api.retention_rules, partial(api.set_retention_rules, rules)
+    outcome, confirmed = _compare(repository, old, new, diff, change, progress_unless(quiet)), is_confirmed()
     if not (as_json and confirmed):
-        proposal.outcome.print(as_json)
+        outcome.print(as_json)
     require_yes("Set these rules?", "no rule was changed")
-    proposal.accept()
+    if read() != before:
+        raise ConfigurationError("the rules were changed since they were read, so nothing was set. Try again")
+    write()
     if as_json and confirmed:
-        proposal.outcome.print(as_json)
+        outcome.print(as_json)
     elif not as_json:
         click.echo("the rules are set")
 
@@ -202,49 +221,6 @@ class Change:
 
 _Rules = tuple[RetentionRules | None, Policy]
 """The server's rules, and the policy on top of them."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Rules to set.
-
-    Attributes:
-        outcome: what changes, and the commits that the rules would keep.
-        before: what was set when the outcome was computed: the server's rules, or the text of the policy file.
-        read: reads the same anew.
-        write: sets the rules.
-    """
-
-    outcome: RulesInForce
-    before: RetentionRules | str | None
-    read: Callable[[], RetentionRules | str | None]
-    write: Callable[[], None]
-
-    @classmethod
-    def of(cls, target: Target, change: Change, progress: LogLine) -> "Proposal":
-        """Reads the rules that are set, and computes what a change of them would keep. Raises CollectionError."""
-        repository = target.open_to_look()
-        server, path = repository.api.retention_rules(), repository.settings.retention_policy
-        if path and change.file is None:
-            text = retention_rules.read_policy(Path(path))
-            edited = retention_rules.edit_policy(text, path, change.branch, change.duration)
-            old, new = (retention_rules.parse_policy(each, path) for each in (text, edited))
-            diff = _diff(path, text.splitlines(), edited.splitlines())
-            outcome = _compare(repository, (server, old), (server, new), diff, change, progress)
-            read = partial(retention_rules.read_policy, Path(path))
-            return cls(outcome, text, read, partial(_replace, Path(path), edited))
-        rules, policy = change.of_server(server), retention.policy_of(repository.settings)
-        diff = _diff("the server's rules", _lines(server), _lines(rules))
-        outcome = _compare(repository, (server, policy), (rules, policy), diff, change, progress)
-        configuration = target.loaded.with_secrets()
-        client = LakeFSClient(configuration.lakefs, configuration.repository, repository.clock)
-        return cls(outcome, server, client.retention_rules, partial(client.set_retention_rules, rules))
-
-    def accept(self) -> None:
-        """Sets the rules. Raises ConfigurationError if others were set meanwhile."""
-        if self.read() != self.before:
-            raise ConfigurationError("the rules were changed since they were read, so nothing was set. Try again")
-        self.write()
 
 
 def _lines(rules: RetentionRules | None) -> list[str]:

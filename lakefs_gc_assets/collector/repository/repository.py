@@ -172,7 +172,7 @@ class OpenRepository:
 
     @property
     def branches_api(self) -> "LakeFSClient":
-        """The client with the calls that change branches and tags. Runs use LakeFSApi alone, which has none of them."""
+        """The client with the calls that change branches, tags and rules. Runs use LakeFSApi, which has none."""
         return cast("LakeFSClient", self.api)
 
     @property
