@@ -8,12 +8,10 @@ newest that was made never does.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
-from typing import TypeVar
 
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, FRAMES, UNCOMMITTED_DF
@@ -41,41 +39,27 @@ _UNDER_WAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class PastRun:
-    """A run and what its folder holds.
+class PastFolder:
+    """The folder of a run or of a forecast, and what it holds.
 
     Attributes:
-        frames: names of FOLDERS that it still has.
-        entries: keys of the objects and folders directly in its folder.
-        prepared: ids under which the server prepared for this run alone; filled in for runs that expire.
+        run_id: names it; a forecast has an id as a run does.
+        frames: names of FOLDERS that a run still has; none for a forecast.
+        entries: keys of the objects and folders directly in it.
+        is_complete: true if it is of a forecast that came to its end.
+        prepared: ids under which the server prepared for this run or forecast alone; filled in for those that expire.
     """
 
     run_id: str
     frames: tuple[str, ...]
     entries: frozenset[str]
+    is_complete: bool = False
     prepared: tuple[str, ...] = ()
 
     @property
     def may_have_prepared(self) -> bool:
-        """True if the server's preparations for it may still be there."""
+        """True if the server's preparations for a run may still be there."""
         return bool(self.frames) or uncommitted.folder_of_notes(self.run_id) in self.entries
-
-
-@dataclass(frozen=True, slots=True)
-class PastForecast:
-    """A forecast and what its folder holds.
-
-    Attributes:
-        run_id: names it, as the id of a run does.
-        entries: keys of the objects and folders directly in its folder.
-        is_complete: true if it came to its end.
-        prepared: ids under which the server prepared for it alone; filled in for those that expire.
-    """
-
-    run_id: str
-    entries: frozenset[str]
-    is_complete: bool
-    prepared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +74,15 @@ class Expiry:
         explained: ids under which the server prepared for `explain`, at least a day before anything newer.
     """
 
-    expired: tuple[PastRun, ...]
+    expired: tuple[PastFolder, ...]
     kept: dict[str, str]
-    forecasts: tuple[PastForecast, ...] = ()
+    forecasts: tuple[PastFolder, ...] = ()
     kept_forecasts: dict[str, str] = field(default_factory=dict)
     explained: tuple[str, ...] = ()
 
 
-Past = TypeVar("Past", PastRun, PastForecast)
-Reason = Callable[[PastRun], str | None]
-"""Says why an old run keeps its frames; None where it knows of no reason."""
-
-
-def reasons(store: ObjectStore) -> tuple[Reason, ...]:
-    """The reasons to keep the frames of runs that are not among the newest, in the order in which they are asked.
+def _find_bases(store: ObjectStore) -> dict[str, str]:
+    """The runs on which the next ones build, and why each keeps its frames.
 
     Where a newest sweep cannot be read, the next run builds on none, and what cannot be read stays.
     """
@@ -112,40 +91,27 @@ def reasons(store: ObjectStore) -> tuple[Reason, ...]:
         with suppress(CorruptFile):
             if newest := planning.newest_sweep(store, committed=committed):
                 built_on[newest.run_id] = f"the next {kind} builds on it"
-    return (
-        partial(_unreadable, store),
-        lambda run: built_on.get(run.run_id),
-        partial(_unfinished_sweep, store),
-        partial(_approved, store),
-    )
+    return built_on
 
 
-def _unreadable(store: ObjectStore, run: PastRun) -> str | None:
-    """A run whose plan or report cannot be read: nobody can tell whether its frames are needed."""
+def _why_kept(store: ObjectStore, run: PastFolder, built_on: Mapping[str, str]) -> str | None:
+    """Why a run keeps its frames that is not among the newest; None where there is no reason."""
+    run_id = run.run_id
     try:
-        plan.read(store, run.run_id)
-        reports.read(store, run.run_id)
+        was_to_delete, report = plan.read(store, run_id).sweep, reports.read(store, run_id)
     except CorruptFile as corrupt:
+        # Nobody can tell whether its frames are needed.
         return f"it cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
+    if run_id in built_on:
+        return built_on[run_id]
+    can_be_resumed = was_to_delete
+    if report is not None:
+        can_be_resumed = report.ending is Ending.FAILED and run_folder.receipts(run_id) in run.entries
+    if can_be_resumed:
+        return "its sweep has not come to its end"
+    if run_folder.approval(run_id) in run.entries and (report is None or report.dry_run):
+        return "it was approved and has not deleted yet"
     return None
-
-
-def _unfinished_sweep(store: ObjectStore, run: PastRun) -> str | None:
-    """A sweep that can be resumed: no report says that it came to its end."""
-    report = reports.read(store, run.run_id)
-    if report is None:
-        began = plan.read(store, run.run_id).sweep
-    else:
-        began = report.ending is Ending.FAILED and run_folder.receipts(run.run_id) in run.entries
-    return "its sweep has not come to its end" if began else None
-
-
-def _approved(store: ObjectStore, run: PastRun) -> str | None:
-    """A dry run that a person approved."""
-    if run_folder.approval(run.run_id) not in run.entries:
-        return None
-    report = reports.read(store, run.run_id)
-    return "it was approved and has not deleted yet" if report is None or report.dry_run else None
 
 
 def decide(store: ObjectStore, keep: int) -> Expiry:
@@ -156,16 +122,15 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     Raises:
         StorageError: the store cannot be asked.
     """
-    checks = reasons(store)
+    built_on = _find_bases(store)
     all_folders = [*folders(store)]
-    expired: list[PastRun] = []
-    staying: list[PastRun | PastForecast] = []
+    expired, staying = list[PastFolder](), list[PastFolder]()
     kept: dict[str, str] = {}
     for place, run in enumerate(past_runs(all_folders)):
         reason = f"it is among the newest {keep}" if place < keep else None
         # A run that lost its frames before has nothing to keep.
         if reason is None and run.frames:
-            reason = next((reason_of_check for ask in checks if (reason_of_check := ask(run)) is not None), None)
+            reason = _why_kept(store, run, built_on)
         if reason is None:
             expired.append(run)
         else:
@@ -180,7 +145,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
         staying += (forecast for forecast in past if forecast.run_id in kept_forecasts)
         needed = needed.union(*(preparations_of(store, each) for each in staying))
 
-    def alone(past: Past) -> Past:
+    def alone(past: PastFolder) -> PastFolder:
         return replace(past, prepared=tuple(sorted(preparations_of(store, past) - needed)))
 
     return Expiry(
@@ -198,7 +163,7 @@ def _is_over(server_run_id: str, newest_first: Sequence[tuple[str, frozenset[str
     return layout.created_at(newest) - layout.created_at(server_run_id) >= _UNDER_WAY.total_seconds()
 
 
-def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
+def _kept_forecasts(past: Sequence[PastFolder], keep: int) -> dict[str, str]:
     """Why forecasts stay.
 
     Args:
@@ -214,7 +179,7 @@ def _kept_forecasts(past: Sequence[PastForecast], keep: int) -> dict[str, str]:
     return kept
 
 
-def _began(forecast: PastForecast) -> timedelta:
+def _began(forecast: PastFolder) -> timedelta:
     return timedelta(seconds=layout.created_at(forecast.run_id))
 
 
@@ -225,15 +190,15 @@ def folders(store: ObjectStore) -> Iterator[tuple[str, frozenset[str]]]:
         yield run_id, frozenset([*level.prefixes, *(listed.key for listed in level.objects)])
 
 
-def past_runs(all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastRun]:
+def past_runs(all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastFolder]:
     """Our runs among folders, in their order."""
     for run_id, entries in all_folders:
         if run_folder.plan(run_id) in entries:
             frames = tuple(name for name in FOLDERS if run_folder.frame(run_id, name) in entries)
-            yield PastRun(run_id, frames, entries)
+            yield PastFolder(run_id, frames, entries)
 
 
-def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastForecast]:
+def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozenset[str]]]) -> Iterator[PastFolder]:
     """Forecasts among folders, in their order."""
     for forecast_id, entries in all_folders:
         folder = run_folder.frame(forecast_id, forecasts.NAME)
@@ -242,10 +207,10 @@ def past_forecasts(store: ObjectStore, all_folders: Iterable[tuple[str, frozense
                 forecasts.keys_of(forecast_id)
             )
             if files:
-                yield PastForecast(forecast_id, entries, forecasts.forecast_key(forecast_id) in files)
+                yield PastFolder(forecast_id, (), entries, forecasts.forecast_key(forecast_id) in files)
 
 
-def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
+def remove_forecast(store: ObjectStore, forecast: PastFolder) -> int:
     """Deletes a forecast with what it noted and made the server prepare; returns how many objects.
 
     What it begins with goes last: by that a job that was killed finds the rest.
@@ -260,7 +225,7 @@ def remove_forecast(store: ObjectStore, forecast: PastForecast) -> int:
     return removed + delete_all(store, [key for key in forecasts.keys_of(forecast.run_id) if key in present])
 
 
-def remove_frames(store: ObjectStore, run: PastRun) -> int:
+def remove_frames(store: ObjectStore, run: PastFolder) -> int:
     """Deletes the frames of a run, each manifest first, so that no half of a frame is read; returns how many objects.
 
     What the server prepared for the run goes before the frames that name it. Facts that a sweep recorded stay, since
@@ -279,7 +244,7 @@ def remove_frames(store: ObjectStore, run: PastRun) -> int:
     return removed
 
 
-def _was_dry(store: ObjectStore, run: PastRun) -> bool:
+def _was_dry(store: ObjectStore, run: PastFolder) -> bool:
     """True if a run was not to delete, and nobody approved it. False where its plan is missing or damaged."""
     if run_folder.plan(run.run_id) not in run.entries or run_folder.approval(run.run_id) in run.entries:
         return False
@@ -289,14 +254,14 @@ def _was_dry(store: ObjectStore, run: PastRun) -> bool:
         return False
 
 
-def _remove_prepared(store: ObjectStore, past: PastRun | PastForecast) -> int:
+def _remove_prepared(store: ObjectStore, past: PastFolder) -> int:
     removed = sum(uncommitted.remove_preparation(store, server_run_id) for server_run_id in past.prepared)
     if uncommitted.folder_of_notes(past.run_id) in past.entries:
         removed += uncommitted.forget_preparations(store, past.run_id)
     return removed
 
 
-def preparations_of(store: ObjectStore, past: PastRun | PastForecast) -> frozenset[str]:
+def preparations_of(store: ObjectStore, past: PastFolder) -> frozenset[str]:
     """The ids under which the server prepared for a run or forecast. What cannot be read names none."""
     run_id, ids = past.run_id, list[object]()
     if run_folder.frame(run_id, UNCOMMITTED_DF.name) in past.entries:

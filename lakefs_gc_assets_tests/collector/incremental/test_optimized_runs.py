@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.expiring import PastRun
+from lakefs_gc_assets.collector.expiring import PastFolder
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.frames import PENDING_DF
 from lakefs_gc_assets.collector.incremental import checkpoint
@@ -101,7 +101,7 @@ def test_many_ids_are_taken_over_from_run_to_run(runs: PlainRuns, monkeypatch: p
     monkeypatch.setattr(tables, "_SMALL", 3)
     store = runs.repository.store
     clean, second = collected(runs, Flow.CLEAN), collected(runs)
-    expiring.remove_frames(store, PastRun(clean.run_id, expiring.FOLDERS, frozenset()))
+    expiring.remove_frames(store, PastFolder(clean.run_id, expiring.FOLDERS, frozenset()))
     third = collected(runs)
     assert [each.base_run for each in (second, third)] == [clean.run_id, second.run_id]
     # A recording gives the same refs dump again, so that no run has anything to add.

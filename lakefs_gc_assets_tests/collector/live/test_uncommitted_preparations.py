@@ -163,7 +163,7 @@ def test_manifest_report_and_notes_name_them_together(opened: OpenRepository) ->
     ended(opened, plan, dry_run=False, server_run_ids=(RECHECKED,))
     uncommitted.note_preparations(opened.store, plan.run_id, [FOREIGN])
     entries = {run_folder.frame(plan.run_id, "uncommitted_df"), uncommitted.folder_of_notes(plan.run_id)}
-    run = expiring.PastRun(plan.run_id, (), frozenset(entries))
+    run = expiring.PastFolder(plan.run_id, (), frozenset(entries))
     assert expiring.preparations_of(opened.store, run) == {MARKED, RECHECKED, FOREIGN}
     opened.store.put(run_folder.report(plan.run_id), b"{")
     assert expiring.preparations_of(opened.store, run) == {MARKED, FOREIGN}

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.collector import expiring
-from lakefs_gc_assets.collector.expiring import PastRun
+from lakefs_gc_assets.collector.expiring import PastFolder
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import StoredIds
 from lakefs_gc_assets.errors import CorruptFile, StorageError
@@ -132,7 +132,7 @@ class TestMany:
 
     def test_do_not_go_with_the_frames_of_the_run_that_wrote_them(self, store: ObjectStore) -> None:
         chain = Chain(store).clean(MANY[:7]).then([MANY[7]])
-        expiring.remove_frames(store, PastRun("run0", ("committed_df",), frozenset()))
+        expiring.remove_frames(store, PastFolder("run0", ("committed_df",), frozenset()))
         with pytest.raises(CorruptFile, match="existence"):
             chain.read(0)
         assert chain.read() == set(MANY[:8])
