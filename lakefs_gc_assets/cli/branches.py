@@ -24,7 +24,6 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.stale_branches import Fate, Listing, Standing
 from lakefs_gc_assets.errors import counted
 
-_FAILURES = (Fate.KEPT, Fate.FAILED)
 _SHOWN = 20
 """Maximum branches that lines name which stay although a rule fits them."""
 
@@ -73,7 +72,7 @@ def approve(target: Target, quiet: bool, as_json: bool, digest: str) -> None:
     require_yes(f"Delete the branches of {digest}, as far as they are as they were shown?")
     owner, note = f"branches-{uuid.uuid4().hex}", progress_unless(quiet)
     deleting = stale_branches.delete(opened, digest, owner, note, show_progress)
-    print_outcomes(deleting, "branch", Fate.DELETED, _FAILURES, as_json, frees=False)
+    print_outcomes(deleting, "branch", Fate.DELETED, as_json)
 
 
 @branches.command()
@@ -97,7 +96,7 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
         require_yes("Make these branches again?")
     owner = f"branches-{uuid.uuid4().hex}"
     restoring = stale_branches.restore(opened, names, owner, show_progress)
-    print_outcomes(restoring, "branch", Fate.RESTORED, _FAILURES, as_json, frees=False)
+    print_outcomes(restoring, "branch", Fate.RESTORED, as_json)
 
 
 def describe(listing: Listing) -> Iterator[str]:

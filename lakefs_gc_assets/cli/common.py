@@ -7,22 +7,20 @@ Dagster only when they are needed.
 import json
 import logging
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import BaseFate, Result, Tally, describe_result
 from lakefs_gc_assets.collector.records.report import Report, describe
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import (
@@ -154,43 +152,27 @@ def print_result(line: str) -> None:
     click.echo(line, file=sys.stdout)
 
 
-class _Outcome(Protocol):
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def fate(self) -> StrEnum: ...
-
-    @property
-    def why(self) -> str | None: ...
-
-
-def print_outcomes(
-    outcomes: Iterable[_Outcome], name: str, usual: StrEnum, failures: Iterable[StrEnum], as_json: bool, frees: bool
-) -> None:
+def print_outcomes(outcomes: Iterable[Result], name: str, usual: BaseFate, as_json: bool, frees: bool = False) -> None:
     """Prints unusual outcomes as they come, then how many there are of each; in JSON all of them.
 
-    Ends the process if there was a failure.
+    Ends the process if something is left to be done.
 
     Args:
         name: attribute by which lines name an object, file or branch.
         usual: outcome that was asked for.
-        failures: outcomes of what is to be done yet.
         frees: true if the usual outcome frees bytes: their sum is printed too.
     """
-    counts, freed = Counter({usual: 0}), 0
-    for outcome in outcomes:
-        counts[outcome.fate] += 1
-        freed += getattr(outcome, "size", 0) if outcome.fate is usual else 0
+    tally = Tally(usual)
+    for outcome in tally.counted(outcomes):
         if as_json:
             answer(asdict(outcome), indent=None)
         elif outcome.why or outcome.fate is not usual:
-            print_result(shown(f"{getattr(outcome, name)}: {outcome.fate}{f': {outcome.why}' if outcome.why else ''}"))
+            print_result(shown(describe_result(getattr(outcome, name), outcome)))
     if as_json:
-        answer({"counts": counts} | ({"bytes_freed": freed} if frees else {}), indent=None)
+        answer({"counts": tally.counts} | ({"bytes_freed": tally.freed} if frees else {}), indent=None)
     else:
-        others = (f"{count:,} {fate}" for fate, count in sorted(counts.items()) if fate is not usual)
-        print_result(", ".join((f"{counts[usual]:,} {usual}", *[f"{size(freed)} freed"] * frees, *others)))
-    if not counts.keys().isdisjoint(failures):
+        print_result(tally.describe(frees))
+    if tally.failed:
         sys.exit(Status.INCOMPLETE)
 
 

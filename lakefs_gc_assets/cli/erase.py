@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.erasure.remains import erase_versions
 from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import describe_result, size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -165,7 +165,7 @@ def _erase(loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
     erasing = Collector.from_loaded(limited, collector.clock)
     if finding.quarantined_by:
         for purged in maintenance.purge(erasing, None, f"erase-{uuid.uuid4().hex}", note, show_progress):
-            note(f"{purged.address}: {purged.fate.value}{f': {purged.why}' if purged.why else ''}")
+            note(describe_result(purged.address, purged))
     return run_id, _erase_versions(erasing, run_id, addresses, note)
 
 

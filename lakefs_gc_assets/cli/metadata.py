@@ -87,7 +87,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
                 require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
                 with shown_bar("purging", quiet) as (say, _):
                     outcomes = unneeded_metadata.purge(opened, engine, owner, say, show_progress)
-    print_outcomes(outcomes, "id", _USUAL[act], (Fate.FAILED,), as_json, frees=act == "purge")
+    print_outcomes(outcomes, "id", _USUAL[act], as_json, frees=act == "purge")
 
 
 def _describe(amount: Amount) -> str:

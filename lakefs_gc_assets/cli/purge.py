@@ -63,8 +63,7 @@ def purge(target: Target, run_id: str | None, dry_run: bool, quiet: bool, as_jso
         warn = show_progress if quiet else say
         due: list[int] = []
         purging = maintenance.purge(collector, run_id, f"purge-{uuid.uuid4().hex}", say, warn, due.append)
-        failures = (Fate.KEPT, Fate.FAILED)
-        print_outcomes(shown_items(purging, count, due), "address", Fate.PURGED, failures, as_json, frees=True)
+        print_outcomes(shown_items(purging, count, due), "address", Fate.PURGED, as_json, frees=True)
 
 
 def _due(planned: PurgePlan) -> str:

@@ -93,8 +93,7 @@ def restore(
         total: list[int] = []
         warn = show_progress if quiet else say
         restoring = maintenance.bring_back(target.collector(), run_id, addresses, owner, warn, total.append)
-        failures = (Fate.HIDDEN, Fate.FAILED)
-        print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, failures, as_json, frees=False)
+        print_outcomes(shown_items(restoring, count, total), "address", Fate.RESTORED, as_json)
 
 
 def _describe(planned: pa.Table) -> Iterator[str]:

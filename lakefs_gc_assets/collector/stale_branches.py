@@ -19,7 +19,6 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import islice
 
 from lakefs_gc_assets.collector import guards
@@ -33,7 +32,7 @@ from lakefs_gc_assets.collector.records.across_runs import (
     read_deleted_branches,
     write_deleted_branch,
 )
-from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention, rules
@@ -152,7 +151,7 @@ class _Shown:
         return _digest(self.stale)
 
 
-class Fate(StrEnum):
+class Fate(BaseFate):
     """Outcome for a branch."""
 
     DELETED = "deleted"
@@ -171,11 +170,6 @@ class Outcome:
     commit_id: str
     fate: Fate
     why: str = ""
-
-    @property
-    def is_well(self) -> bool:
-        """True if the branch is now as it was asked for."""
-        return self.fate not in (Fate.KEPT, Fate.FAILED)
 
 
 def _digest(identities: Iterable[BranchIdentity]) -> str:

@@ -44,7 +44,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
 from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
 from lakefs_gc_assets.collector.quarantine.restore import Restored, from_quarantine
-from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository
 from lakefs_gc_assets.collector.retention import commits
@@ -249,7 +249,7 @@ _RECEIPTS = f"{layout.RUNS_PREFIX}{MOVED_METADATA}/"
 Item = TypeVar("Item")
 
 
-class Fate(StrEnum):
+class Fate(BaseFate):
     """Result for a file."""
 
     MOVED = "moved to quarantine"
@@ -257,6 +257,11 @@ class Fate(StrEnum):
     PURGED = "purged"
     KEPT = "kept"
     FAILED = "failed"
+
+    @property
+    def is_well(self) -> bool:
+        """True if nothing is left to be done: a file is kept because something needs it, or it was there already."""
+        return self is not Fate.FAILED
 
 
 _FATES = {RestoreFate.RESTORED: Fate.RESTORED, RestoreFate.THERE: Fate.KEPT}

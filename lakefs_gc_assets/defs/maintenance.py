@@ -23,12 +23,13 @@ from lakefs_gc_assets.collector.quarantine.purge import (
     LiveCheck,
     Purged,
     PurgePlan,
-    Totals,
     plan_purge,
     purge_by,
 )
+from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
 from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
+from lakefs_gc_assets.collector.records.outcomes import Tally, describe_result
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import Lock, locked
@@ -199,15 +200,16 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         ticket = launching.find_ticket(context.instance, collector.name, context.run_tags)
         launching.require_purging(policy, ticket, names.qualified(PURGING_SCHEDULE))
         launching.use_ticket(context.instance, collector.name, context.run_tags)
-        totals = Totals()
+        tally = Tally(PurgeFate.PURGED)
         purged = purge(collector, config.run_id or None, context.run_id, context.log.info, context.log.warning)
-        for copy in totals.counted(purged):
-            context.log.warning(f"{copy.address}: {copy.fate.value}{f': {copy.why}' if copy.why else ''}")
-        context.log.info(str(totals))
-        counts = {fate.value: count for fate, count in totals.counts.items()}
-        context.add_output_metadata({"confirmed": True, "bytes_freed": totals.freed, **counts})
-        if not totals.well:
-            raise dg.Failure(description=str(totals), allow_retries=False)
+        for copy in tally.counted(purged):
+            if copy.fate is not tally.usual:
+                context.log.warning(describe_result(copy.address, copy))
+        totals = tally.describe(frees=True)
+        context.log.info(totals)
+        context.add_output_metadata({"confirmed": True, "bytes_freed": tally.freed, **_count_fates(tally)})
+        if tally.failed:
+            raise dg.Failure(description=totals, allow_retries=False)
 
     description = (
         f"Deletes for good what runs of {names.repository} moved to quarantine "
@@ -219,19 +221,21 @@ def purge_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 def _count_restored(context: dg.OpExecutionContext, restored: Iterator[Restored]) -> dict[str, Any]:
     """Counts and logs the outcome of each object. Raises dagster.Failure if some were not restored."""
-    counts: dict[str, int] = {}
-    missing = 0
-    for outcome in restored:
-        counts[outcome.fate.value] = counts.get(outcome.fate.value, 0) + 1
-        missing += not outcome.fate.is_well
+    tally = Tally(restore.Fate.RESTORED)
+    for outcome in tally.counted(restored):
         log = context.log.info if outcome.fate.is_well and outcome.why is None else context.log.warning
-        log(f"{outcome.address}: {outcome.fate.value}{f': {outcome.why}' if outcome.why else ''}")
-    if missing:
+        log(describe_result(outcome.address, outcome))
+    counts = _count_fates(tally)
+    if tally.failed:
         raise dg.Failure(
-            description=f"{counted(missing, 'objects are')} not there again: {counts}. The log says why",
+            description=f"{counted(tally.failed, 'objects are')} not there again: {counts}. The log says why",
             allow_retries=False,
         )
     return counts
+
+
+def _count_fates(tally: Tally) -> dict[str, int]:
+    return {fate.value: count for fate, count in tally.counts.items() if count}
 
 
 def _describe_objects(objects: pa.Table) -> dict[str, Any]:
@@ -381,20 +385,19 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
     @collector_op(names, _RETIRE_OP, "Shows stale branches, or deletes those that were shown.", StaleBranchesConfig)
     def retire(context: dg.OpExecutionContext, collector: Collector, config: StaleBranchesConfig) -> None:
         repository, log = collector.open(), context.log
-        failed = 0
+        tally = Tally(stale_branches.Fate.DELETED)
         if config.approve:
             require_approvable(policy, config.approve)
             approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
             log.info(f"approved by {approver}")
             deleting = stale_branches.delete(repository, config.approve, context.run_id, log.info, log.warning)
-            for outcome in deleting:
-                failed += not outcome.is_well
+            for outcome in tally.counted(deleting):
                 log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
         listing = stale_branches.list_branches(repository, log.info)
         context.log_event(dg.AssetMaterialization(names.asset(STALE_BRANCHES), metadata=describe_branches(listing)))
-        if failed:
+        if tally.failed:
             raise dg.Failure(
-                description=f"{counted(failed, 'branches were')} not deleted: see the log", allow_retries=False
+                description=f"{counted(tally.failed, 'branches were')} not deleted: see the log", allow_retries=False
             )
 
     description = (

@@ -7,11 +7,9 @@ after that. Where a purge is killed in between, the next one stores the receipts
 """
 
 import uuid
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Generic
 
 import pyarrow as pa
@@ -32,9 +30,8 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.quarantine import restore
-from lakefs_gc_assets.collector.quarantine.restore import Restored
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import Outcome, size
+from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, Moment, OpenRepository, Pace
@@ -96,7 +93,7 @@ Check = Callable[[Sequence[Moved]], Verdict]
 """Finds out which addresses in quarantine are live, anew with each call. What it raises ends the purge."""
 
 
-class Fate(StrEnum):
+class Fate(BaseFate):
     """Result for a copy."""
 
     PURGED = "purged"
@@ -114,32 +111,6 @@ class Purged:
     size: int
     fate: Fate
     why: str | None = None
-
-
-@dataclass(slots=True)
-class Totals:
-    """Totals of a purge."""
-
-    counts: Counter[Fate] = field(default_factory=Counter)
-    freed: int = 0
-
-    @property
-    def well(self) -> bool:
-        """True if everything that was due is purged or restored."""
-        return not (self.counts[Fate.FAILED] or self.counts[Fate.KEPT])
-
-    def counted(self, copies: Iterable[Purged]) -> Iterator[Purged]:
-        """Counts copies, and yields those that were not purged, for the log."""
-        for purged in copies:
-            self.counts[purged.fate] += 1
-            if purged.fate is Fate.PURGED:
-                self.freed += purged.size
-            else:
-                yield purged
-
-    def __str__(self) -> str:
-        others = (f", {count:,} {fate.value}" for fate, count in sorted(self.counts.items()) if fate is not Fate.PURGED)
-        return f"{self.counts[Fate.PURGED]:,} purged, {size(self.freed)} freed{''.join(others)}"
 
 
 def in_quarantine(
@@ -166,19 +137,6 @@ def in_quarantine(
                 unreadable(run_id, error)
                 continue
             yield Moved(plan, _last_receipt(store, plan), _copies(store, plan))
-
-
-def due(moved: Iterable[Moved], now: datetime, after: timedelta) -> tuple[list[Moved], list[Moved]]:
-    """Divides runs by whether their quarantine is at least as old as `after`: first those that may be purged.
-
-    Args:
-        now: UTC.
-    """
-    ready: list[Moved] = []
-    waiting: list[Moved] = []
-    for each in moved:
-        (ready if each.since + after <= now else waiting).append(each)
-    return ready, waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +202,11 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
         now = clocks.earliest
     after = timedelta(days=repository.settings.quarantine_days)
     unreadable: dict[str, str] = {}
-    ready, waiting = due(_judged(repository, run_id, unreadable), now, after)
-    if run_id and not ready and not waiting:
+    every = [*_judged(repository, run_id, unreadable)]
+    if run_id and not every:
         raise CollectionError(unreadable.get(run_id, f"run {run_id} has nothing in quarantine"))
-    return PurgePlan(tuple(ready), tuple(waiting), after, unreadable)
+    due = tuple(each for each in every if each.since + after <= now)
+    return PurgePlan(due, tuple(each for each in every if each.since + after > now), after, unreadable)
 
 
 def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
@@ -430,14 +389,10 @@ def _brought_back(store: ObjectStore, plan: Plan, live: pa.Table, lock: LockToke
     without = live.filter(pc.invert(pc.is_in(live.column("address"), rows.column("address").combine_chunks())))
     rows = pa.concat_tables([rows, _receipts(without, Outcome.COPIED, clock.now())])
     for each in restore.restore_copies(store, plan.run_id, rows, lock, clock):
-        yield _as_purged(plan.run_id, sizes[each.address], each)
-
-
-def _as_purged(run_id: str, size: int, restored: Restored) -> Purged:
-    fate = Fate.FAILED
-    if restored.fate.is_well:
-        fate = Fate.RESTORED if restored.why is None else Fate.KEPT
-    return Purged(run_id, restored.address, size, fate, restored.why)
+        fate = Fate.FAILED
+        if each.fate.is_well:
+            fate = Fate.RESTORED if each.why is None else Fate.KEPT
+        yield Purged(plan.run_id, each.address, sizes[each.address], fate, each.why)
 
 
 def _delete(

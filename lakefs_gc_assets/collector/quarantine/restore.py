@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
 from itertools import compress
 from typing import Any, Generic
@@ -28,7 +27,7 @@ from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import DELETED_REPORT, RECEIPTS
 from lakefs_gc_assets.collector.frame.receipts import DamagedFile
 from lakefs_gc_assets.collector.records import across_runs, plan
-from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome
 from lakefs_gc_assets.collector.repository.lock import LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, relative
 from lakefs_gc_assets.collector.stored import run_folder
@@ -61,7 +60,7 @@ _IN_TASK = 1000
 _MOVED = frozenset([Outcome.COPIED, Outcome.QUARANTINED])
 
 
-class Fate(StrEnum):
+class Fate(BaseFate):
     """Result for a deleted object."""
 
     RESTORED = "restored"

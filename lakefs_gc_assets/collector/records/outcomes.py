@@ -14,10 +14,11 @@ declarations.
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -124,6 +125,74 @@ class Outcome(StrEnum):
     RESTORED = "restored"
     PURGED = "purged"
     DELETED_BY_ANOTHER_RUN = "deleted_by_another_run"
+
+
+class BaseFate(StrEnum):
+    """What became of an object, a file or a branch that somebody asked to be restored, moved or deleted."""
+
+    @property
+    def is_well(self) -> bool:
+        """True if nothing is left to be done."""
+        return self.name not in ("KEPT", "FAILED")
+
+
+class Result(Protocol):
+    """The result for one object, file or branch; `why` says what is not as asked for, if anything is."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def fate(self) -> BaseFate:
+        """What became of it."""
+        ...
+
+    @property
+    def why(self) -> str | None:
+        """The reason, if there is anything to say."""
+        ...
+
+
+SomeResult = TypeVar("SomeResult", bound=Result)
+
+
+def describe_result(name: str, result: Result) -> str:
+    """A line about one result."""
+    return f"{name}: {result.fate}{f': {result.why}' if result.why else ''}"
+
+
+class Tally:
+    """Counts results while the work goes on.
+
+    Attributes:
+        counts: number of results by fate.
+        freed: bytes of all results with the usual fate.
+        failed: number of results that are not well.
+    """
+
+    def __init__(self, usual: BaseFate) -> None:
+        """For work that asks for this fate."""
+        self.usual = usual
+        self.counts: Counter[BaseFate] = Counter({usual: 0})
+        self.freed = self.failed = 0
+
+    def counted(self, results: Iterable[SomeResult]) -> Iterator[SomeResult]:
+        """Yields results, and counts each before."""
+        for result in results:
+            self.counts[result.fate] += 1
+            self.failed += not result.fate.is_well
+            if result.fate is self.usual:
+                self.freed += getattr(result, "size", 0)
+            yield result
+
+    def describe(self, frees: bool) -> str:
+        """All counts in a line.
+
+        Args:
+            frees: true if the usual fate frees bytes.
+        """
+        others = (f"{count:,} {fate}" for fate, count in sorted(self.counts.items()) if fate is not self.usual)
+        freed = [f"{size(self.freed)} freed"] if frees else []
+        return ", ".join((f"{self.counts[self.usual]:,} {self.usual}", *freed, *others))
 
 
 ADDRESSES, BYTES, OBJECTS, SECONDS = "addresses", "bytes", "objects", "seconds"

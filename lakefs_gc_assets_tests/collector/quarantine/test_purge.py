@@ -308,9 +308,10 @@ class TestTime:
     def test_it_is_due_after_the_set_time_by_the_last_receipt_of_the_sweep(self, purge: Purging) -> None:
         (moved,) = quarantine_purge.in_quarantine(purge.store)
         assert abs(moved.since - datetime.now(moved.since.tzinfo)) < HOUR
-        early = moved.since + DAY - timedelta(seconds=1)
-        assert quarantine_purge.due([moved], early, DAY) == ([], [moved])
-        assert quarantine_purge.due([moved], moved.since + DAY, DAY) == ([moved], [])
+        repository = replace(purge.moving.opened, settings=CollectionSettings(quarantine_days=1))
+        for now, is_due in ((moved.since + DAY - timedelta(seconds=1), False), (moved.since + DAY, True)):
+            plan = quarantine_purge.plan_purge(replace(repository, clock=HandClock(now)), None)
+            assert ([each.run_id for each in plan.due], len(plan.waiting)) == ([moved.run_id] * is_due, not is_due)
 
     def test_it_counts_from_the_last_of_several_receipts_and_without_any_from_the_start(self, purge: Purging) -> None:
         folder, first = run_folder.receipts(purge.moving.run), NOW - 9 * DAY
