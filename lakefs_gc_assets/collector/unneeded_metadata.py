@@ -43,7 +43,7 @@ from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.live.references import FILES_AHEAD, References
 from lakefs_gc_assets.collector.quarantine.restore import Fate as RestoreFate
-from lakefs_gc_assets.collector.quarantine.restore import Restored, from_quarantine
+from lakefs_gc_assets.collector.quarantine.restore import from_quarantine
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, latest_clock, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clocks, Moment, OpenRepository
@@ -322,8 +322,10 @@ class Quarantine:
         sizes = {name: size for name, size in sizes_in_quarantine(self.store).items() if name in ids}
         for batch in _batches(sizes, _BATCH):
             verify(self.store, self.lock.token)
-            results = [*work_ahead(lambda name: self._copy_back(name, sizes[name]), batch, _CALLERS)]
-            for name, restored in zip(batch, results, strict=True):
+            results = work_ahead(
+                lambda name: from_quarantine(self.store, MOVED_METADATA, _key(name), sizes[name]), batch, _CALLERS
+            )
+            for name, restored in zip(batch, [*results], strict=True):
                 self._record(name, sizes[name], _FATES.get(restored.fate, Fate.FAILED), restored.why)
             if back := [name for name in batch if self.outcomes[name].fate is Fate.RESTORED]:
                 self._write_receipt(Fate.RESTORED, back)
@@ -365,9 +367,6 @@ class Quarantine:
         """True if a file with a copy in quarantine is at its place as well."""
         facts = head_if_there(self.store, _key(name))
         return facts is not None and facts.size == size
-
-    def _copy_back(self, name: str, size: int) -> Restored:
-        return from_quarantine(self.store, MOVED_METADATA, _key(name), size)
 
     def _copy(self, file: File) -> bool:
         """True if there is a copy, which the store has compared with the file."""

@@ -293,7 +293,7 @@ DAMAGE_BUGS = {
         "purge",
         "/plan.json",
         Damage.FOREIGN,
-        Bug(lambda: ((purge, "require_own_plan", ignored),), (purge._judged,)),
+        Bug(lambda: ((purge, "require_own_plan", ignored),), (purge.in_quarantine,)),
     ),
     "a damaged record of a restoration stops no older run": DamageBug(
         *("approved", "/restored.json", Damage.OTHER_BYTES),

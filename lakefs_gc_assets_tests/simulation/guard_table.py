@@ -56,7 +56,7 @@ NOT_SEEDED = {
     Call(f"{_COLLECTOR}.retention.retention:read", "require_sane"): (
         "`TestBadRules.test_end_the_run`: before the server is made to list commits by them"
     ),
-    Call(f"{_COLLECTOR}.retention.rules:parse_server_rules", "require_settable"): _UPLOADED,
+    Call(f"{_COLLECTOR}.retention.rules:load_server_rules", "require_settable"): _UPLOADED,
     Call(f"{_COLLECTOR}.retention.rules:edit_server_rules", "require_settable"): _UPLOADED,
     Call(f"{_COLLECTOR}.retention.rules:require_settable", "require_sane"): _UPLOADED,
 }

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.frames import COPIES
-from lakefs_gc_assets.collector.quarantine.purge import Check, Moved, Verdict
+from lakefs_gc_assets.collector.quarantine.purge import Check, Moved
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, verify
-from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import (
@@ -83,16 +83,11 @@ def look(repository: OpenRepository, addresses: Iterable[str]) -> tuple[Remains,
     )
 
 
-def _list_objects(store: ObjectStore, folder: str) -> dict[str, int]:
-    return {listed.key: listed.size for listed in store.list_level(folder).objects}
-
-
 def _find_sizes(store: ObjectStore, ordered: Sequence[str], wanted: Collection[str]) -> Iterator[int | None]:
     """The size of each object that a request or a listing of its folder finds."""
     folders = {address[: address.rfind("/") + 1] for address in ordered}
-    listed: dict[str, int] = {}
-    for objects in work_ahead(partial(_list_objects, store), sorted(folders), _AT_ONCE):
-        listed |= {key: size for key, size in objects.items() if key in wanted}
+    levels = work_ahead(store.list_level, sorted(folders), _AT_ONCE)
+    listed = {each.key: each.size for level in levels for each in level.objects if each.key in wanted}
     for address, facts in zip(ordered, work_ahead(partial(head_if_there, store), ordered, _AT_ONCE), strict=True):
         yield listed.get(address) if facts is None else facts.size
 
@@ -123,7 +118,7 @@ def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, li
         return None
     versions: dict[str, list[Version]] = {}
     try:
-        each_of = work_ahead(partial(_list_versions, store), addresses, _AT_ONCE)
+        each_of = work_ahead(lambda address: [*store.versions(address)], addresses, _AT_ONCE)
         for address, found in zip(addresses, each_of, strict=True):
             versions[address] = [version for version in found if version.key == address]
         for version in store.versions(layout.QUARANTINE_PREFIX) if addresses else ():
@@ -133,10 +128,6 @@ def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, li
     except NotOffered:
         return None
     return versions
-
-
-def _list_versions(store: ListsVersions, address: str) -> list[Version]:
-    return [*store.versions(address)]
 
 
 def erase_versions(
@@ -162,7 +153,7 @@ def erase_versions(
     valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
     while erasable:
         verdict = check([Moved(plan, clock.now(), _as_copies(erasable, plan))])
-        is_over = partial(_is_over, verdict, clock, valid)
+        is_over = partial(verdict.is_over, clock, valid)
         pending, erased = sorted(erasable.keys() - verdict.live - verdict.unsure), 0
         for start in range(0, len(pending), _BATCH):
             verify(store, lock.token)
@@ -178,10 +169,6 @@ def erase_versions(
                 "no version could be erased in the time for which it is known what is live: raise "
                 "collection.recheck_valid_minutes"
             )
-
-
-def _is_over(verdict: Verdict, clock: Clock, valid: timedelta) -> bool:
-    return verdict.as_of.passed(clock) >= valid
 
 
 def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], bool]) -> list[str]:

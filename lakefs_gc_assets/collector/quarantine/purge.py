@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Generic
 
 import pyarrow as pa
@@ -40,7 +41,7 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.recheck import require_own_namespace, require_retention_holds
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, OrderViolation, StorageError, counted
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
 from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, delete_all, deletes_until, keys_below
@@ -88,6 +89,10 @@ class Verdict:
     unsure: frozenset[str]
     as_of: Moment
 
+    def is_over(self, clock: Clock, valid: timedelta) -> bool:
+        """True if the verdict is older than it is believed."""
+        return self.as_of.passed(clock) >= valid
+
 
 Check = Callable[[Sequence[Moved]], Verdict]
 """Finds out which addresses in quarantine are live, anew with each call. What it raises ends the purge."""
@@ -113,30 +118,31 @@ class Purged:
     why: str | None = None
 
 
-def in_quarantine(
-    store: ObjectStore, run_ids: Sequence[str] = (), unreadable: Callable[[str, CollectionError], None] | None = None
-) -> Iterator[Moved]:
-    """The copies of runs in quarantine, the newest run first.
+def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
+    """The copies in quarantine of runs of this repository, the newest run first.
 
     Args:
-        run_ids: limits this to these runs; all runs if empty.
-        unreadable: receives the id of each run whose plan is gone or cannot be read, and why. Its copies are left out:
-            without its plan it is not known what counts as live for them. By default it is an error.
-    Raises:
-        CollectionError: a run has no plan, or one that cannot be read, and `unreadable` does not handle it.
+        run_id: the only run to look at; None for all.
+        unreadable: receives the id of each run whose plan is missing, damaged, or of another repository, and why. Its
+            copies are left out: without its plan it is not known what counts as live for them.
     """
+    store, wanted = repository.store, repository.settings.only_addresses
     folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
     names = (folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/") for folder in folders)
-    for run_id in sorted(run_id for run_id in names if layout.is_xid(run_id)):
-        if not run_ids or run_id in run_ids:
-            try:
-                plan = plans.read(store, run_id)
-            except CollectionError as error:
-                if unreadable is None or isinstance(error, StorageError):
-                    raise
-                unreadable(run_id, error)
-                continue
-            yield Moved(plan, _last_receipt(store, plan), _copies(store, plan))
+    for each in sorted(name for name in names if layout.is_xid(name) and run_id in (None, name)):
+        try:
+            plan = plans.read(store, each)
+            require_own_plan(plan, repository)
+        except StorageError:
+            raise
+        except CollectionError as error:
+            unreadable[each] = str(error)
+            continue
+        copies = _copies(store, plan)
+        if wanted is not None:
+            copies = copies.filter(_among(copies, frozenset(wanted)))
+        if copies.num_rows or wanted is None:
+            yield Moved(plan, _last_receipt(store, plan), copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,31 +208,11 @@ def plan_purge(repository: OpenRepository, run_id: str | None, lock: Lock | None
         now = clocks.earliest
     after = timedelta(days=repository.settings.quarantine_days)
     unreadable: dict[str, str] = {}
-    every = [*_judged(repository, run_id, unreadable)]
+    every = [*in_quarantine(repository, run_id, unreadable)]
     if run_id and not every:
         raise CollectionError(unreadable.get(run_id, f"run {run_id} has nothing in quarantine"))
     due = tuple(each for each in every if each.since + after <= now)
     return PurgePlan(due, tuple(each for each in every if each.since + after > now), after, unreadable)
-
-
-def _judged(repository: OpenRepository, run_id: str | None, unreadable: dict[str, str]) -> Iterator[Moved]:
-    """Yields runs of this repository with objects in quarantine; adds excluded ones to `unreadable`."""
-
-    def exclude(excluded: str, error: CollectionError) -> None:
-        unreadable[excluded] = str(error)
-
-    for moved in in_quarantine(repository.store, [run_id] if run_id else [], exclude):
-        try:
-            require_own_plan(moved.plan, repository)
-        except OrderViolation as error:
-            exclude(moved.run_id, error)
-            continue
-        if repository.settings.only_addresses is not None:
-            chosen = _among(moved.copies, frozenset(repository.settings.only_addresses))
-            moved = replace(moved, copies=moved.copies.filter(chosen))
-            if not moved.copies.num_rows:
-                continue
-        yield moved
 
 
 def purge_by(
@@ -333,9 +319,7 @@ def _emptied(
         yield Purged(moved.run_id, row["address"], row["size"], Fate.KEPT, why)
     copies = moved.copies.filter(pc.invert(_among(moved.copies, (verdict.live | verdict.unsure) - back)))
 
-    def is_over() -> bool:
-        return verdict.as_of.passed(clock) >= valid
-
+    is_over = partial(verdict.is_over, clock, valid)
     for start in range(0, copies.num_rows, store.delete_limit):
         verify(store, lock)
         # After the call to the store, which may take its time.

@@ -40,9 +40,10 @@ from fnmatch import translate
 from functools import cache
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
@@ -655,50 +656,39 @@ def _longer(first: Rule, second: Rule | None) -> Rule:
     return replace(first, keeps=second.keeps, merged=second.merged)
 
 
-_SERVER_KEYS = {"default_retention_days", "branches"}
-_RULE_KEYS = {"branch_id", "retention_days"}
+class _ServerRule(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    branch_id: Annotated[str, Field(min_length=1)]
+    retention_days: int
+
+
+class _ServerRules(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    default_retention_days: int
+    branches: list[_ServerRule] | None = None
 
 
 def load_server_rules(file: Path) -> RetentionRules:
     """Reads rules. Raises ConfigurationError where they are no such JSON, or cannot be meant."""
-    return parse_server_rules(_read_text(file, str(file)), str(file))
-
-
-def parse_server_rules(text: str, file: str) -> RetentionRules:
-    """The rules that a text states; `file` is its name, for messages."""
     try:
-        content = json.loads(text)
-    except ValueError as error:
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        stated = _ServerRules.model_validate_json(_read_text(file, str(file)))
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigurationError(
-            f"{file}{line}: not JSON ({getattr(error, 'msg', error)}). The server's rules are JSON; a policy in YAML "
-            "belongs into the setting collection.retention_policy"
+            f"{file}: {problems.removeprefix(': ')}. The server's rules are JSON as for `lakectl gc set-config`: an "
+            "object of default_retention_days and branches, each of them an object of branch_id and retention_days. A "
+            "policy in YAML belongs into the setting collection.retention_policy"
         ) from None
-
-    def wrong(problem: str) -> NoReturn:
-        raise ConfigurationError(f"{file}: {problem}")
-
-    def days(value: Any, name: str) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            wrong(f"{name} must be a whole number of days, not {json.dumps(value)}")
-        return value
-
-    if not isinstance(content, dict) or not content.keys() <= _SERVER_KEYS or "default_retention_days" not in content:
-        wrong("rules are an object of default_retention_days and branches")
     branches: dict[str, int] = {}
-    rules = content.get("branches") or []
-    if not isinstance(rules, list):
-        wrong("branches must be a list")
-    for rule in rules:
-        if not isinstance(rule, dict) or rule.keys() != _RULE_KEYS:
-            wrong("each rule of branches is an object of branch_id and retention_days")
-        name = rule["branch_id"]
-        if not isinstance(name, str) or not name or name in branches:
-            wrong(f"branch_id must be the name of a branch without a rule so far, not {json.dumps(name)}")
-        branches[name] = days(rule["retention_days"], f"retention_days of {name}")
-    parsed = RetentionRules(days(content["default_retention_days"], "default_retention_days"), branches)
-    require_settable(parsed, file)
-    return parsed
+    for rule in stated.branches or ():
+        if rule.branch_id in branches:
+            raise ConfigurationError(f"{file}: there are two rules of branch {rule.branch_id}")
+        branches[rule.branch_id] = rule.retention_days
+    rules = RetentionRules(stated.default_retention_days, branches)
+    require_settable(rules, str(file))
+    return rules
 
 
 def require_settable(server: RetentionRules, source: str) -> None:

@@ -79,13 +79,21 @@ class Purging:
         self.moving.prepare()
         self.moving.quarantine(self.store)
 
+    def moved(self, store: ObjectStore | None = None) -> list[Moved]:
+        """What runs have in quarantine; their plans can all be read."""
+        unreadable: dict[str, str] = {}
+        repository = replace(self.moving.opened, store=store or self.store)
+        moved = [*quarantine_purge.in_quarantine(repository, None, unreadable)]
+        assert not unreadable
+        return moved
+
     def purge(self, store: ObjectStore, live: Iterable[str] = (), unsure: Iterable[str] = ()) -> dict[str, Fate]:
         """Everything that is in quarantine, as by a command that is given again."""
         return self.purge_by(store, Looking(self.clock, set(live), set(unsure)))
 
     def purge_by(self, store: ObjectStore, check: quarantine_purge.Check) -> dict[str, Fate]:
         token = self.moving.lock().token
-        moved = [*quarantine_purge.in_quarantine(store)]
+        moved = self.moved(store)
         return {
             each.address: each.fate for each in quarantine_purge.purge(store, moved, check, token, self.clock, VALID)
         }
@@ -104,7 +112,7 @@ def purge(opened: OpenRepository, store: ObjectStore) -> Purging:
 
 
 def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> None:
-    (moved,) = quarantine_purge.in_quarantine(purge.store)
+    (moved,) = purge.moved()
     assert (moved.run_id, moved.size) == (purge.moving.run, sum(map(len, ALL.values())))
     assert moved.copies["address"].to_pylist() == KEYS
 
@@ -116,7 +124,7 @@ def test_what_is_not_live_is_gone_for_good_and_has_receipts(purge: Purging) -> N
     assert purged["address"].to_pylist() == KEYS
     assert purged["size"].to_pylist() == [len(ALL[key]) for key in KEYS]
     assert set(purged["slice"].to_pylist()) == {SLICE.split("/")[1]}
-    assert [*quarantine_purge.in_quarantine(purge.store)] == []
+    assert purge.moved() == []
     assert across_runs.read_restoration(purge.store) is None
 
 
@@ -157,7 +165,7 @@ def test_of_each_copy_is_reported_what_became_of_it_and_why(purge: Purging) -> N
     purge.store.put(passes.key(purge.moving.run, other), b"copied before the sweep was killed")
     purge.store.put(KEYS[1], b"x" * len(ALL[KEYS[1]]))
     token = purge.moving.lock().token
-    moved = [*quarantine_purge.in_quarantine(purge.store)]
+    moved = purge.moved()
     check = Looking(purge.clock, live={*KEYS[:2], other}, unsure={*KEYS[1:]})
     reported = [*quarantine_purge.purge(purge.store, moved, check, token, purge.clock, VALID)]
 
@@ -178,10 +186,10 @@ def test_only_the_runs_that_are_named_are_looked_at(purge: Purging) -> None:
     purge.store.put(passes.key(older, KEYS[0]), b"older")
     purge.store.put(f"{layout.QUARANTINE_PREFIX}by hand/{KEYS[0]}", b"somebody's")
 
-    def named(*run_ids: str) -> list[str]:
-        return [each.run_id for each in quarantine_purge.in_quarantine(purge.store, run_ids)]
+    def named(run_id: str | None) -> list[str]:
+        return [each.run_id for each in quarantine_purge.in_quarantine(purge.moving.opened, run_id, {})]
 
-    assert named() == [purge.moving.run, older]
+    assert named(None) == [purge.moving.run, older]
     assert (named(older), named(purge.moving.run), named("c" * 20)) == ([older], [purge.moving.run], [])
 
 
@@ -190,7 +198,7 @@ def test_what_was_taken_out_while_the_folders_were_listed_is_nothing(purge: Purg
         def list(self, prefix: str) -> Iterator[pa.RecordBatch]:
             return iter([]) if prefix == passes.key(purge.moving.run, "") else super().list(prefix)
 
-    (moved,) = quarantine_purge.in_quarantine(Emptied(purge.store))
+    (moved,) = purge.moved(Emptied(purge.store))
     assert (moved.copies, moved.size) == (COPIES.empty_table(), 0)
     assert purge.purge(Emptied(purge.store)) == {}
 
@@ -254,7 +262,7 @@ def test_a_copy_that_could_not_be_deleted_is_reported_and_goes_the_next_time(pur
             return [*refused, *said]
 
     token = purge.moving.lock().token
-    moved = [*quarantine_purge.in_quarantine(purge.store)]
+    moved = purge.moved()
     reported = quarantine_purge.purge(Refusing(purge.store), moved, Looking(purge.clock), token, purge.clock, VALID)
 
     sizes = [len(ALL[key]) for key in KEYS]
@@ -306,7 +314,7 @@ def test_a_list_of_a_batch_that_is_damaged_keeps_the_copies_of_its_run(purge: Pu
 
 class TestTime:
     def test_it_is_due_after_the_set_time_by_the_last_receipt_of_the_sweep(self, purge: Purging) -> None:
-        (moved,) = quarantine_purge.in_quarantine(purge.store)
+        (moved,) = purge.moved()
         assert abs(moved.since - datetime.now(moved.since.tzinfo)) < HOUR
         repository = replace(purge.moving.opened, settings=CollectionSettings(quarantine_days=1))
         for now, is_due in ((moved.since + DAY - timedelta(seconds=1), False), (moved.since + DAY, True)):
@@ -326,16 +334,16 @@ class TestTime:
 
         purge.store.put(f"{folder}one-more.parquet", b"")
         assert len(receipts.keys(purge.store, purge.moving.run)) == 3
-        (moved,) = quarantine_purge.in_quarantine(Dated(purge.store))
+        (moved,) = purge.moved(Dated(purge.store))
         assert moved.since == first
         purge.store.delete(receipts.keys(purge.store, purge.moving.run))
-        (moved,) = quarantine_purge.in_quarantine(purge.store)
+        (moved,) = purge.moved()
         assert moved.since == moved.plan.started_at
 
     def test_receipts_of_a_purge_that_was_broken_off_do_not_make_the_rest_wait(self, purge: Purging) -> None:
-        (before,) = quarantine_purge.in_quarantine(purge.store)
+        (before,) = purge.moved()
         purge.purge(purge.store, live=[KEYS[0]], unsure=[KEYS[1]])
-        (after,) = quarantine_purge.in_quarantine(purge.store)
+        (after,) = purge.moved()
         assert after.since == before.since
 
     def test_a_verdict_that_has_become_too_old_is_asked_for_again(self, purge: Purging) -> None:
@@ -417,7 +425,7 @@ def test_a_rate_is_kept_on_average(purge: Purging) -> None:
 
 def test_without_the_lock_nothing_goes(purge: Purging) -> None:
     held = purge.moving.lock()
-    moved = [*quarantine_purge.in_quarantine(purge.store)]
+    moved = purge.moved()
     check = Looking(purge.clock)
 
     def losing(given: Sequence[Moved]) -> Verdict:
@@ -449,8 +457,8 @@ def test_a_run_that_nobody_can_read_is_reported_and_stays(purge: Purging, damage
         purge.store.delete([key])
     else:
         purge.store.put(key, damage)
-    reported: dict[str, CollectionError] = {}
-    assert [*quarantine_purge.in_quarantine(purge.store, (), reported.__setitem__)] == []
+    reported: dict[str, str] = {}
+    assert [*quarantine_purge.in_quarantine(purge.moving.opened, None, reported)] == []
     assert [*reported] == [purge.moving.run]
     assert purge.moving.moved() == ALL
 
@@ -482,7 +490,7 @@ def test_whatever_call_breaks_nothing_live_is_lost_and_a_repeat_finishes_it(purg
             assert Fate.FAILED not in purge.purge(purge.store, live).values(), what
 
         assert (purge.moving.there(), purge.moving.moved()) == ({key: ALL[key] for key in live}, {}), what
-        assert [*quarantine_purge.in_quarantine(purge.store)] == [], what
+        assert purge.moved() == [], what
         assert purge.receipts(Outcome.PURGED) == KEYS, what
         count += 1
     assert count > 15
