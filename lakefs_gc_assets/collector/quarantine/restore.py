@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import compress
-from typing import Any, Generic
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -172,7 +173,7 @@ def restore_copies(
     deleted: pa.Table,
     lock: LockToken,
     clock: Clock,
-    undo_many: "InTasks[Any] | None" = None,
+    in_tasks: tuple[Engine[Any], OpensStore] | None = None,
 ) -> Iterator[Restored]:
     """Restores objects as somebody iterates; yields what became of each address.
 
@@ -181,77 +182,56 @@ def restore_copies(
     Args:
         deleted: receipts of the run, see `deleted_by`.
         lock: the repository's lock, which is held.
-        undo_many: restores the addresses, in place of this process.
+        in_tasks: the engine in whose tasks addresses are restored, and what opens the store there; None for this
+            process. Each task checks the lock before a batch. One that runs twice finds what it restored there already.
     Raises:
         ConfigurationError: the run left no copies, and this kind of store has no delete markers.
         LockLost: before a batch, when the lock is no longer held.
     """
     has_copies = _moved(deleted)
     # Raises before anything is done.
-    undo = _undoing(store, run_id, has_copies)
+    _undoing(store, run_id, has_copies)
+    engine, open_store = (in_tasks[0], in_tasks[1].open) if in_tasks else (LocalEngine(), lambda: store)
+    undo = partial(_undo_all, open_store, run_id, lock, has_copies)
     verify(store, lock)
     across_runs.write_restoration(store, run_id, clock.now())
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # Grouped in one thread, the version ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)
     by_address = groups.aggregate([("version_id", "list"), ("outcome", "list"), ("size", "max")])
-    at_once = BATCH if undo_many is None else undo_many.at_once
+    at_once = engine.tasks * _IN_TASK if in_tasks else BATCH
     for start in range(0, by_address.num_rows, at_once):
-        verify(store, lock)
-        addresses = by_address.slice(start, at_once)
-        results = _undo_batch(undo, addresses) if undo_many is None else undo_many(addresses, has_copies)
+        addresses = engine.spread(engine.table(by_address.slice(start, at_once)))
+        rows = engine.collect(engine.map_batches(addresses, undo, _RESULTS)).to_pylist()
+        results = [Restored(row["address"], Fate(row["fate"]), row["why"]) for row in rows]
         whys = {each.address: each.why for each in results if each.fate.is_well}
         if whys:
             restored = pc.is_in(deleted.column("address"), pa.array(whys, pa.string()))
-            rows = _as_restored(deleted.filter(restored), whys, clock.now())
-            receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", rows)
+            undone = _as_restored(deleted.filter(restored), whys, clock.now())
+            receipts.write(store, run_id, f"{receipts.OF_RESTORE}{uuid.uuid4().hex}", undone)
         yield from results
 
 
 _RESULTS = pa.schema([(name, pa.string()) for name in ("address", "fate", "why")])
 
 
-@dataclass(frozen=True, slots=True)
-class InTasks(Generic[R]):
-    """Restores many addresses in tasks of an engine, each of which checks the lock as this process does.
-
-    A task that runs twice finds what it restored there already.
-    """
-
-    engine: Engine[R]
-    opener: OpensStore
-    run_id: str
-    lock: LockToken
-
-    @property
-    def at_once(self) -> int:
-        """Number of addresses that are restored together, and whose receipts are stored then."""
-        return self.engine.tasks * _IN_TASK
-
-    def __call__(self, rows: pa.Table, has_copies: bool) -> list[Restored]:
-        """Restores the addresses of these rows. Raises what the engine makes of LockLost, and of other failures."""
-        undo = partial(_undo_in_task, self.opener, self.run_id, self.lock, has_copies)
-        engine = self.engine
-        results = engine.collect(engine.map_batches(engine.spread(engine.table(rows)), undo, _RESULTS))
-        return [Restored(row["address"], Fate(row["fate"]), row["why"]) for row in results.to_pylist()]
-
-
-def _undo_in_task(
-    opener: OpensStore, run_id: str, lock: LockToken, has_copies: bool, batches: Iterable[pa.RecordBatch]
+def _undo_all(
+    open_store: Callable[[], ObjectStore],
+    run_id: str,
+    lock: LockToken,
+    has_copies: bool,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    store = opener.open()
+    """Restores the addresses of a task (_RESULTS)."""
+    store = open_store()
     undo = _undoing(store, run_id, has_copies)
     for batch in batches:
         for start in range(0, batch.num_rows, BATCH):
             verify(store, lock)
-            results = _undo_batch(undo, batch.slice(start, BATCH))
+            with ThreadPoolExecutor(_CALLERS) as pool:
+                results = list(pool.map(undo, batch.slice(start, BATCH).to_pylist()))
             columns = zip(*((each.address, each.fate.value, each.why) for each in results), strict=True)
             yield pa.record_batch([pa.array(column, pa.string()) for column in columns], schema=_RESULTS)
-
-
-def _undo_batch(undo: Callable[[dict[str, Any]], Restored], rows: pa.Table | pa.RecordBatch) -> list[Restored]:
-    with ThreadPoolExecutor(_CALLERS) as pool:
-        return list(pool.map(undo, rows.to_pylist()))
 
 
 def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dict[str, Any]], Restored]:
@@ -417,8 +397,8 @@ def restore(
         lost: list[CorruptFile] = []
         deleted = _deleted(repository, run_id, addresses, lost.append)
         engine = choose_engine(deleted.num_rows)
-        undo_many = None if engine is None else InTasks(engine, repository.opener, run_id, lock.token)
-        yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock, undo_many)
+        in_tasks = None if engine is None else (engine, repository.opener)
+        yield from restore_copies(repository.store, run_id, deleted, lock.token, repository.clock, in_tasks)
         for damage in lost:
             yield Restored(damage.file, Fate.FAILED, f"what it tells of is not known: {damage.check}: {damage.detail}")
 

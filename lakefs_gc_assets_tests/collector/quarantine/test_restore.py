@@ -411,7 +411,7 @@ class TestInAFolder:
 
         folder.sweep(*KEYS)
         deleted, token = restore.deleted_by(folder.store, folder.run), folder.lock().token
-        in_tasks = restore.InTasks(LocalEngine(), OpensFolder(StoreSettings(), "local://repo"), folder.run, token)
+        in_tasks = LocalEngine(), OpensFolder(StoreSettings(), "local://repo")
         found = restore.restore_copies(folder.store, folder.run, deleted, token, HandClock(), in_tasks)
         assert {each.address: (each.fate, each.why) for each in found} == dict.fromkeys(KEYS, (Fate.RESTORED, None))
         assert folder.sizes() == all_sizes()

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.quarantine import restore as quarantine_restore
-from lakefs_gc_assets.collector.quarantine.restore import Fate, InTasks, restore
+from lakefs_gc_assets.collector.quarantine.restore import Fate, restore
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -70,7 +70,7 @@ def test_each_task_looks_at_the_lock(moved: Moving) -> None:
 
     token = moved.lock().token
     deleted = quarantine_restore.deleted_by(moved.store, moved.run)
-    in_tasks = InTasks(LocalEngine(), LosesTheLock(StoreSettings(), "local://repo"), moved.run, token)
+    in_tasks = LocalEngine(), LosesTheLock(StoreSettings(), "local://repo")
     with pytest.raises(LockLost):
         [*quarantine_restore.restore_copies(moved.store, moved.run, deleted, token, HandClock(), in_tasks)]
     assert (moved.there(), restored(moved)) == ({}, [])
@@ -98,7 +98,7 @@ def test_the_loss_of_the_lock_is_known_as_such_from_a_task_of_spark(
 ) -> None:
     monkeypatch.setattr(spark_engine, "_FEW_REQUESTS", 1)
     deleted, token = quarantine_restore.deleted_by(moved.store, moved.run), moved.lock().token
-    in_tasks = InTasks(SparkEngine(lambda: spark, 2), moved.opened.opener, moved.run, token)
+    in_tasks = SparkEngine(lambda: spark, 2), moved.opened.opener
     moved.store.delete([lock.KEY])
     # Of this process alone.
     monkeypatch.setattr(quarantine_restore, "verify", lambda store, token: None)
