@@ -87,17 +87,8 @@ _CHUNK = 16 << 20
 _MD5 = r"^[0-9a-f]{32}$"
 
 _SOUND, _COUNTED, _UNREAD = "sound", "counted", "unread"
-JUDGED = pa.schema(
-    [
-        pa.field("kind", pa.string()),
-        *islice(ROWS, 1, None),
-        pa.field("stored_etag", pa.string()),
-        pa.field("chance", pa.int64()),
-    ]
-)
-"""Result of the comparison: `kind` is a value of Kind, or says that a row is for `--deep`, or counts objects.
-
-`chance` is a random number to choose among objects by."""
+JUDGED = pa.schema([pa.field("kind", pa.string()), *islice(ROWS, 1, None), pa.field("stored_etag", pa.string())])
+"""Result of the comparison: `kind` is a value of Kind, or says that a row is for `--deep`, or counts objects."""
 _GONE = "it is not in the object store"
 _RESTORE_OBJECT = (
     "Put the object back under this address from a version of the bucket or a backup, or write the path anew on its "
@@ -262,10 +253,13 @@ def _judge(deep: int, rows: pa.Table) -> pa.Table:
     }
     conditions = pc.make_struct(*(each.combine_chunks() for each in is_wrong.values()))
     kinds = pc.case_when(conditions, *(kind.value for kind in is_wrong))
-    judged = _with_kind(kinds, needed, stored_etag)
+    judged = _with_kind(pc.coalesce(kinds, _SOUND), needed, stored_etag)
     parts = [judged.filter(pc.is_valid(kinds))]
     if deep:
-        parts.append(_choose(judged.filter(pc.and_(pc.is_null(kinds), pc.is_valid(size))), deep))
+        sound = judged.filter(pc.and_(pc.is_null(kinds), pc.is_valid(size)))
+        groups = [name for name in JUDGED.names if name != "range"]
+        each_once = sound.group_by(groups).aggregate([("range", "min")]).rename_columns([*groups, "range"])
+        parts.append(_choose(each_once.select(JUDGED.names), deep))
     damaged = rows.filter(pc.equal(what, DAMAGED))
     parts.append(_with_kind(pa.repeat(pa.scalar(Kind.METADATA.value), damaged.num_rows), damaged))
     if left_out := pc.sum(rows.column("size").filter(pc.equal(what, LEFT_OUT))).as_py():
@@ -282,19 +276,12 @@ def _are_digests(*columns: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _with_kind(kinds: pa.Array, rows: pa.Table, stored_etags: pa.ChunkedArray | None = None) -> pa.Table:
     etags = pa.nulls(rows.num_rows, pa.string()) if stored_etags is None else stored_etags
-    return pa.table([kinds, *rows.columns[1:], etags, pa.nulls(rows.num_rows, pa.int64())], schema=JUDGED)
+    return pa.table([kinds, *rows.columns[1:], etags], schema=JUDGED)
 
 
-def _choose(sound: pa.Table, deep: int) -> pa.Table:
-    """Some objects (JUDGED), each once, chosen at random."""
-    groups = ["kind", "address", "size", "etag", "detail", "stored_etag"]
-    each = sound.group_by(groups).aggregate([("range", "min")]).rename_columns([*groups, "range"])
-    chances = np.random.default_rng().integers(2**62, size=each.num_rows)
-    chosen = each.append_column("chance", pa.array(chances)).take(pa.array(np.argsort(chances)[:deep]))
-    position = chosen.schema.get_field_index("kind")
-    return (
-        chosen.set_column(position, "kind", pa.repeat(pa.scalar(_SOUND), len(chosen))).select(JUDGED.names).cast(JUDGED)
-    )
+def _choose(rows: pa.Table, count: int) -> pa.Table:
+    """At most so many rows, chosen at random."""
+    return rows.take(pa.array(np.random.default_rng().permutation(rows.num_rows)[:count]))
 
 
 def _read_contents(opener: OpensStore, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -399,8 +386,7 @@ class _Comparison(Generic[R]):
         engine = self.step.engine
         rows = engine.where_among(judged, "kind", (_SOUND,))
         if deep < EVERYTHING:
-            chosen = engine.collect(rows)
-            rows = engine.table(chosen.take(pc.sort_indices(chosen.column("chance"))[:deep]))
+            rows = engine.table(_choose(engine.collect(rows), deep))
         read = partial(_read_contents, self.step.repository.opener)
         return engine.collect(engine.map_batches(engine.spread(rows), read, JUDGED))
 
