@@ -77,8 +77,8 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
                 require_yes(f"Move {_describe(listing.amount)} to quarantine?")
                 with shown_bar("moving", quiet) as (say, _):
                     outcomes = unneeded_metadata.move(opened, engine, listing, owner, say, show_progress)
-        elif sizes := unneeded_metadata.sizes_in_quarantine(opened.store):
-            files = _describe(Amount(len(sizes), sum(sizes.values())))
+        elif copies := unneeded_metadata.list_copies(opened.store):
+            files = _describe(Amount(len(copies), sum(bytes_ for bytes_, _ in copies.values())))
             if act == "restore":
                 require_yes(f"Put back {files}?")
                 outcomes = unneeded_metadata.restore(opened, owner, show_progress)

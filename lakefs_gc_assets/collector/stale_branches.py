@@ -17,7 +17,7 @@ history. Their objects are those of dangling commits from then on, and uncommitt
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -146,10 +146,6 @@ class _Shown:
     branches: int
     format_version: int = FORMAT_VERSION
 
-    @property
-    def digest(self) -> str:
-        return _digest(self.stale)
-
 
 class Fate(BaseFate):
     """Outcome for a branch."""
@@ -208,7 +204,7 @@ class _Facts:
     restored: Mapping[tuple[str, str], datetime]
     effective: rules.EffectiveRules | None
     tags: Mapping[str, str]
-    protection: tuple[str, ...] = field(default=())
+    protection: tuple[str, ...]
 
 
 def _decide(repository: OpenRepository, note: LogLine) -> Listing:
@@ -475,7 +471,7 @@ def _read_approved(repository: OpenRepository, digest: str) -> _Shown:
     if digest.isalnum():
         for key in (_approved_key(digest), _SHOWN):
             shown = records_json.read(repository.store, _Shown, key)
-            if shown is not None and shown.digest == digest and shown.repository == repository.facts.id:
+            if shown is not None and _digest(shown.stale) == digest and shown.repository == repository.facts.id:
                 return shown
     raise OrderViolation(f"{digest!r} is not what was shown last: look at the stale branches again, and approve that")
 

@@ -288,13 +288,11 @@ class Receipt:
     format_version: int = FORMAT_VERSION
 
 
-def sizes_in_quarantine(store: ObjectStore) -> dict[str, int]:
-    """Bytes of each file that is in quarantine, by id. Raises StorageError."""
-    return {name: size for name, (size, _) in _list_copies(store).items()}
+def list_copies(store: ObjectStore) -> dict[str, tuple[int, datetime]]:
+    """Bytes of each copy in quarantine, and when the store wrote it, UTC, by id. Raises StorageError.
 
-
-def _list_copies(store: ObjectStore) -> dict[str, tuple[int, datetime]]:
-    """Bytes of each copy, and when the store wrote it, UTC, by id. In a folder that is when it wrote the original."""
+    In a folder that is when it wrote the original.
+    """
     folder = moved_metadata(METADATA_PREFIX)
     copies = dict[str, tuple[int, datetime]]()
     for batch in store.list(folder):
@@ -319,7 +317,7 @@ class Quarantine:
 
     def put_back(self, ids: Set[str]) -> None:
         """Puts files back that are in quarantine, and leaves the copies."""
-        sizes = {name: size for name, size in sizes_in_quarantine(self.store).items() if name in ids}
+        sizes = {name: size for name, (size, _) in list_copies(self.store).items() if name in ids}
         for batch in _batches(sizes, _BATCH):
             verify(self.store, self.lock.token)
             results = work_ahead(
@@ -439,7 +437,7 @@ def restore(repository: OpenRepository, owner: str, warn: LogLine) -> tuple[Outc
         owner, warn: as for `move`.
     """
     with _opened(repository, "metadata restore", owner, warn) as quarantine:
-        quarantine.put_back(IdSet(sizes_in_quarantine(repository.store)))
+        quarantine.put_back(IdSet(list_copies(repository.store)))
         return tuple(quarantine.outcomes.values())
 
 
@@ -458,7 +456,7 @@ def purge(
     """
     guards.require_sole_writer(repository.settings)
     with _opened(repository, "metadata purge", owner, warn) as quarantine:
-        if not sizes_in_quarantine(repository.store):
+        if not list_copies(repository.store):
             return ()
         as_of, valid = Moment.now(repository.clock), timedelta(minutes=repository.settings.recheck_valid_minutes)
         named = find_unneeded(repository, engine, note, quarantine.put_back).named
@@ -466,7 +464,7 @@ def purge(
         moved_at = _read_moves(repository, warn)
         sizes = {
             name: size
-            for name, (size, copied_at) in _list_copies(repository.store).items()
+            for name, (size, copied_at) in list_copies(repository.store).items()
             # A file that was moved again has a copy that is younger than a receipt that somebody removed.
             if name in moved_at and max(moved_at[name], copied_at) <= latest
             if name not in named or quarantine.is_back(name, size)

@@ -81,7 +81,7 @@ def act() -> Act:
 
     def call(outcomes: tuple[Outcome, ...], *arguments: str, listing: Listing = LISTING, typed: str = "") -> Any:
         acts: dict[str, Any] = {name: mock.Mock(return_value=outcomes) for name in ("move", "restore", "purge")}
-        shown: dict[str, Any] = {"list_movable": lambda *given: listing, "sizes_in_quarantine": lambda store: {"aa": 1}}
+        shown: dict[str, Any] = {"list_movable": lambda *given: listing, "list_copies": lambda store: {"aa": (1, NOW)}}
         with (
             mock.patch.object(Target, "collector") as opening,
             mock.patch("lakefs_gc_assets.cli.common.start_as_configured"),

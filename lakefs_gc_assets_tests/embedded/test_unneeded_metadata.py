@@ -56,7 +56,7 @@ def test_what_another_repository_left_is_moved_put_back_and_purged(server: Embed
     time.sleep(2.0)
     purged = unneeded_metadata.purge(opened(server, quarantine_days=0), LocalEngine(), "purger", print, print)
     assert {(each.id, each.fate) for each in purged} == {(name, Fate.PURGED) for name in left}
-    assert not unneeded_metadata.sizes_in_quarantine(opened(server).store)
+    assert not unneeded_metadata.list_copies(opened(server).store)
     clients.upload(server, "other", b"after")
     clients.commit(server, "two")
     assert status(server, "path") == status(server, "other") == 200
