@@ -187,8 +187,8 @@ def read_rules(target: Target, policy: Path | None, progress: LogLine) -> RulesI
     """
     repository = target.open_to_look(**({} if policy is None else {"retention_policy": str(policy)}))
     now = repository.clock.now()
-    readings = retention.read(repository, now, progress, retention.policy_of(repository.settings))
-    return _describe(repository, readings, retention.retention(repository, readings, now), now)
+    readings = retention.read(repository, now, progress)
+    return _describe(repository, retention.retention(repository, readings, now), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def _compare(
     written = retention.written_times(repository, dump.commits)
     readings = Readings(dump, *after, None, written)
     kept = retention.retention(repository, readings, now)
-    outcome = _describe(repository, readings, kept, now)
+    outcome = _describe(repository, kept, now)
     try:
         kept_before = retention.retention(repository, replace(readings, rules=before[0], policy=before[1]), now)
     except ConfigurationError:
@@ -305,15 +305,15 @@ def _shortened(before: Retention | None, after: Retention) -> list[str]:
     return shorter
 
 
-def _describe(repository: OpenRepository, readings: Readings, retained: Retention, now: datetime) -> RulesInForce:
-    definition = retention.define(readings, retained, repository.settings, now)
+def _describe(repository: OpenRepository, retained: Retention, now: datetime) -> RulesInForce:
+    definition = retention.define(retained, repository.settings, now)
     title = f"{repository.facts.id} at {repository.namespace.uri}"
     return RulesInForce(
-        [title, *retention.describe_rules(readings, retained, definition, now)],
+        [title, *retention.describe_rules(retained, definition, now)],
         {
             "repository": repository.facts.id,
             "storage_namespace": repository.namespace.uri,
-            **retention.encode_rules(readings, retained, definition, now),
+            **retention.encode_rules(retained, definition, now),
         },
         bool(definition.guards),
     )

@@ -178,7 +178,7 @@ def explain(
     repositories = (*((repository,) if is_uncommitted else ()), *repository.others)
     staged = tuple(place for repo in repositories for place in _staged_at(repository.namespace, repo, key))
     search = _Search(step, key, ranges_read_before, count)
-    readings = retention.read(repository, repository.clock.now(), note, retention.policy_of(repository.settings))
+    readings = retention.read(repository, repository.clock.now(), note)
     retained = retention.retention(repository, readings, step.plan.earliest_clock)
     holders, compacted = search.commits(repository, readings.dump, retained.why, retained.late)
     for other in repository.others:

@@ -295,7 +295,7 @@ def ask(
     step = begin(repository, engine, note)
     uncommitted = prepare_uncommitted(step)
     try:
-        readings = retention.read(repository, uncommitted.ended_at, note, retention.policy_of(repository.settings))
+        readings = retention.read(repository, uncommitted.ended_at, note)
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(
             f"a forecast needs the graph of all commits, which only a refs dump gives: {refusal}"

@@ -197,7 +197,7 @@ class _Asked:
     def __init__(self, repository: OpenRepository, readings: Readings, now: datetime) -> None:
         self.repository, self.readings, self.now = repository, readings, now
         self.retained = self._retained(readings)
-        self.definition = retention.define(readings, self.retained, repository.settings, now)
+        self.definition = retention.define(self.retained, repository.settings, now)
 
     def _retained(self, readings: Readings) -> Retention:
         return retention.retention(self.repository, readings, self.now)
@@ -224,9 +224,8 @@ class _Asked:
     def by_policy(self, policies: Mapping[str, Policy]) -> Iterator[tuple[Scenario, Flags]]:
         """Other policies."""
         for name, policy in policies.items():
-            readings = replace(self.readings, policy=policy)
-            retained = self._retained(readings)
-            definition = retention.define(readings, retained, self.repository.settings, self.now)
+            retained = self._retained(replace(self.readings, policy=policy))
+            definition = retention.define(retained, self.repository.settings, self.now)
             yield self._scenario(Kind.POLICY, name, retained, _notes(definition)), retained.flags
 
     def _scenario(

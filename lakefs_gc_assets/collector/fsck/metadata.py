@@ -197,7 +197,7 @@ def read_commits(step: Step[R], repository: OpenRepository, *, by_rules: bool = 
     now = repository.clock.now()
     if not by_rules or repository is not step.repository:
         return commits.complete_dump(repository, now, step.log), None
-    readings = retention.read(repository, now, step.log, retention.policy_of(repository.settings))
+    readings = retention.read(repository, now, step.log)
     return readings.dump, retention.retention(repository, readings, step.plan.earliest_clock)
 
 

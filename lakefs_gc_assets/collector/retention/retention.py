@@ -7,7 +7,7 @@ can lack commits that must stay, and it may have commits that were made after th
 `describe_rules` and `encode_rules` show which rule applies to which branch, and how many commits it keeps.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -80,6 +80,7 @@ class Retention:
     """Commits that stay, and why; commits are positions in the dump.
 
     Attributes:
+        readings: what it was computed from.
         graph: with the dates that count.
         active: by the definition; None where every commit stays.
         tags, pins: commits that stay for these besides.
@@ -92,6 +93,7 @@ class Retention:
         in_doubt: for each commit of the dump whether it stays only because a rule counts and its date is in doubt.
     """
 
+    readings: Readings
     graph: Graph
     active: Active | None
     tags: dict[int, tuple[str, ...]]
@@ -196,11 +198,10 @@ def live_definition(
         CorruptFile: a file cannot be read.
     """
     settings, began = repository.settings, repository.clock.now()
-    policy = policy_of(settings)
     try:
-        readings = read(repository, prepared_until, note, policy, at_once=at_once)
+        readings = read(repository, prepared_until, note, at_once=at_once)
     except (AccessDenied, NotFound, NotSupported) as refusal:
-        rules = repository.api.retention_rules()
+        rules, policy = repository.api.retention_rules(), policy_of(settings)
         if rules is not None or policy.replace:
             raise LakeFSError(
                 f"retention needs the graph of all commits, which only a refs dump gives: {refusal}"
@@ -209,7 +210,7 @@ def live_definition(
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
     retained = _with_shown(repository.api, retention(repository, readings, now), shown)
-    definition = define(readings, retained, settings, now)
+    definition = define(retained, settings, now)
     for line in _noted(definition):
         note(line)
     return definition
@@ -220,19 +221,18 @@ def policy_of(settings: CollectionSettings) -> Policy:
     return retention_rules.load_policy(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
-def read(
-    repository: OpenRepository, prepared_until: datetime, note: LogLine, policy: Policy, *, at_once: bool = False
-) -> Readings:
+def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, *, at_once: bool = False) -> Readings:
     """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
 
     Args:
         prepared_until, at_once: as for `commits.complete_dump`.
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump.
-        ConfigurationError: a rule of the server cannot be meant.
+        ConfigurationError: the policy file or a rule of the server cannot be meant.
         LakeFSError: the server refuses its rules or its list, or fails.
         CorruptFile: a file cannot be read.
     """
+    policy = policy_of(repository.settings)
     dump = live_commits.complete_dump(repository, prepared_until, note, at_once=at_once)
     try:
         rules = repository.api.retention_rules()
@@ -270,7 +270,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     rules = retention_rules.effective(readings.rules, policy, dump.branches)
     if rules is None:
         every = np.ones(len(graph.commits), np.bool_)
-        return Retention(graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every, ~every)
+        return Retention(readings, graph, None, {}, frozenset(), np.empty(0, np.int64), {}, every, ~every, ~every)
     active = active_commits(graph, rules, now)
     tags = _by_commit(dump.commits, {tag: at for tag, at in dump.tags.items() if policy.keeps_tag(tag)})
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
@@ -284,7 +284,7 @@ def retention(repository: OpenRepository, readings: Readings, now: datetime) -> 
     by_files = active.flags & (active.counted < 0) & ~others
     by_files &= False if graph is claimed else ~active_commits(claimed, rules, now).flags
     in_doubt = active.in_doubt & ~others
-    return Retention(graph, active, tags, pinned, listed, late, active.flags | others, by_files, in_doubt)
+    return Retention(readings, graph, active, tags, pinned, listed, late, active.flags | others, by_files, in_doubt)
 
 
 def with_dates(graph: Graph, written: Integers, now: datetime) -> Graph:
@@ -335,9 +335,12 @@ def _listed(
     return at[known], {commit_id: repository.api.commit(commit_id).metarange_id for commit_id in ids}
 
 
-def define(readings: Readings, retained: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
+def define(retained: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
     """Puts together what stays and what may be taken, with the counts, warnings and guards that belong to it."""
-    dump, policy = readings.dump, readings.policy
+    readings, dump, policy = retained.readings, retained.readings.dump, retained.readings.policy
+    unknown = retention_rules.unknown_branches(readings.rules, policy, dump.branches)
+    pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
+    lost = [commit_id for commit_id, at in zip(policy.pinned, pins.tolist(), strict=True) if at < 0]
     live = dump.live(retained.flags)
     if retained.late:
         late = sorted({*retained.late.values()}.difference(live.metarange_ids, [""]))
@@ -345,7 +348,7 @@ def define(readings: Readings, retained: Retention, settings: CollectionSettings
     expired = live_commits.distinct_metaranges(dump.commits, ~retained.flags)
     kept_too = pc.is_in(expired, value_set=pa.array(live.metarange_ids, pa.string()))
     expired = expired.filter(pc.invert(kept_too))
-    differences = _differences(readings, retained, now)
+    differences = _differences(retained, now)
     return LiveDefinition(
         live=live,
         expired_metaranges=tuple(expired.to_pylist()),
@@ -362,8 +365,8 @@ def define(readings: Readings, retained: Retention, settings: CollectionSettings
             "commits_by_server_alone": sum(each.kept_by == "server" for each in differences),
         },
         differences=differences,
-        warnings=tuple(_warnings(readings, retained)),
-        guards=_guards(readings, settings),
+        warnings=tuple(_warnings(retained, unknown)),
+        guards=tuple(guards.list_rule_guards(unknown, lost, settings)),
         stale=stale_branches(retained.graph, policy.stale_after, now),
         last_holders=(
             LAST_HOLDERS.empty_table()
@@ -373,12 +376,13 @@ def define(readings: Readings, retained: Retention, settings: CollectionSettings
     )
 
 
-def _differences(readings: Readings, retained: Retention, now: datetime) -> tuple[Difference, ...]:
+def _differences(retained: Retention, now: datetime) -> tuple[Difference, ...]:
     """Differences between the server's list and the definition by the server's rules, without policy and tags.
 
     It uses the dates that commits claim, which the server believes. Commits that stay because of later dates are
     counted separately. If a policy replaces those rules, only commits that the dump lacks matter.
     """
+    readings = retained.readings
     late = [Difference(commit_id, "server", "the refs dump lacks it: it is newer") for commit_id in retained.late]
     if readings.listed is None or readings.rules is None or readings.policy.replace:
         return tuple(late)
@@ -400,9 +404,10 @@ def _differences(readings: Readings, retained: Retention, now: datetime) -> tupl
     return tuple(alone + late)
 
 
-def _warnings(readings: Readings, retained: Retention) -> list[str]:
+def _warnings(retained: Retention, unknown_branches: Sequence[str]) -> list[str]:
     if retained.active is None:
-        named = bool(readings.policy.rules or readings.policy.default is not None)
+        policy = retained.readings.policy
+        named = bool(policy.rules or policy.default is not None)
         advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
         return [_NO_RULES + advice]
     lines = list(retention_rules.headless(retained.active.rules))
@@ -418,15 +423,7 @@ def _warnings(readings: Readings, retained: Retention) -> list[str]:
             "were made: what they claim and when files were written do not agree. They stay until newer commits fill "
             "as many periods as their rule counts"
         )
-    unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
-    return lines + [f"{name}: there is no such branch" for name in unknown]
-
-
-def _guards(readings: Readings, settings: CollectionSettings) -> tuple[GuardTripped, ...]:
-    unknown = retention_rules.unknown_branches(readings.rules, readings.policy, readings.dump.branches)
-    pins = readings.dump.commits.positions(pa.array(readings.policy.pinned, pa.string()))
-    lost = [commit_id for commit_id, at in zip(readings.policy.pinned, pins.tolist(), strict=True) if at < 0]
-    return tuple(guards.list_rule_guards(unknown, lost, settings))
+    return lines + [f"{name}: there is no such branch" for name in unknown_branches]
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:
@@ -492,9 +489,7 @@ def rule_lines(retained: Retention, now: datetime) -> tuple[RuleLine, ...]:
     return (*lines, dangling)
 
 
-def encode_rules(
-    readings: Readings, retained: Retention, definition: LiveDefinition, now: datetime
-) -> dict[str, object]:
+def encode_rules(retained: Retention, definition: LiveDefinition, now: datetime) -> dict[str, object]:
     """The rules in force for programs: retention in seconds, times as datetimes; dangling commits have no branch."""
     return {
         "warnings": definition.warnings,
@@ -519,7 +514,7 @@ def encode_rules(
             "kept_by_files_alone": definition.counts["commits_by_files_alone"],
             "kept_by_doubt_alone": definition.counts["commits_by_doubt_alone"],
         },
-        "keep_tags": readings.policy.keep_tags,
+        "keep_tags": retained.readings.policy.keep_tags,
         "differences": [asdict(each) for each in definition.differences],
         "stale": [asdict(each) for each in definition.stale],
         "refused_by": [
@@ -528,7 +523,7 @@ def encode_rules(
     }
 
 
-def describe_rules(readings: Readings, retained: Retention, definition: LiveDefinition, now: datetime) -> list[str]:
+def describe_rules(retained: Retention, definition: LiveDefinition, now: datetime) -> list[str]:
     """The rules in force, as lines."""
     lines = [f"WARNING: {warning}" for warning in definition.warnings]
     rules = rule_lines(retained, now)
@@ -541,7 +536,7 @@ def describe_rules(readings: Readings, retained: Retention, definition: LiveDefi
         lines.append(
             f"{line.name:<{width}}  {in_units(rule.retention):>9}  {line.kept:>9,}  {age:>15}  {rule.source}{rule.more}"
         )
-    counts, tags = definition.counts, readings.policy.keep_tags
+    counts, tags = definition.counts, retained.readings.policy.keep_tags
     lines.append(
         f"of {counted(counts['commits_known'], 'commits')} {definition.live.commits:,} stay, "
         f"{counts['commits_expired']:,} are expired"

@@ -533,7 +533,7 @@ class TestWhyCommitsStay:
             server.write()
         chosen = CollectionSettings(wait_before_dump_seconds=0, **settings)
         repository = opened(server.api, server.store, NAMESPACE, chosen)
-        readings = retention.read(repository, NOW, lambda message: None, retention.policy_of(chosen))
+        readings = retention.read(repository, NOW, lambda message: None)
         return retention.retention(repository, readings, NOW)
 
     @staticmethod
