@@ -26,7 +26,6 @@ from lakefs_gc_assets.defs.failures import summary
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.spark.faults import from_worker
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.plain_steps import INPUTS, make_frame, require_passed_checks
 
@@ -146,7 +145,7 @@ class ArrowRuns:
         repository = self.open()
 
         def check(plan: Plan, lock: Lock) -> LiveCheck[Any]:
-            return LiveCheck(Step(self.log, self.warn, repository, LocalEngine(), plan, lock), from_worker)
+            return LiveCheck(Step(self.log, self.warn, repository, LocalEngine(), plan, lock))
 
         return [*purge_by(repository, None, "purge", check, self.warn)]
 

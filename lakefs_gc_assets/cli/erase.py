@@ -45,7 +45,7 @@ from lakefs_gc_assets.defs import maintenance
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.running import AskedRun, decided_here, execute, instance
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LogLine, counted
-from lakefs_gc_assets.spark.faults import errors_of_spark, from_spark
+from lakefs_gc_assets.spark.faults import errors_of_spark
 
 _SHOWN = 50
 _HOLDERS = 5
@@ -173,9 +173,9 @@ def _erase_versions(collector: Collector, run_id: str, addresses: Collection[str
     """Erases versions of objects that a run deleted, under the lock, unless the objects are live by then."""
     repository = collector.open()
     plan = plans.read(repository.store, run_id)
-    with locked(repository, "erase", f"erase-{run_id}", show_progress) as lock:
+    with errors_of_spark(), locked(repository, "erase", f"erase-{run_id}", show_progress) as lock:
         step = Step(note, show_progress, repository, collector.engine(repository.settings), plan, lock)
-        return [*erase_versions(repository, plan, lock, addresses, LiveCheck(step, from_spark))]
+        return [*erase_versions(repository, plan, lock, addresses, LiveCheck(step))]
 
 
 def describe(finding: Finding) -> Iterator[str]:

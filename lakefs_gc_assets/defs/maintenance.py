@@ -45,7 +45,7 @@ from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
-from lakefs_gc_assets.spark.faults import errors_of_spark, from_spark
+from lakefs_gc_assets.spark.faults import errors_of_spark
 
 STALE_BRANCHES = "stale_branches"
 PURGING_SCHEDULE = "empty_quarantine"
@@ -87,9 +87,10 @@ def purge(
 
     def check(plan: Plan, lock: Lock) -> Check:
         step = Step(note, warn, repository, collector.engine(repository.settings), plan, lock)
-        return LiveCheck(step, from_spark)
+        return LiveCheck(step)
 
-    yield from purge_by(repository, run_id, owner, check, warn, planned)
+    with errors_of_spark():
+        yield from purge_by(repository, run_id, owner, check, warn, planned)
 
 
 def bring_back(

@@ -50,7 +50,7 @@ AROUND_BUGS: dict[str, Bug] = {
         (recheck, "prepare_uncommitted", _alone(prepare_uncommitted)),
         (recheck, "ask_committed", _alone(ask_committed)),
     ),
-    "purge: nothing looked for": replaced((LiveCheck, "_decide", _nothing_is_live)),
+    "purge: nothing looked for": replaced((LiveCheck, "__call__", _nothing_is_live)),
     "restoration not written down": replaced((across_runs, "write_restoration", ignored)),
 }
 """By name; histories of clean runs show them."""

@@ -101,7 +101,7 @@ class _PausedCheck(LiveCheck[ArrowRows]):
     """The product's check, with something that happens between its first look and the second."""
 
     def __init__(self, step: Step[ArrowRows], between: Callable[[], None]) -> None:
-        super().__init__(step, lambda error: None)
+        super().__init__(step)
         self._between: Callable[[], None] | None = between
 
     def look_again(self, copies: ArrowRows) -> None:

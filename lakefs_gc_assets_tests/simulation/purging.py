@@ -61,7 +61,7 @@ def purge(
     def check(plan: Plan, lock: Lock) -> LiveCheck[ArrowRows]:
         run = Run(api, view, settings, clock, plan.run_id, plan.owner, watch, world.log.append, [])
         step = Step(world.log.append, world.log.append, replace(repository, run=run), LocalEngine(TASKS), plan, lock)
-        return LiveCheck(step, lambda error: None)
+        return LiveCheck(step)
 
     try:
         for each in purge_by(repository, None, f"purge at {world.time.now}", check, world.log.append):

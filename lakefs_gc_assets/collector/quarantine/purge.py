@@ -441,13 +441,9 @@ class LiveCheck(Generic[R]):
     Raises GuardTripped, OrderViolation, LakeFSError or CorruptFile where it cannot be known.
     """
 
-    def __init__(self, step: Step[R], own_error: Callable[[BaseException], CollectionError | None]) -> None:
-        """For one run.
-
-        Args:
-            own_error: finds the CollectionError in what an engine raised; gives None where there is none.
-        """
-        self._step, self._own_error = step, own_error
+    def __init__(self, step: Step[R]) -> None:
+        """For one run."""
+        self._step = step
         self._first: Committed | None = None
         self._known: Set[str] = IdSet()
         self._live = frozenset[str]()
@@ -456,12 +452,6 @@ class LiveCheck(Generic[R]):
 
     def __call__(self, moved: Sequence[Moved]) -> Verdict:
         """See `purge.Check`."""
-        try:
-            return self._decide(moved)
-        except Exception as error:
-            raise self._own_error(error) or error from error
-
-    def _decide(self, moved: Sequence[Moved]) -> Verdict:
         copies = self._step.engine.table(pa.concat_tables([each.copies for each in moved]))
         if self._first is None:
             self._first, committed = self._look(copies)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,14 +16,15 @@ from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.frames import COPIES, LIVE
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
-from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved
+from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, Moved, Purged
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.defs import maintenance
+from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import (
     AccessDenied,
-    CollectionError,
     GuardTripped,
     LakeFSError,
     OrderViolation,
@@ -40,6 +41,7 @@ from lakefs_gc_assets.lakefs.api.models import (
 )
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
+from lakefs_gc_assets.spark import faults
 from lakefs_gc_assets.storage.opening import StoreOpener
 from lakefs_gc_assets_tests.collector.made_steps import opened_by
 from lakefs_gc_assets_tests.collector.records.test_plan import PLAN
@@ -67,7 +69,7 @@ class World:
         self.lines: list[str] = []
         plan = replace(PLAN, storage_namespace=self.opened.namespace.uri)
         self.step: Step[ArrowRows] = Step(self.lines.append, self.lines.append, self.opened, LocalEngine(), plan, None)
-        self.check = LiveCheck(self.step, lambda error: None)
+        self.check = LiveCheck(self.step)
         for address in COPIED:
             self.store.put(passes.key(plan.run_id, address), CONTENT)
         rows = [
@@ -210,21 +212,23 @@ def test_by_retention_the_heads_that_there_were_before_uncommitted_data_was_prep
     assert world.check(world.moved).live == frozenset(COPIED[:1] if shown else ())
 
 
-def test_an_error_is_reported_by_what_an_engine_says_of_it(world: World) -> None:
+def test_an_error_ends_it(world: World) -> None:
     failure = ServerUnavailable("GET dump: 503")
     world.api.dumps = Script(failure)
     with pytest.raises(ServerUnavailable) as reported:
         world.check(world.moved)
     assert reported.value is failure
-    asked: list[BaseException] = []
 
-    def own_error(error: BaseException) -> CollectionError:
-        asked.append(error)
-        return LakeFSError("what a task said")
 
+def test_what_a_task_of_spark_said_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> Iterator[Purged]:
+        raise RuntimeError
+        yield
+
+    monkeypatch.setattr(maintenance, "purge_by", fails)
+    monkeypatch.setattr(faults, "from_spark", lambda error: LakeFSError("what a task said"))
     with pytest.raises(LakeFSError, match="what a task said"):
-        LiveCheck(world.step, own_error)(world.moved)
-    assert asked == [failure]
+        [*maintenance.purge(mock.Mock(spec=Collector), None, "owner", pytest.fail, pytest.fail)]
 
 
 class TestRefusals:
@@ -257,7 +261,7 @@ class TestRefusals:
         with pytest.raises(GuardTripped, match="commits under way"):
             world.check(world.moved)
         world.api.dumps = Script(under_way, put_dump(world.store, [head], branches))
-        assert LiveCheck(world.step, lambda error: None)(world.moved).live == frozenset()
+        assert LiveCheck(world.step)(world.moved).live == frozenset()
 
     def test_nothing_committed_although_commits_promise_entries(self, world: World) -> None:
         with (
