@@ -306,7 +306,7 @@ class _Search(Generic[R]):
             self.selection.asked,
             step.started_at,
             repository.clock.now(),
-            sum(each.commits for each, _ in every),
+            sum(each.count for each, _ in every),
             sum(len(each.records) for each, _ in every),
             sum(each.records.entries for each, _ in every),
             tuple(

@@ -157,7 +157,7 @@ def check(
         for metarange_id, detail in each.damaged.items():
             problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.places(metarange_id)])
     ranges, entries = sum(len(each.records) for each in live), sum(each.records.entries for each in live)
-    live_commits = sum(each.commits for each in live)
+    live_commits = sum(each.count for each in live)
     note(
         f"{counted(live_commits, 'live commits')}, {counted(ranges, 'ranges')} with {counted(entries, 'entries')}; "
         "each is read once"

@@ -130,7 +130,7 @@ class Commits:
     """Commits of one repository, and the ranges of their metaranges.
 
     Attributes:
-        commits: number of these commits.
+        count: number of these commits.
         late: metaranges of those that are newer than the dump, by their ids.
         metarange_ids: those that can be read.
         damaged: metaranges that cannot be read, and why.
@@ -138,7 +138,7 @@ class Commits:
 
     repository: OpenRepository
     dump: Dump
-    commits: int
+    count: int
     late: Mapping[str, str]
     metarange_ids: tuple[str, ...]
     records: RangeRecords
@@ -182,7 +182,7 @@ class Commits:
     def places(self, metarange_id: str) -> Iterator[Place]:
         """Where a metarange is needed, in the order of `named_by`."""
         for by, name, at in self.named_by(metarange_id):
-            commit_id = "" if at is None else self.dump.commits.ids[at].as_py()
+            commit_id = name if by is By.COMMIT else "" if at is None else self.dump.commits.ids[at].as_py()
             yield Place(self.repository.facts.id, f"{by} {name}", commit_id)
 
 
