@@ -29,8 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
-from lakefs_gc_assets.collector.engine.work import spread_by_weight
+from lakefs_gc_assets.collector.engine.port import Engine, R, nullable
 from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest
@@ -66,7 +65,7 @@ from lakefs_gc_assets.errors import (
     PreconditionFailed,
 )
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there, read_ahead
+from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore, head_if_there
 
 _log = logging.getLogger(__name__)
 
@@ -438,7 +437,8 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
         else:
             reported += files
             keys += receipts.keys(store, run_id, receipts.OF_RESTORE) if any_restored else []
-    rows = engine.union(_reported(engine, opener, reported), receipts.rows(engine, opener, keys, _exclude))
+    of_reports = files_module.rows_of_files(engine, reported, partial(_read_reported, opener), RECEIPTS)
+    rows = engine.union(of_reports, receipts.rows(engine, opener, keys, _exclude))
     deleted = engine.where_among(rows, "outcome", receipts.GONE)
     if any_restored:
         restored = engine.where_among(rows, "outcome", (Outcome.RESTORED.value,))
@@ -449,28 +449,17 @@ def _deleted_by(step: Step[R], runs: EarlierRuns, run_ids: Iterable[str], since:
     return engine.select(deleted, *DELETIONS.names)
 
 
-def _reported(engine: Engine[R], opener: OpensStore, reported: Sequence[FrameFile]) -> R:
-    """The rows (RECEIPTS) of files that say what sweeps deleted, which tasks read where there are many."""
-    read, schema = partial(_read_reported, opener), nullable(RECEIPTS)
-    if sum(file.rows for file in reported) <= LOCAL_ROWS:
-        return engine.table(pa.Table.from_batches(read(reported), schema))
-    groups = [[group] for group in spread_by_weight(reported, engine.tasks, lambda file: file.bytes)]
-    return engine.read(groups, read, schema)
-
-
 def _read_reported(opener: OpensStore, group: Sequence[FrameFile]) -> Iterator[pa.RecordBatch]:
     """The rows (RECEIPTS) of a task's share of files, and the receipts of each run of which a file cannot be read."""
     damaged: dict[str, None] = {}
-    schema = nullable(RECEIPTS)
-    with read_ahead(opener.open(), ((file.key, file.bytes) for file in group)) as store:
-        for file in group:
-            try:
-                yield from files_module.read_file(store, file, RECEIPTS, added=DELETED_REPORT.added).to_batches()
-            except CorruptFile as damage:
-                _log.warning("receipts are read instead of the damaged %s (%s)", damage.file, damage.detail)
-                damaged[run_folder.run_of(file.key)] = None
+
+    def note(damage: CorruptFile) -> None:
+        _log.warning("receipts are read instead of the damaged %s (%s)", damage.file, damage.detail)
+        damaged[run_folder.run_of(damage.file)] = None
+
+    yield from files_module.reader(opener, RECEIPTS, added=DELETED_REPORT.added, damaged=note)(group)
     for run_id in damaged:
-        yield from receipts.read(opener.open(), run_id, _exclude).cast(schema).to_batches()
+        yield from receipts.read(opener.open(), run_id, _exclude).cast(nullable(RECEIPTS)).to_batches()
 
 
 def _exclude(damage: CorruptFile) -> None:

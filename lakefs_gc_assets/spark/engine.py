@@ -98,16 +98,13 @@ class SparkEngine:
         """Takes a session, or a function that makes one when the first task is needed."""
         self.spark = _prepared(spark) if not callable(spark) else session.on_demand(lambda: _prepared(spark()))
         self.tasks = tasks
+        # There are several times as many tasks as cores.
+        self.tasks_at_once = max(1, tasks // session.TASKS_PER_CORE)
 
     @property
     def ran_on(self) -> str:
         """Spark, or this process where no session was needed so far."""
         return "Spark" if session.is_used(self.spark) else HERE.ran_on
-
-    @property
-    def tasks_at_once(self) -> int:
-        """Number of tasks that run at the same time: there are several times as many tasks as cores."""
-        return max(1, self.tasks // session.TASKS_PER_CORE)
 
     def table(self, table: pa.Table) -> Rows:
         """Rows that the driver holds: few stay with it; more, a file's worth, travel with the plan."""

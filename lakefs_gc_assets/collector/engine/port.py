@@ -56,17 +56,14 @@ class Engine(Protocol[R]):
 
     Several operations take `count`: how many rows all operands have together, about. It decides how the work is split
     and must not change the result.
+
+    Attributes:
+        tasks: number of tasks that read or write files, unless a setting says otherwise.
+        tasks_at_once: number of tasks that run at the same time.
     """
 
-    @property
-    def tasks(self) -> int:
-        """Number of tasks that read or write files, unless a setting says otherwise."""
-        ...
-
-    @property
-    def tasks_at_once(self) -> int:
-        """Number of tasks that run at the same time."""
-        ...
+    tasks: int
+    tasks_at_once: int
 
     @property
     def ran_on(self) -> str:

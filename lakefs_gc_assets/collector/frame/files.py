@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, nullable
+from lakefs_gc_assets.collector.engine.port import LOCAL_ROWS, Engine, R, ReadItem, nullable
 from lakefs_gc_assets.collector.engine.work import spread_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame.frames import FRAMES, STEPS, F, Frame
 from lakefs_gc_assets.collector.records.outcomes import Amount
@@ -453,6 +453,16 @@ def reader(
     return read
 
 
+def rows_of_files(
+    engine: Engine[R], files: Sequence[FrameFile], read: ReadItem[Sequence[FrameFile]], schema: pa.Schema
+) -> R:
+    """The rows that a function reads from files, in this process where they are few; else tasks share the files."""
+    if sum(file.rows for file in files) <= LOCAL_ROWS:
+        return engine.table(pa.Table.from_batches(read(files), nullable(schema)))
+    groups = spread_by_weight(files, engine.tasks, lambda file: file.bytes)
+    return engine.read([[group] for group in groups], read, nullable(schema))
+
+
 def sample(
     store: ObjectStore, files: Sequence[FrameFile], schema: pa.Schema, rows: int, added: Sequence[str] = ()
 ) -> pa.Table:
@@ -532,11 +542,8 @@ class StoredFrame(Generic[F]):
         """
         chosen = columns or tuple(self.frame.schema.names)
         read = reader(self.opener, self.frame.schema, chosen, self.frame.added, damaged_files)
-        schema = nullable(pa.schema([self.frame.schema.field(name) for name in chosen]))
-        if self.count <= LOCAL_ROWS:
-            return engine.table(pa.Table.from_batches(read(self.manifest.files), schema))
-        groups = spread_by_weight(self.manifest.files, engine.tasks, lambda file: file.bytes)
-        return engine.read([[group] for group in groups], read, schema)
+        schema = pa.schema([self.frame.schema.field(name) for name in chosen])
+        return rows_of_files(engine, self.manifest.files, read, schema)
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows of each file, one after another in this process. Raises CorruptFile, StorageError."""
