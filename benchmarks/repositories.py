@@ -30,6 +30,7 @@ from lakefs_gc_assets.embedded.stores import RemoteBlockstore
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, METADATA_PREFIX
 from lakefs_gc_assets.storage.local.store import LocalStore
+from lakefs_gc_assets_tests.embedded.faults import FailingServer
 
 ROOT = Path(".benchmarks")
 BUCKET = "bench"
@@ -80,11 +81,11 @@ def server_of(folder: Path, shape: Shape) -> EmbeddedServer:
     return EmbeddedServer(folder / "lakefs")
 
 
-def server_of_bucket(folder: Path, files: Path) -> EmbeddedServer:
+def server_of_bucket(folder: Path, files: Path) -> FailingServer:
     """A server whose addresses name a bucket; what it stores lies in a folder."""
     files.mkdir(parents=True, exist_ok=True)
     store = LocalStore(files)
-    return EmbeddedServer(folder, blockstore=RemoteBlockstore("s3", lambda location: store))
+    return FailingServer(folder, blockstore=RemoteBlockstore("s3", lambda location: store))
 
 
 @dataclass(frozen=True)

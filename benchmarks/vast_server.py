@@ -17,9 +17,9 @@ from benchmarks import vast
 from benchmarks.repositories import BUCKET, DELETED, REPOSITORY, NumberedObjects, objects_folder, server_of
 from benchmarks.shapes import Shape
 from benchmarks.vast_bucket import NumberedBucket
-from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.settings import CollectionSettings, Configuration, LakeFSSettings, SparkSettings
+from lakefs_gc_assets_tests.embedded.faults import Fault, switch_on
 from lakefs_gc_assets_tests.replay.s3_endpoint import S3Answer, S3Endpoint
 from lakefs_gc_assets_tests.replay.server import LoopbackServer, loopback_store
 
@@ -62,7 +62,7 @@ def _serve(bucket: NumberedBucket, embedded: EmbeddedServer, spark: SparkSetting
     Thread(target=store.serve_forever, daemon=True).start()
     with embedded as server:
         if latency:
-            server.faults.add(Fault("slow", "/api/", times=None, seconds=latency))
+            switch_on(server, Fault("slow", "/api/", times=None, seconds=latency))
         settings = Configuration(
             repository=REPOSITORY,
             lakefs=LakeFSSettings(

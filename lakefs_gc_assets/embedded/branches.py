@@ -1,8 +1,6 @@
 """Branches, the objects staged on them, tags; commits of what is staged, merges, reverts, imports and differences.
 
-Each branch has a staging token, under which its uncommitted entries lie, and tombstones for deleted committed paths. A
-branch may rest on a compacted base in place of its commit's metarange: what was staged, folded into a metarange that
-no commit names (https://docs.lakefs.io/admin/compaction/). A commit, a reset and whatever moves the branch end it.
+Each branch has a staging token, under which its uncommitted entries lie, and tombstones for deleted committed paths.
 
 Merges and reverts are one three-way comparison of entries by identity. An import makes objects outside the storage
 namespace entries with full addresses, in a commit of their own.
@@ -12,7 +10,7 @@ import hashlib
 import re
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,18 +56,12 @@ def stage_entry(database: sqlite3.Connection, token: str, path: str, entry: Entr
 
 
 def stage_deletion(core: Core, database: sqlite3.Connection, token: str, metarange_id: str, path: str) -> None:
-    """Stages a deletion: a tombstone where the metarange that the branch rests on has the path, else nothing stays."""
+    """Stages a deletion: a tombstone where the branch's metarange has the path, else nothing stays."""
     key = encode_path(path)
     if commits.find_record(core, metarange_id, key) is None:
         drop_staged_path(database, token, path)
     else:
-        stage_record(database, token, key, None)
-
-
-def stage_record(database: sqlite3.Connection, token: str, path: bytes, record: Record | None) -> None:
-    """Stages a committed record as it is, or with None a tombstone."""
-    _, identity, data = record or (path, None, None)
-    database.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?)", (token, path, identity, data))
+        database.execute("INSERT OR REPLACE INTO staged VALUES (?, ?, NULL, NULL)", (token, key))
 
 
 def drop_staged(database: sqlite3.Connection, token: str) -> None:
@@ -106,25 +98,14 @@ def scan_staged(database: sqlite3.Connection, token: str, start: bytes = b"") ->
 
 
 def staged_changes(
-    core: Core,
-    database: sqlite3.Connection,
-    token: str,
-    metarange_id: str,
-    compacted_base: str = "",
-    start: bytes = b"",
+    core: Core, database: sqlite3.Connection, token: str, metarange_id: str, start: bytes = b""
 ) -> Iterator[Change]:
     """Staged differences from the commit, in order of path. To be used up inside the transaction it began in.
 
     As in lakeFS, a staged entry whose identity equals the committed one at its path is no difference.
-
-    Args:
-        compacted_base: the metarange that what was staged before was folded into; empty for none.
     """
     following = commits.next_record(core, metarange_id, start)
-    rows = scan_staged(database, token, start)
-    if compacted_base:
-        rows = _over_compacted(database, rows, metarange_id, compacted_base, start)
-    for path, identity, data in rows:
+    for path, identity, data in scan_staged(database, token, start):
         if following is not None and following[0] < path:
             following = commits.next_record(core, metarange_id, path)
         base = following if following is not None and following[0] == path else None
@@ -137,37 +118,17 @@ def staged_changes(
             yield Change("changed", path, identity, data, base[2])
 
 
-def _over_compacted(
-    database: sqlite3.Connection, staged: Iterator[_StagedRow], metarange_id: str, compacted_base: str, start: bytes
-) -> Iterator[_StagedRow]:
-    """Staged rows, and rows of the compacted base at paths where it differs from the commit and nothing is staged."""
-    head, base = (
-        {path: (identity, data) for path, identity, data in commits.scan_records(database, metarange, start)}
-        for metarange in (metarange_id, compacted_base)
-    )
-    nothing = (None, None)
-    rows: dict[bytes, tuple[bytes | None, bytes | None]] = {
-        path: base.get(path, nothing)
-        for path in head.keys() | base.keys()
-        if base.get(path, nothing)[0] != head.get(path, nothing)[0]
-    }
-    rows |= {path: (identity, data) for path, identity, data in staged}
-    for path in sorted(rows):
-        yield (path, *rows[path])
-
-
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch and the commit it points to; `compacted_base` is empty where nothing was compacted since."""
+    """A branch and the commit it points to."""
 
     id: str
     commit_id: str
     staging_token: str
     hidden: bool
-    compacted_base: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """As the API shows it."""
@@ -210,10 +171,10 @@ def find(core: Core, repository: Repository, branch_id: str) -> Branch | None:
     """The branch of this name, None where there is none."""
     with core.database.transaction() as database:
         row = database.execute(
-            "SELECT id, commit_id, staging_token, hidden, compacted_base FROM branches WHERE repository = ? AND id = ?",
+            "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND id = ?",
             (repository.id, branch_id),
         ).fetchone()
-    return None if row is None else Branch(row[0], row[1], row[2], bool(row[3]), row[4])
+    return None if row is None else Branch(row[0], row[1], row[2], bool(row[3]))
 
 
 def get(core: Core, repository: Repository, branch_id: str) -> Branch:
@@ -228,11 +189,11 @@ def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
     """Branches by name."""
     with core.database.transaction() as database:
         rows = database.execute(
-            "SELECT id, commit_id, staging_token, hidden, compacted_base FROM branches "
-            "WHERE repository = ? AND hidden <= ? ORDER BY id",
+            "SELECT id, commit_id, staging_token, hidden FROM branches WHERE repository = ? AND hidden <= ? "
+            "ORDER BY id",
             (repository.id, int(hidden)),
         ).fetchall()
-    return [Branch(row[0], row[1], row[2], bool(row[3]), row[4]) for row in rows]
+    return [Branch(row[0], row[1], row[2], bool(row[3])) for row in rows]
 
 
 def delete(core: Core, repository: Repository, branch_id: str) -> None:
@@ -250,7 +211,7 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
     with core.database.transaction() as database:
         drop_staged(database, branch.staging_token)
         database.execute(
-            "UPDATE branches SET commit_id = ?, staging_token = ?, compacted_base = '' WHERE repository = ? AND id = ?",
+            "UPDATE branches SET commit_id = ?, staging_token = ? WHERE repository = ? AND id = ?",
             (commit_id, new_token(repository, branch.id), repository.id, branch.id),
         )
 
@@ -259,7 +220,7 @@ def require_clean(core: Core, repository: Repository, branch: Branch, doing: str
     """Raises ApiFailure 400 where the branch has uncommitted changes."""
     head = commits.get(core, repository, branch.commit_id)
     with core.database.transaction() as database:
-        changes = staged_changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base)
+        changes = staged_changes(core, database, branch.staging_token, head.metarange_id)
         if next(changes, None) is not None:
             raise bad_request(f"{doing}: uncommitted changes (dirty branch)")
 
@@ -273,23 +234,10 @@ def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: s
             move(core, repository, branch, branch.commit_id)
         elif kind == "object":
             drop_staged_path(database, token, path)
-            _take_back(core, repository, branch, lambda key: key == encode_path(path))
         elif kind == "common_prefix":
             drop_staged_prefix(database, token, path)
-            _take_back(core, repository, branch, lambda key: key.startswith(encode_path(path)))
         else:
             raise bad_request(f"reset type not found: {kind}")
-
-
-def _take_back(core: Core, repository: Repository, branch: Branch, chosen: Callable[[bytes], bool]) -> None:
-    """Stages what the commit has at some paths where the compacted base has something else."""
-    if not branch.compacted_base:
-        return
-    head = commits.get(core, repository, branch.commit_id)
-    with core.database.transaction() as database:
-        changes = staged_changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base)
-        for path in [change.path for change in changes if chosen(change.path)]:
-            stage_record(database, branch.staging_token, path, commits.find_record(core, head.metarange_id, path))
 
 
 def create_tag(
@@ -353,7 +301,7 @@ def commit_staged(
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        changes = list(staged_changes(core, database, branch.staging_token, head.metarange_id, branch.compacted_base))
+        changes = list(staged_changes(core, database, branch.staging_token, head.metarange_id))
         metarange_id = head.metarange_id
         if changes:
             entries = {
@@ -519,8 +467,7 @@ def branch_differences(core: Core, repository: Repository, branch_id: str, start
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-    token, base = branch.staging_token, branch.compacted_base
-    for change in staged_changes(core, database, token, head.metarange_id, base, start):
+    for change in staged_changes(core, database, branch.staging_token, head.metarange_id, start):
         data = change.data if change.data is not None else change.base_data
         assert data is not None
         yield Difference(change.type, change.path, data)

@@ -156,46 +156,30 @@ _DUMPED_SCHEMAS = {"commit": "CommitData", "branch": "BranchData", "tag": "TagDa
 
 def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
     """Writes the three tables; returns the ids of their metaranges."""
-    commits_id = _write_dump(
-        core,
-        repository,
-        "commit",
-        [(commit.id, commit.id, commit.encode()) for commit in commits.every(core, repository)],
-    )
+    dumped_commits = ((commit.id, commit.id, commit.encode()) for commit in commits.every(core, repository))
+    commits_id = _write_dump(core, repository, "commit", dumped_commits)
     time.sleep(core.settings.dump_pause_seconds)
-    branches_id = _write_dump(
-        core,
-        repository,
-        "branch",
-        [
-            (
-                branch.id,
-                branch.commit_id,
-                formats.branch_data(
-                    branch.id, branch.commit_id, branch.staging_token, (), branch.hidden, branch.compacted_base
-                ),
-            )
-            for branch in branches.every(core, repository, hidden=True)
-        ],
+    dumped_branches = (
+        (branch.id, branch.commit_id, _branch_data(branch)) for branch in branches.every(core, repository, hidden=True)
     )
+    branches_id = _write_dump(core, repository, "branch", dumped_branches)
     time.sleep(core.settings.dump_pause_seconds)
-    tags_id = _write_dump(
-        core,
-        repository,
-        "tag",
-        [
-            (tag["id"], tag["commit_id"], formats.tag_data(tag["id"], tag["commit_id"]))
-            for tag in branches.every_tag(core, repository)
-        ],
+    dumped_tags = (
+        (tag["id"], tag["commit_id"], formats.tag_data(tag["id"], tag["commit_id"]))
+        for tag in branches.every_tag(core, repository)
     )
     return {
         "commits_meta_range_id": commits_id,
         "branches_meta_range_id": branches_id,
-        "tags_meta_range_id": tags_id,
+        "tags_meta_range_id": _write_dump(core, repository, "tag", dumped_tags),
     }
 
 
-def _write_dump(core: Core, repository: Repository, entity: str, rows: list[tuple[str, str, bytes]]) -> str:
+def _branch_data(branch: branches.Branch) -> bytes:
+    return formats.branch_data(branch.id, branch.commit_id, branch.staging_token, (), branch.hidden)
+
+
+def _write_dump(core: Core, repository: Repository, entity: str, rows: Iterable[tuple[str, str, bytes]]) -> str:
     records = sorted((key.encode("utf-8", "surrogateescape"), identity.encode(), data) for key, identity, data in rows)
     properties = {"entity": entity, "schema_name": f"io.treeverse.lakefs.graveler.{_DUMPED_SCHEMAS[entity]}"}
     if entity == "branch":
@@ -302,11 +286,8 @@ def prepare_uncommitted(core: Core, repository: Repository, continuation_token: 
     folder = f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted"
     location = ""
     if page.rows or following is not None:
-        if core.lost_pages:
-            core.lost_pages -= 1
-        else:
-            store_of(core, repository).put(f"{folder}/{core.writer.new_file_id()}", page.finish())
-            location = repository.namespace + folder + ("/" if core.blockstore.type == "s3" else "")
+        store_of(core, repository).put(f"{folder}/{core.writer.new_file_id()}", page.finish())
+        location = repository.namespace + folder + ("/" if core.blockstore.type == "s3" else "")
     answer: dict[str, Any] = {"run_id": run_id, "gc_uncommitted_location": location}
     if following is not None:
         answer["continuation_token"] = following.encode()
@@ -338,8 +319,7 @@ def _rows(core: Core, repository: Repository, branch_id: str, start: str) -> Ite
                 return
             metarange_id = commits.get(core, repository, branch.commit_id).metarange_id
             part: list[branches.Change] = []
-            token, base = branch.staging_token, branch.compacted_base
-            for change in branches.staged_changes(core, database, token, metarange_id, base, position):
+            for change in branches.staged_changes(core, database, branch.staging_token, metarange_id, position):
                 if len(part) == _ROWS_READ_AT_ONCE:
                     break
                 part.append(change)

@@ -229,8 +229,6 @@ class Core:
     tasks: Tasks
     signing_key: bytes
     public_url: str = ""
-    lost_pages: int = 0
-    """Number of next pages of prepare_uncommited without location and file (a fault of a recorded server)."""
     interrupted_writes: int = 0
     """Number of next uploads and full copies that end between writing the object and staging it."""
 

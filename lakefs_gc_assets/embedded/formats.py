@@ -362,21 +362,15 @@ def range_data(min_key: bytes, max_key: bytes, estimated_size: int, count: int) 
 
 
 def branch_data(
-    branch_id: str,
-    commit_id: str,
-    staging_token: str,
-    sealed_tokens: Iterable[str],
-    hidden: bool,
-    compacted_base: str = "",
+    branch_id: str, commit_id: str, staging_token: str, sealed_tokens: Iterable[str], hidden: bool
 ) -> bytes:
-    """A branch in a refs dump, with the metarange that a compaction of its staging left."""
+    """A branch in a refs dump, whose staging was never compacted."""
     return (
         text_field(1, branch_id)
         + text_field(2, commit_id)
         + text_field(3, staging_token)
         + b"".join(text_field(4, token, always=True) for token in sealed_tokens)
         + number_field(5, int(hidden))
-        + text_field(6, compacted_base)
     )
 
 

@@ -1,16 +1,13 @@
-"""Requests, responses and routes of any service, and faults to switch on: by path, they slow, throttle, fail or
-truncate answers.
-"""
+"""Requests, responses and routes of any service."""
 
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from lakefs_gc_assets.embedded.core import ApiFailure, bad_request
 
@@ -192,90 +189,3 @@ def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more
         },
         "results": list(items),
     }
-
-
-_THROTTLED_STATUS = 429
-FAULTS_PATH = "/_embedded/faults"
-_Count = Annotated[int, Field(ge=0)]
-
-
-@dataclass(slots=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-        kind: `slow` waits `seconds` and then answers; `throttled` answers 429; `failing` answers `status`;
-            `truncated` breaks the connection halfway through the answer's body.
-        path: regular expression that the request's path must contain.
-        times: number of requests that it affects; None for all.
-        after: number of matching requests that it lets pass first.
-        acts: true if a throttled or failing request is carried out all the same.
-    """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-
-    kind: Literal["slow", "throttled", "failing", "truncated"]
-    path: str
-    method: str = ""
-    times: _Count | None = 1
-    after: _Count = 0
-    seconds: Annotated[float, Field(ge=0, le=3600)] = 1
-    status: Annotated[int, Field(ge=200, lt=600)] = 500
-    acts: bool = False
-
-    @property
-    def answer_status(self) -> int:
-        """Status of a throttled or failing answer."""
-        return _THROTTLED_STATUS if self.kind == "throttled" else self.status
-
-
-class Faults:
-    """Faults that are switched on. Safe to use from several threads."""
-
-    def __init__(self) -> None:
-        self._faults: list[Fault] = []
-        self._lock = threading.Lock()
-
-    def add(self, fault: Fault) -> None:
-        """Switches one on."""
-        with self._lock:
-            self._faults.append(fault)
-
-    def switched_on(self) -> list[dict[str, Any]]:
-        """Faults that may still strike, as JSON objects, with the rest of `times` and `after`."""
-        with self._lock:
-            return [asdict(fault) for fault in self._faults if fault.times != 0]
-
-    def clear(self) -> None:
-        """Switches all off."""
-        with self._lock:
-            self._faults.clear()
-
-    def strike(self, method: str, path: str) -> Fault | None:
-        """The first fault that strikes this request; none strikes what switches faults off."""
-        if path == FAULTS_PATH:
-            return None
-        with self._lock:
-            for fault in self._faults:
-                if fault.times == 0 or fault.method not in ("", method) or not re.search(fault.path, path):
-                    continue
-                if fault.after:
-                    fault.after -= 1
-                    continue
-                if fault.times is not None:
-                    fault.times -= 1
-                return fault
-        return None
-
-
-_FAULT = TypeAdapter(Fault)
-
-
-def fault_from_json(body: dict[str, Any]) -> Fault:
-    """Reads a fault. Raises ApiFailure 400."""
-    try:
-        fault = _FAULT.validate_json(json.dumps({"path": "", **body}))
-        re.compile(fault.path)
-    except (ValidationError, re.error) as error:
-        raise bad_request(f"fault: {error}") from None
-    return fault

@@ -59,14 +59,10 @@ def find(core: Core, repository: Repository, reference: str, path: str) -> Found
                     raise not_found()
                 return Found(path, decode_entry(data), True)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
-        key, base = branches.encode_path(path), branch.compacted_base if branch is not None else ""
-        records = [
-            commits.find_record(core, metarange, key) if metarange else None for metarange in (metarange_id, base)
-        ]
-    record = records[1] if base else records[0]
+        record = commits.find_record(core, metarange_id, branches.encode_path(path))
     if record is None:
         raise not_found()
-    return Found(path, decode_entry(record[2]), record != records[0])
+    return Found(path, decode_entry(record[2]), False)
 
 
 def read(core: Core, repository: Repository, entry: Entry) -> bytes:
@@ -133,8 +129,8 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
     """Removes a path from a branch; a path that is not there is no error."""
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
-        base = branch.compacted_base or commits.get(core, repository, branch.commit_id).metarange_id
-        branches.stage_deletion(core, database, branch.staging_token, base, path)
+        head = commits.get(core, repository, branch.commit_id)
+        branches.stage_deletion(core, database, branch.staging_token, head.metarange_id, path)
 
 
 def copy(
@@ -244,8 +240,7 @@ def scan(core: Core, repository: Repository, reference: str, prefix: str, after:
     with core.database.transaction() as database:
         branch = branches.find(core, repository, reference)
         metarange_id = commits.resolve(core, repository, reference).metarange_id
-        compacted = branch.compacted_base if branch is not None else ""
-        base = commits.scan_records(database, compacted or metarange_id, start)
+        base = commits.scan_records(database, metarange_id, start)
         if branch is None:
             merged: Iterator[tuple[bytes, bytes | None, bool]] = ((path, data, False) for path, _, data in base)
         else:

@@ -4,7 +4,7 @@ CREATE TABLE IF NOT EXISTS repositories (
 );
 CREATE TABLE IF NOT EXISTS branches (
     repository TEXT, id TEXT, commit_id TEXT NOT NULL, staging_token TEXT NOT NULL, hidden INTEGER NOT NULL,
-    compacted_base TEXT NOT NULL DEFAULT '', PRIMARY KEY (repository, id)
+    PRIMARY KEY (repository, id)
 );
 CREATE TABLE IF NOT EXISTS tags (
     repository TEXT, id TEXT, commit_id TEXT NOT NULL, PRIMARY KEY (repository, id)

@@ -2,13 +2,12 @@
 
 `server.url` is the lakeFS API's address, which takes the credentials `server.access_key_id` and
 `server.secret_access_key`. It listens with threads and keep-alive: each request is read,
-authenticated, handed to its route, answered, and perhaps struck by a fault.
+authenticated, handed to its route and answered.
 """
 
 import secrets
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,18 +30,7 @@ from lakefs_gc_assets.embedded.core import (
     authenticate,
     new_user,
 )
-from lakefs_gc_assets.embedded.http import (
-    FAULTS_PATH,
-    NO_CONTENT,
-    Faults,
-    Request,
-    Response,
-    Route,
-    Router,
-    fault_from_json,
-    json_response,
-    parse_query,
-)
+from lakefs_gc_assets.embedded.http import Request, Response, Route, Router, json_response, parse_query
 from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX, ADMINISTRATION_ROUTES, ROUTES, serve_presigned
 from lakefs_gc_assets.embedded.stores import Blockstore, Clock, Database, LocalBlockstore
 from lakefs_gc_assets.errors import ConfigurationError
@@ -61,10 +49,9 @@ class Listener(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = _BACKLOG
 
-    def __init__(self, host: str, port: int, serve: Serve, clock: Clock, faults: Faults) -> None:
+    def __init__(self, host: str, port: int, serve: Serve, clock: Clock) -> None:
         self.serve = serve
         self.clock = clock
-        self.faults = faults
         self._connections: set[socket.socket] = set()
         self._connections_lock = threading.Lock()
         try:
@@ -112,16 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._read_body()
         parts = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Request(self.command, parts.path, parse_query(parts.query), headers, body)
-        fault = self.server.faults.strike(request.method, request.path)
-        if fault is not None and fault.kind == "slow":
-            time.sleep(fault.seconds)
-        if fault is not None and fault.kind in ("throttled", "failing"):
-            if fault.acts:
-                self._answered(request)
-            self._write(json_response(fault.answer_status, {"message": "switched on fault"}), truncated=False)
-            return
-        self._write(self._answered(request), truncated=fault is not None and fault.kind == "truncated")
+        self._write(self._answered(Request(self.command, parts.path, parse_query(parts.query), headers, body)))
 
     def _answered(self, request: Request) -> Response:
         try:
@@ -145,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             return bytes(body)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _write(self, response: Response, *, truncated: bool) -> None:
+    def _write(self, response: Response) -> None:
         self.send_response_only(response.status)
         # The server's own clock: a collector compares it with its own.
         self.send_header("Date", formatdate(self.server.clock.now().timestamp(), usegmt=True))
@@ -157,11 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(response.body)))
         for name, value in response.headers.items():
             self.send_header(name, value)
-        if truncated:
-            self.close_connection = True
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(response.body[: len(response.body) // 2] if truncated else response.body)
+            self.wfile.write(response.body)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _serve
 
@@ -206,7 +182,6 @@ class EmbeddedServer:
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
-        self.faults = Faults()
         chosen = settings or Settings(rules=rules or "oss")
         if rules is not None and chosen.rules != rules:
             raise ValueError(f"rules {rules!r} contradict the settings, which say {chosen.rules!r}")
@@ -231,7 +206,7 @@ class EmbeddedServer:
         beside = [route for route in routes if route.template.startswith(ADMINISTRATION_PREFIX)]
         self._api = Router((*(route for route in routes if route not in beside), *ROUTES))
         self._administration = Router((*ADMINISTRATION_ROUTES, *beside))
-        self._listener = Listener(_HOST, port, self._serve, self.clock, self.faults)
+        self._listener = Listener(_HOST, port, self._serve, self.clock)
         self.url = self._listener.url
         self.core.public_url = self.url
 
@@ -284,24 +259,10 @@ class EmbeddedServer:
 
     def _serve_administration(self, request: Request) -> Response:
         authenticate(self.users, request.headers)
-        if request.path == FAULTS_PATH:
-            return self._serve_faults(request)
         match = self._administration.find(request.method, request.path)
         if match is None:
             raise ApiFailure(404, "not found")
         return match[0].handler(self.core, request, **match[1])
-
-    def _serve_faults(self, request: Request) -> Response:
-        match request.method:
-            case "GET":
-                return json_response(200, {"results": self.faults.switched_on()})
-            case "POST":
-                self.faults.add(fault_from_json(request.json_object("kind")))
-            case "DELETE":
-                self.faults.clear()
-            case _:
-                raise ApiFailure(404, "not found")
-        return NO_CONTENT
 
 
 def _signing_key(folder: Path) -> bytes:

@@ -202,9 +202,6 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = OFF")
         self._connection.executescript(_SCHEMA)
-        if "compacted_base" not in {row[1] for row in self._connection.execute("PRAGMA table_info(branches)")}:
-            # A file of an earlier version.
-            self._connection.execute("ALTER TABLE branches ADD COLUMN compacted_base TEXT NOT NULL DEFAULT ''")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -15,7 +15,6 @@ import pytest
 from lakefs_gc_assets.collector.diagnosis import COPY, KEY, Diagnosis, Purpose, Services, State, diagnose, wanted_by
 from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.embedded import demo
-from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import NotOffered, PermissionMissing, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -26,6 +25,7 @@ from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.embedded import clients, routes
+from lakefs_gc_assets_tests.embedded.faults import FailingServer, Fault, switch_on
 from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.s3_server import Faults, Request, S3Server
 from lakefs_gc_assets_tests.stores import s3_server
@@ -97,7 +97,7 @@ def _fill(server: EmbeddedServer) -> None:
 
 @pytest.fixture(scope="module")
 def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("lakefs"), routes=ROUTES) as server:
+    with FailingServer(tmp_path_factory.mktemp("lakefs"), routes=ROUTES) as server:
         _fill(server)
         yield server
 
@@ -173,7 +173,7 @@ def test_a_right_of_lakefs_that_is_missing_is_named(in_folder: Examined, action:
 
 
 def test_the_configuration_of_the_server_that_is_refused_is_named(in_folder: Examined) -> None:
-    in_folder.server.faults.add(Fault("failing", "/config/garbage-collection", status=403))
+    switch_on(in_folder.server, Fault("failing", "/config/garbage-collection", status=403))
 
     assert missing(in_folder.diagnose()).keys() == {"ask for the grace period"}
 

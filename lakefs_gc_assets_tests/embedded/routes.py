@@ -2,17 +2,21 @@
 
 `EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
 protection, multipart uploads, bulk deletes, differences between commits, hard resets, cherry-picks, recorded commits,
-files of metadata, the older spelling of the retention rules' paths, below `/_embedded` the clock and interruptions, and
-reads and writes of objects on a condition, in place of the server's own.
+files of metadata, the older spelling of the retention rules' paths, below `/_embedded` the clock, interruptions and
+lost pages, and, in place of the server's own, reads and writes of objects on a condition and dumps with compacted bases.
 """
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from lakefs_gc_assets.embedded import (
     branches,
     collection,
     commits,
+    formats,
     objects,
     repositories,
 )
@@ -24,6 +28,7 @@ from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets_tests.embedded import headers, uploads
 
 
@@ -51,29 +56,68 @@ def switch_writer(
     return previous
 
 
+_COMPACTED = "CREATE TABLE IF NOT EXISTS compacted_bases (staging_token TEXT PRIMARY KEY, metarange_id TEXT NOT NULL)"
+"""Metaranges that staging was folded into. Whatever moves a branch, such as a commit, gives it a new staging token."""
+
+
 def compact(core: Core, repository: Repository, branch_id: str) -> str:
     """Folds what is staged into a metarange of everything that the branch shows; returns its id.
 
-    The metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
+    The branch rests on it, as dumps say, until it is moved: https://docs.lakefs.io/admin/compaction/. What is staged
+    stays in the server's database, so that it is shown as before, but for entries that equal the committed ones. The
+    metarange that it replaces stays in the object store, and so do its ranges. Raises ApiFailure 404.
     """
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        entries = {record[0]: record for record in commits.all_records(core, head.metarange_id)}
-        for change in branches.staged_changes(
-            core, database, branch.staging_token, head.metarange_id, branch.compacted_base
-        ):
+        token, entries = branch.staging_token, {}
+        for record in commits.all_records(core, head.metarange_id):
+            entries[record[0]] = record
+        unchanged = {path for path, _, _ in branches.scan_staged(database, token)}
+        for change in list(branches.staged_changes(core, database, token, head.metarange_id)):
+            unchanged.discard(change.path)
             if change.data is None or change.identity is None:
                 del entries[change.path]
             else:
                 entries[change.path] = (change.path, change.identity, change.data)
+        for path in unchanged:
+            branches.drop_staged_path(database, token, branches.decode_path(path))
         base = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
-        branches.drop_staged(database, branch.staging_token)
-        database.execute(
-            "UPDATE branches SET staging_token = ?, compacted_base = ? WHERE repository = ? AND id = ?",
-            (branches.new_token(repository, branch.id), base, repository.id, branch.id),
-        )
+        database.execute(_COMPACTED)
+        database.execute("INSERT OR REPLACE INTO compacted_bases VALUES (?, ?)", (token, base))
     return base
+
+
+def _dump_with_bases(core: Core, repository: Repository) -> dict[str, Any]:
+    """Dumps refs, with compacted bases where branches have any."""
+    answer = collection.dump_refs(core, repository)
+    with core.database.transaction() as database:
+        database.execute(_COMPACTED)
+        bases = dict(
+            database.execute(
+                "SELECT id, metarange_id FROM branches JOIN compacted_bases USING (staging_token) WHERE repository = ?",
+                (repository.id,),
+            ).fetchall()
+        )
+    if bases:
+        records = [
+            (name, commit_id, data + formats.text_field(6, bases.get(name.decode(), "")))
+            for name, commit_id, data in commits.all_records(core, answer["branches_meta_range_id"])
+        ]
+        properties = {
+            "entity": "branch",
+            "schema_name": "io.treeverse.lakefs.graveler.BranchData",
+            "schema_definition": formats.branch_schema(),
+        }
+        answer["branches_meta_range_id"] = commits.write_metarange(
+            core, repository, records, more_properties=properties
+        )
+    return answer
+
+
+def _start_dump(core: Core, request: Request, repository: str) -> Response:
+    dumped = repositories.get(core, repository)
+    return json_response(202, {"id": core.tasks.start("DR", lambda: _dump_with_bases(core, dumped))})
 
 
 _TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
@@ -262,9 +306,37 @@ def _set_clock(core: Core, request: Request) -> Response:
     return json_response(200, {"now": timestamp(core.clock.now())})
 
 
+_LOST = "CREATE TABLE IF NOT EXISTS lost_pages (count INTEGER NOT NULL)"
+
+
 def _lose_pages(core: Core, request: Request) -> Response:
-    core.lost_pages = _count(request)
-    return json_response(200, {"count": core.lost_pages})
+    """Lets the next pages of prepare_uncommited come without location and file, a fault of a recorded server."""
+    count = _count(request)
+    with core.database.transaction() as database:
+        database.execute(_LOST)
+        database.execute("DELETE FROM lost_pages")
+        database.execute("INSERT INTO lost_pages VALUES (?)", (count,))
+    return json_response(200, {"count": count})
+
+
+def _losing_pages(route: Route) -> Route:
+    def prepare(core: Core, request: Request, repository: str) -> Response:
+        answer = route.handler(core, request, repository)
+        page = json.loads(answer.body)
+        with core.database.transaction() as database:
+            database.execute(_LOST)
+            if (
+                not page["gc_uncommitted_location"]
+                or not database.execute("UPDATE lost_pages SET count = count - 1 WHERE count > 0").rowcount
+            ):
+                return answer
+        prepared = repositories.get(core, repository)
+        store = repositories.store_of(core, prepared)
+        files = keys_below(store, page["gc_uncommitted_location"].removeprefix(prepared.namespace).rstrip("/") + "/")
+        store.delete([max(files)])
+        return json_response(answer.status, {**page, "gc_uncommitted_location": ""})
+
+    return replace(route, handler=prepare)
 
 
 def _interrupt_writes(core: Core, request: Request) -> Response:
@@ -301,6 +373,8 @@ _DELETE_RULES = Route(
 )
 
 ROUTES = (
+    Route("POST", _REPOSITORY + "/dump", "fs:ListTags fs:ListBranches fs:ListCommits", _start_dump),
+    *(_losing_pages(route) for route in SERVED if route.template.endswith("/gc/prepare_uncommited")),
     Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository),
     _DELETE_RULES,
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),

@@ -29,9 +29,10 @@ from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import grouped
-from lakefs_gc_assets.embedded.server import EmbeddedServer, Listener
+from lakefs_gc_assets.embedded.server import Listener
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.embedded import headers, uploads
+from lakefs_gc_assets_tests.embedded.faults import FailingServer
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -500,7 +501,7 @@ def _metadata(request: Request) -> dict[str, str]:
     }
 
 
-class GatewayServer(EmbeddedServer):
+class GatewayServer(FailingServer):
     """An embedded server that also serves S3, at `s3_url`, with the same credentials, clock and faults.
 
     It takes the parts of multipart uploads at their links, and answers parts of objects, too.
@@ -509,7 +510,7 @@ class GatewayServer(EmbeddedServer):
     def __init__(self, folder: Path, **options: Any) -> None:
         super().__init__(folder, **options)
         gateway = Gateway(self.core, self.users)
-        self._s3_listener = Listener("127.0.0.1", 0, gateway.serve, self.clock, self.faults)
+        self._s3_listener = Listener("127.0.0.1", 0, self.faults.striking(gateway.serve), self.clock)
         self.s3_url = self._s3_listener.url
 
     def __enter__(self) -> "GatewayServer":

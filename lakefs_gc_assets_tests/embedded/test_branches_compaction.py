@@ -1,6 +1,5 @@
 """A server that compacts staging: what it shows, and what runs make of the metaranges that it leaves."""
 
-import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +13,6 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo, repositories
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.embedded.stores import Database
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns, Between
 from lakefs_gc_assets_tests.embedded import clients, routes
 
@@ -26,7 +24,7 @@ RULES = {"default_retention_days": 5, "branches": []}
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A server with a committed object, ten days old; its clock stands there."""
-    with EmbeddedServer(tmp_path) as started, started.clock.at(datetime.now(UTC) - 10 * DAYS):
+    with EmbeddedServer(tmp_path, routes=routes.ROUTES) as started, started.clock.at(datetime.now(UTC) - 10 * DAYS):
         clients.repository(started)
         clients.upload(started, "lasting", b"lasting")
         clients.commit(started, "first")
@@ -202,17 +200,3 @@ def test_explain_says_which_branch_was_compacted(server: EmbeddedServer) -> None
         assert [(place.branch, place.path) for place in found.compacted] == [("main", "tmp")]
         lasting = explain.explain(opened, shown(server)["lasting"])
     assert (found.uncommitted, found.unnamed, lasting.compacted) == (False, (), ())
-
-
-def test_a_database_of_an_earlier_version_learns_of_compacted_bases(tmp_path: Path) -> None:
-    file = tmp_path / "metadata.sqlite"
-    older = sqlite3.connect(file)
-    older.execute("CREATE TABLE branches (repository, id, commit_id, staging_token, hidden)")
-    older.execute("INSERT INTO branches VALUES ('repo', 'main', 'c', 't', 0)")
-    older.commit()
-    older.close()
-    for _ in range(2):
-        opened = Database(file)
-        with opened.transaction() as database:
-            assert database.execute("SELECT id, compacted_base FROM branches").fetchall() == [("main", "")]
-        opened.close()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.sample import make_sample_repository
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import AccessDenied, NotFound, ServerUnavailable
@@ -15,7 +14,7 @@ from lakefs_gc_assets.lakefs.api.client import LakeFSClient
 from lakefs_gc_assets.lakefs.api.models import ObjectsPage
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.settings import LakeFSSettings
-from lakefs_gc_assets_tests.embedded import clients, routes
+from lakefs_gc_assets_tests.embedded import clients, faults, routes
 from lakefs_gc_assets_tests.lakefs.formats.commit_rows import read_commits
 
 
@@ -90,11 +89,11 @@ def test_refusals_and_faults_reach_it(server: EmbeddedServer) -> None:
         _client(server, "repo", user.access_key_id, user.secret_access_key).start_refs_dump()
     with pytest.raises(NotFound):
         _client(server, "none-such").repository()
-    server.faults.add(Fault("throttled", "/repositories/repo$", times=2))
+    faults.switch_on(server, faults.Fault("throttled", "/repositories/repo$", times=2))
     assert _client(server, "repo").repository().id == "repo"
-    server.faults.add(Fault("truncated", "/repositories/repo$", times=1))
+    faults.switch_on(server, faults.Fault("truncated", "/repositories/repo$", times=1))
     assert _client(server, "repo").repository().id == "repo"
-    server.faults.add(Fault("failing", "/repositories/repo$", times=None))
+    faults.switch_on(server, faults.Fault("failing", "/repositories/repo$", times=None))
     with pytest.raises(ServerUnavailable):
         _client(server, "repo").repository()
 

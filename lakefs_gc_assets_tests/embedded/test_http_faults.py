@@ -3,36 +3,35 @@ from http.client import IncompleteRead
 
 import pytest
 
-from lakefs_gc_assets.embedded.http import Fault
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded import clients, faults
 
 _REPOSITORY = "/repositories/repo"
 
 
 def test_throttled_and_failing_answers_come_as_often_as_asked(server: EmbeddedServer) -> None:
-    server.faults.add(Fault("throttled", "/repositories/repo$", times=2))
-    server.faults.add(Fault("failing", "/branches", method="GET", status=503, times=1, after=1))
+    faults.switch_on(server, faults.Fault("throttled", "/repositories/repo$", times=2))
+    faults.switch_on(server, faults.Fault("failing", "/branches", method="GET", status=503, times=1, after=1))
     assert [clients.call(server, "GET", _REPOSITORY)[0] for _ in range(3)] == [429, 429, 200]
     assert [clients.call(server, "GET", _REPOSITORY + "/branches")[0] for _ in range(3)] == [200, 503, 200]
 
 
 def test_a_failing_call_may_have_been_carried_out(server: EmbeddedServer) -> None:
-    server.faults.add(Fault("failing", "/branches", method="POST", acts=True))
+    faults.switch_on(server, faults.Fault("failing", "/branches", method="POST", acts=True))
     body = {"name": "side", "source": "main"}
     assert clients.call(server, "POST", _REPOSITORY + "/branches", body)[0] == 500
     assert clients.call(server, "GET", _REPOSITORY + "/branches/side")[0] == 200
 
 
 def test_a_slow_answer_takes_its_time(server: EmbeddedServer) -> None:
-    server.faults.add(Fault("slow", "/repo$", seconds=0.3))
+    faults.switch_on(server, faults.Fault("slow", "/repo$", seconds=0.3))
     start = time.monotonic()
     assert clients.call(server, "GET", _REPOSITORY)[0] == 200
     assert time.monotonic() - start >= 0.3
 
 
 def test_a_truncated_answer_ends_halfway(server: EmbeddedServer) -> None:
-    server.faults.add(Fault("truncated", "/repo$"))
+    faults.switch_on(server, faults.Fault("truncated", "/repo$"))
     with pytest.raises(IncompleteRead):
         clients.call(server, "GET", _REPOSITORY)
     assert clients.call(server, "GET", _REPOSITORY)[0] == 200

@@ -253,8 +253,8 @@ class TestWhereItCannotBeKnown:
     def test_what_a_commit_under_way_is_about_to_hold(
         self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def sealed(branch_id: str, commit_id: str, token: str, _: Iterable[str], hidden: bool, base: str) -> bytes:
-            return formats.branch_data(branch_id, commit_id, token, ["sealed"], hidden, base)
+        def sealed(branch_id: str, commit_id: str, token: str, _: Iterable[str], hidden: bool) -> bytes:
+            return formats.branch_data(branch_id, commit_id, token, ["sealed"], hidden)
 
         monkeypatch.setattr(embedded_collection, "formats", SimpleNamespace(**{**vars(formats), "branch_data": sealed}))
         result = quarantined.command()

@@ -165,9 +165,8 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
     rows = [
         (
             branch.name,
-            formats.branch_data(
-                branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden, branch.base_id
-            ),
+            formats.branch_data(branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden)
+            + formats.text_field(6, branch.base_id),
         )
         for branch in branches
     ]
