@@ -114,10 +114,8 @@ def _commit(core: Core, root: Path, shape: Shape, names: list[str]) -> list[Path
             metarange_id = write_metarange(root, held)
             made += [root / METADATA_PREFIX / range_id, root / METADATA_PREFIX / metarange_id]
             moment = head.creation_date + 1 + number
-            draft = commits.Draft(
-                "bench", f"change {number}", metarange_id, (head.id,), head.generation + 1, {}, moment
-            )
-            head = commits.add(core, repository, draft)
+            described = commits.Description("bench", f"change {number}", date=moment)
+            head = commits.add(core, repository, described, metarange_id, (head.id,), head.generation + 1)
             database.execute("INSERT OR IGNORE INTO metaranges VALUES (?, ?, ?, ?, ?)", (metarange_id, *first[1:]))
         database.execute("UPDATE branches SET commit_id = ? WHERE id = 'main'", (head.id,))
     return made

@@ -209,7 +209,7 @@ def _xid(start: int, number: int) -> str:
 def _fill(core: Core, shape: Shape, folder: Path) -> None:
     place = f"{BUCKET}/{REPOSITORY}" if shape.numbered else REPOSITORY
     namespace = f"{core.blockstore.scheme}{place}"
-    repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False)
     root = objects_folder(folder)
     # The slices of very large repositories begin earlier, so that the newest is old enough as well.
     hours = shape.objects // NAMES_IN_SLICE
@@ -318,8 +318,8 @@ def _commit(core: Core, repository: repositories.Repository, shape: Shape, root:
             held = parts_written[: max(1, shape.ranges * number // max(1, shape.commits - 1))]
             rows = [(highest, range_id.encode(), data) for highest, range_id, data, _ in held]
             metarange_id = write_metarange(root, rows)
-            draft = commits.Draft("bench", f"commit {number}", metarange_id, parents, number + 1, {}, born + number)
-            parents = (commits.add(core, repository, draft).id,)
+            described = commits.Description("bench", f"commit {number}", date=born + number)
+            parents = (commits.add(core, repository, described, metarange_id, parents, number + 1).id,)
             made_commits += parents
             # The server answers for one path, by which a sweep sees how it spells addresses.
             highest, range_id, _, record = held[0]

@@ -162,7 +162,7 @@ def server(folder: Path) -> EmbeddedServer:
 
 def _fill(core: Core, vast: Vast, born: datetime, root: Path) -> None:
     namespace = f"s3://{BUCKET}/{REPOSITORY}"
-    repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False, bare=False)
+    repository = create_repository(core, REPOSITORY, namespace, "main", read_only=False)
     head = next(iter(commits.every(core, repository))).id
     held: dict[int, _Range] = {}
     with ProcessPoolExecutor() as pool:
@@ -224,9 +224,8 @@ def _commit(
         held.update(((before * _REPLACED + brought) % _NAMED, written[brought]) for brought in _brought(number))
         rows = sorted((highest, id_.encode(), data) for highest, id_, data, _ in held.values())
         metarange_id = write_metarange(root, rows)
-        message = f"commit {before + number}"
-        draft = commits.Draft("bench", message, metarange_id, (parent,), before + number + 2, {}, made_at + number)
-        parent = commits.add(core, repository, draft).id
+        described = commits.Description("bench", f"commit {before + number}", date=made_at + number)
+        parent = commits.add(core, repository, described, metarange_id, (parent,), before + number + 2).id
     # The server answers for one path of each head, by which a sweep sees how it spells addresses.
     highest, range_id, _, record = min(held.values())
     with core.database.transaction() as database:

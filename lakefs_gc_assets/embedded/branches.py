@@ -12,12 +12,12 @@ import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from lakefs_gc_assets.embedded import commits, repositories
-from lakefs_gc_assets.embedded.commits import Commit, Draft, Record
+from lakefs_gc_assets.embedded.commits import Commit, Description, Record
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request, not_found
-from lakefs_gc_assets.embedded.formats import Entry
+from lakefs_gc_assets.embedded.formats import Entry, decode_entry
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.lakefs.addresses import AddressType
 from lakefs_gc_assets.storage.interface import ObjectFacts, ObjectStore
@@ -38,13 +38,19 @@ def decode_path(path: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference between staging and commit; `identity` and `data` are None where the path was removed."""
+    """A path that differs: what is there now, None where it was removed, and what was there before."""
 
-    type: Literal["added", "changed", "removed"]
+    type: str
     path: bytes
-    identity: bytes | None
-    data: bytes | None
-    base_data: bytes | None
+    record: Record | None
+    before: Record | None
+
+    def as_json(self) -> dict[str, Any]:
+        """As the API shows it."""
+        record = self.record or self.before
+        assert record is not None
+        size = decode_entry(record[2]).size
+        return {"type": self.type, "path": decode_path(self.path), "path_type": "object", "size_bytes": size}
 
 
 def stage_entry(database: sqlite3.Connection, token: str, path: str, entry: Entry) -> None:
@@ -74,14 +80,6 @@ def drop_staged_path(database: sqlite3.Connection, token: str, path: str) -> Non
     database.execute("DELETE FROM staged WHERE token = ? AND path = ?", (token, encode_path(path)))
 
 
-def drop_staged_prefix(database: sqlite3.Connection, token: str, prefix: str) -> None:
-    """Drops the staged entries below a prefix."""
-    key = encode_path(prefix)
-    database.execute(
-        "DELETE FROM staged WHERE token = ? AND path >= ? AND substr(path, 1, ?) = ?", (token, key, len(key), key)
-    )
-
-
 def find_staged(database: sqlite3.Connection, token: str, path: str) -> tuple[bool, bytes | None]:
     """True if anything is staged at a path, and the entry's data; None for a tombstone."""
     row = database.execute(
@@ -98,24 +96,25 @@ def scan_staged(database: sqlite3.Connection, token: str, start: bytes = b"") ->
 
 
 def staged_changes(
-    core: Core, database: sqlite3.Connection, token: str, metarange_id: str, start: bytes = b""
+    core: Core, database: sqlite3.Connection, repository: Repository, branch: "Branch", start: bytes = b""
 ) -> Iterator[Change]:
     """Staged differences from the commit, in order of path. To be used up inside the transaction it began in.
 
     As in lakeFS, a staged entry whose identity equals the committed one at its path is no difference.
     """
+    metarange_id = commits.get(core, repository, branch.commit_id).metarange_id
     following = commits.next_record(core, metarange_id, start)
-    for path, identity, data in scan_staged(database, token, start):
+    for path, identity, data in scan_staged(database, branch.staging_token, start):
         if following is not None and following[0] < path:
             following = commits.next_record(core, metarange_id, path)
         base = following if following is not None and following[0] == path else None
-        if data is None:
+        if data is None or identity is None:
             if base is not None:
-                yield Change("removed", path, None, None, base[2])
+                yield Change("removed", path, None, base)
         elif base is None:
-            yield Change("added", path, identity, data, None)
+            yield Change("added", path, (path, identity, data), None)
         elif base[1] != identity:
-            yield Change("changed", path, identity, data, base[2])
+            yield Change("changed", path, (path, identity, data), base)
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
@@ -218,24 +217,19 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
 
 def require_clean(core: Core, repository: Repository, branch: Branch, doing: str) -> None:
     """Raises ApiFailure 400 where the branch has uncommitted changes."""
-    head = commits.get(core, repository, branch.commit_id)
     with core.database.transaction() as database:
-        changes = staged_changes(core, database, branch.staging_token, head.metarange_id)
-        if next(changes, None) is not None:
+        if next(staged_changes(core, database, repository, branch), None) is not None:
             raise bad_request(f"{doing}: uncommitted changes (dirty branch)")
 
 
 def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: str) -> None:
-    """Drops staged entries: all, one object, or those below a prefix."""
+    """Drops staged entries: all, or one object."""
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
-        token = branch.staging_token
         if kind == "reset":
             move(core, repository, branch, branch.commit_id)
         elif kind == "object":
-            drop_staged_path(database, token, path)
-        elif kind == "common_prefix":
-            drop_staged_prefix(database, token, path)
+            drop_staged_path(database, branch.staging_token, path)
         else:
             raise bad_request(f"reset type not found: {kind}")
 
@@ -266,29 +260,12 @@ def every_tag(core: Core, repository: Repository) -> list[dict[str, Any]]:
     return [{"id": tag_id, "commit_id": commit_id} for tag_id, commit_id in rows]
 
 
-def get_tag(core: Core, repository: Repository, tag_id: str) -> dict[str, Any]:
-    """The tag of this name, as the API shows it. Raises ApiFailure 404."""
-    for tag in every_tag(core, repository):
-        if tag["id"] == tag_id:
-            return tag
-    raise not_found("tag")
-
-
 def delete_tag(core: Core, repository: Repository, tag_id: str) -> None:
     """Removes a tag. Raises ApiFailure 404."""
-    get_tag(core, repository, tag_id)
     with core.database.transaction() as database:
-        database.execute("DELETE FROM tags WHERE repository = ? AND id = ?", (repository.id, tag_id))
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """Committer, message and metadata of a commit; `date` in seconds since 1970 UTC, by default now."""
-
-    committer: str
-    message: str
-    metadata: Mapping[str, str]
-    date: int | None = None
+        deleted = database.execute("DELETE FROM tags WHERE repository = ? AND id = ?", (repository.id, tag_id))
+        if not deleted.rowcount:
+            raise not_found("tag")
 
 
 def commit_staged(
@@ -301,17 +278,15 @@ def commit_staged(
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        changes = list(staged_changes(core, database, branch.staging_token, head.metarange_id))
+        changes = list(staged_changes(core, database, repository, branch))
         metarange_id = head.metarange_id
         if changes:
-            entries = {
-                path: (path, identity, data) for path, identity, data in commits.scan_records(database, metarange_id)
-            }
+            entries = {record[0]: record for record in commits.all_records(core, metarange_id)}
             for change in changes:
-                if change.data is None or change.identity is None:
+                if change.record is None:
                     del entries[change.path]
                 else:
-                    entries[change.path] = (change.path, change.identity, change.data)
+                    entries[change.path] = change.record
             metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
         elif not allow_empty:
             raise bad_request("commit: no changes")
@@ -322,16 +297,7 @@ def add_to(
     core: Core, repository: Repository, branch: Branch, head: Commit, described: Description, metarange_id: str
 ) -> Commit:
     """Adds a commit whose one parent is the branch's head, and points the branch to it; what was staged is dropped."""
-    draft = Draft(
-        described.committer,
-        described.message,
-        metarange_id,
-        (head.id,),
-        head.generation + 1,
-        described.metadata,
-        described.date,
-    )
-    commit = commits.add(core, repository, draft)
+    commit = commits.add(core, repository, described, metarange_id, (head.id,), head.generation + 1)
     move(core, repository, branch, commit.id)
     return commit
 
@@ -412,17 +378,15 @@ def merge(
             metarange_id = head.metarange_id
         else:
             metarange_id = combine(core, repository, (shared, source.metarange_id), head.metarange_id, strategy, doing)
+        message = described.message or f"Merge '{source_reference}' into '{destination_branch}'"
+        metadata = {**described.metadata, STRATEGY_KEY: strategy or "default"}
         commit = commits.add(
             core,
             repository,
-            Draft(
-                described.committer,
-                described.message or f"Merge '{source_reference}' into '{destination_branch}'",
-                metarange_id,
-                (head.id,) if options.squash else (head.id, source.id),
-                max(head.generation, source.generation) + 1,
-                {**described.metadata, STRATEGY_KEY: strategy or "default"},
-            ),
+            Description(described.committer, message, metadata),
+            metarange_id,
+            (head.id,) if options.squash else (head.id, source.id),
+            max(head.generation, source.generation) + 1,
         )
         move(core, repository, branch, commit.id)
     return commit
@@ -443,7 +407,7 @@ def revert(
         metarange_id = combine(
             core, repository, (reverted.metarange_id, parent.metarange_id), head.metarange_id, "", "update branch"
         )
-        add_to(core, repository, branch, head, Description(committer, f"Revert {reference}", {}), metarange_id)
+        add_to(core, repository, branch, head, Description(committer, f"Revert {reference}"), metarange_id)
 
 
 def parent_of(core: Core, repository: Repository, commit: Commit, number: int) -> Commit:
@@ -451,26 +415,6 @@ def parent_of(core: Core, repository: Repository, commit: Commit, number: int) -
     if number > len(commit.parents):
         raise bad_request(f"parent {number}: given commit does not have the given parent number")
     return commits.get(core, repository, commit.parents[number - 1])
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One path that differs; `data` is the entry that is there now or, where it was removed, that was there."""
-
-    type: str
-    path: bytes
-    data: bytes
-
-
-def branch_differences(core: Core, repository: Repository, branch_id: str, start: bytes) -> Iterator[Difference]:
-    """Staged changes of a branch, from a path on, in order of path. Use up inside a transaction."""
-    with core.database.transaction() as database:
-        branch = get(core, repository, branch_id)
-        head = commits.get(core, repository, branch.commit_id)
-    for change in staged_changes(core, database, branch.staging_token, head.metarange_id, start):
-        data = change.data if change.data is not None else change.base_data
-        assert data is not None
-        yield Difference(change.type, change.path, data)
 
 
 _LAST_IMPORT = ".lakefs.last.import.timestamp"

@@ -14,6 +14,7 @@ Uncommitted data are parquet files: address and time of every staged entry, page
 import base64
 import csv
 import io
+import itertools
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -317,16 +318,15 @@ def _rows(core: Core, repository: Repository, branch_id: str, start: str) -> Ite
             branch = branches.find(core, repository, branch_id)
             if branch is None:
                 return
-            metarange_id = commits.get(core, repository, branch.commit_id).metarange_id
-            part: list[branches.Change] = []
-            for change in branches.staged_changes(core, database, branch.staging_token, metarange_id, position):
-                if len(part) == _ROWS_READ_AT_ONCE:
-                    break
-                part.append(change)
+            part = list(
+                itertools.islice(
+                    branches.staged_changes(core, database, repository, branch, position), _ROWS_READ_AT_ONCE
+                )
+            )
         for change in part:
-            if change.data is None:
+            if change.record is None:
                 continue
-            entry = decode_entry(change.data)
+            entry = decode_entry(change.record[2])
             address = _relative(repository, entry)
             if address is not None:
                 yield branches.decode_path(change.path), address, entry.last_modified

@@ -223,35 +223,28 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A commit that has no id yet; its date is now unless given."""
+class Description:
+    """Committer, message and metadata of a commit; `date` in seconds since 1970 UTC, by default now."""
 
     committer: str
     message: str
-    metarange_id: str
-    parents: tuple[str, ...]
-    generation: int
     metadata: Mapping[str, str] = field(default_factory=dict)
-    creation_date: int | None = None
+    date: int | None = None
 
 
-def add(core: Core, repository: Repository, draft: Draft) -> Commit:
+def add(
+    core: Core,
+    repository: Repository,
+    described: Description,
+    metarange_id: str,
+    parents: tuple[str, ...],
+    generation: int,
+) -> Commit:
     """Stores a commit. One with the same content has the same id, so it is there once."""
-    date = core.clock.seconds() if draft.creation_date is None else draft.creation_date
-    commit_id = formats.commit_id(
-        draft.committer, draft.message, draft.metarange_id, date, draft.metadata, draft.parents
-    )
-    commit = Commit(
-        commit_id,
-        draft.committer,
-        draft.message,
-        draft.metarange_id,
-        date,
-        draft.metadata,
-        draft.parents,
-        _CURRENT_VERSION,
-        draft.generation,
-    )
+    committer, message, metadata = described.committer, described.message, described.metadata
+    date = core.clock.seconds() if described.date is None else described.date
+    commit_id = formats.commit_id(committer, message, metarange_id, date, metadata, parents)
+    commit = Commit(commit_id, committer, message, metarange_id, date, metadata, parents, _CURRENT_VERSION, generation)
     store_record(core, repository, commit)
     return commit
 

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import click
@@ -22,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, PHASES, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import FRAMES, PHASES, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -135,7 +136,7 @@ def demonstrate(
         dry = _run(loaded, clock, home, say, AskedRun(False, Flow.CLEAN))
         repository = Collector.from_loaded(loaded, clock).open()
         candidates = stored(repository, dry, "candidates")
-        console.print(_table(candidates, {**reasons(repository, dry), **why}))
+        console.print(_table(candidates, {**stored(repository, dry, "candidates", "why"), **why}))
         unrecognised = stored(repository, dry, "unrecognised")
         if unrecognised:
             console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
@@ -156,16 +157,10 @@ def demonstrate(
         return Shown(frozenset(candidates), deleted, failed, tuple(run_report.flow for run_report in ended))
 
 
-def stored(repository: OpenRepository, run_id: str, frame: str) -> dict[str, int]:
-    """Size of each address of a frame."""
+def stored(repository: OpenRepository, run_id: str, frame: str, column: str = "size") -> dict[str, Any]:
+    """Value of a column for each address of a frame."""
     table = StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame]).table()
-    return dict(zip(table.column("address").to_pylist(), table.column("size").to_pylist(), strict=True))
-
-
-def reasons(repository: OpenRepository, run_id: str) -> dict[str, str]:
-    """Why each candidate of a run is garbage, as far as the run knows, by its address."""
-    table = StoredFrame.from_run(repository.store, repository.opener, run_id, CANDIDATES_DF).table()
-    return dict(zip(table.column("address").to_pylist(), table.column("why").to_pylist(), strict=True))
+    return dict(zip(table.column("address").to_pylist(), table.column(column).to_pylist(), strict=True))
 
 
 def _run(

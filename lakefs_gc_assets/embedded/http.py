@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote
 
@@ -189,3 +190,10 @@ def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more
         },
         "results": list(items),
     }
+
+
+def page_of(items: Iterable[Mapping[str, Any]], request: Request, key: str) -> Response:
+    """A page of items behind `after`, sorted by `key`, of which no more than needed are taken."""
+    amount = request.amount()
+    shown = list(islice(items, amount + 1))
+    return json_response(200, page(shown[:amount], request, key, more=len(shown) > amount))

@@ -10,7 +10,6 @@ from lakefs_gc_assets.embedded.formats import Entry, decode_entry
 from lakefs_gc_assets.embedded.repositories import Repository, store_of
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.storage.interface import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +74,10 @@ def read(core: Core, repository: Repository, entry: Entry) -> bytes:
 
 def read_address(core: Core, repository: Repository, address: str) -> bytes:
     """The bytes at an address, relative to the storage namespace or in full. Raises ObjectNotFound."""
-    store, key = _located(core, repository, address)
-    return store.get(key)
-
-
-def _located(core: Core, repository: Repository, address: str) -> tuple[ObjectStore, str]:
-    if "://" in address:
-        folder, _, name = address.rpartition("/")
-        return core.blockstore.open(folder), name
-    return store_of(core, repository), address
-
-
-def exists(core: Core, repository: Repository, entry: Entry) -> bool:
-    """True if the bytes behind an entry are there."""
-    try:
-        store, key = _located(core, repository, entry.address)
-        store.head(key)
-    except ObjectNotFound:
-        return False
-    return True
+    if "://" not in address:
+        return store_of(core, repository).get(address)
+    folder, _, name = address.rpartition("/")
+    return core.blockstore.open(folder).get(name)
 
 
 def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
@@ -133,87 +117,48 @@ def delete(core: Core, repository: Repository, branch_id: str, path: str) -> Non
         branches.stage_deletion(core, database, branch.staging_token, head.metarange_id, path)
 
 
-def copy(
-    core: Core,
-    source: Place,
-    destination: Place,
-    *,
-    shallow: bool = False,
-    metadata: Mapping[str, str] | None = None,
-    content_type: str = "",
-) -> Entry:
-    """Copies an object within a repository: in full, in rule set `seed` by reference within one staging area.
-
-    The copy has the source's metadata and content type unless others are given.
-    """
+def copy(core: Core, source: Place, destination: Place) -> Entry:
+    """Copies an object within a repository: in full, in rule set `seed` by reference within one staging area."""
     repository, branch_id = destination.repository, destination.reference
-    if shallow and core.settings.rules == "oss":
-        raise ApiFailure(501, "Not Implemented")
     with core.database.transaction():
         branches.get(core, repository, branch_id)
-        original = find(core, repository, source.reference, source.path)
-        if core.settings.rules == "seed" and original.staged and source.reference == branch_id:
-            entry = replace(
-                original.entry,
-                last_modified=core.clock.seconds(),
-                content_type=content_type or original.entry.content_type,
-            )
-            if metadata is not None:
-                entry = entry.with_metadata(metadata)
+        found = find(core, repository, source.reference, source.path)
+        original = found.entry
+        if core.settings.rules == "seed" and found.staged and source.reference == branch_id:
+            entry = replace(original, last_modified=core.clock.seconds())
             if entry.address_type != AddressType.FULL:
                 repositories.remember_copy(core, repository, entry.address)
             stage(core, repository, branch_id, destination.path, entry)
             return entry
-    if shallow:
-        raise bad_request("a shallow copy needs a staged source on the same branch")
-    content = read(core, repository, original.entry)
-    stored = store_bytes(core, repository, content)
-    entry = replace(
-        stored,
-        etag=original.entry.etag,
-        content_type=content_type or original.entry.content_type,
-        metadata=dict(original.entry.metadata if metadata is None else metadata),
-    )
+    stored = store_bytes(core, repository, read(core, repository, original))
+    entry = replace(stored, etag=original.etag, content_type=original.content_type, metadata=original.metadata)
     stage(core, repository, branch_id, destination.path, entry)
     return entry
 
 
-def _address_of(repository: Repository, physical_address: str) -> tuple[str, AddressType]:
+def address_of(repository: Repository, physical_address: str) -> tuple[str, AddressType]:
+    """An address as entries have it, relative within the storage namespace, and its type."""
     if physical_address.startswith(repository.namespace):
         return physical_address[len(repository.namespace) :], AddressType.RELATIVE
     return physical_address, AddressType.FULL
 
 
-def stage_address(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
-    """Stages an object that is already somewhere; in rule set `seed` only outside the storage namespace.
-
-    Raises ApiFailure 400 for an address that this server's blockstore cannot hold.
-    """
-    if not str(body["physical_address"]).startswith(core.blockstore.scheme):
-        raise bad_request(f"physical address is not valid for block adapter: {core.blockstore.type}")
-    address, kind = _address_of(repository, str(body["physical_address"]))
-    if core.settings.rules == "seed" and kind == AddressType.RELATIVE:
-        raise bad_request("physical address: staging is allowed outside the storage namespace only")
-    entry = _described(core, address, kind, body)
-    stage(core, repository, branch_id, path, entry)
-    return entry
-
-
 def link(core: Core, repository: Repository, branch_id: str, path: str, body: Mapping[str, Any]) -> Entry:
     """Stages an object that was uploaded to an issued address. Raises ApiFailure 400 for any other address."""
-    described = body.get("staging")
-    physical_address = described.get("physical_address") if isinstance(described, Mapping) else None
+    staging = body.get("staging")
+    physical_address = staging.get("physical_address") if isinstance(staging, Mapping) else None
     if not isinstance(physical_address, str):
         raise bad_request("request body has an error: staging.physical_address is missing")
-    address, kind = _address_of(repository, physical_address)
+    address, kind = address_of(repository, physical_address)
     with core.database.transaction():
         repositories.redeem_address(core, repository, branch_id, path, address)
-        entry = _described(core, address, kind, body)
+        entry = described_entry(core, address, kind, body)
         stage(core, repository, branch_id, path, entry)
     return entry
 
 
-def _described(core: Core, address: str, kind: AddressType, body: Mapping[str, Any]) -> Entry:
+def described_entry(core: Core, address: str, kind: AddressType, body: Mapping[str, Any]) -> Entry:
+    """The entry of an object that a client wrote by itself, as it describes it."""
     metadata = body.get("user_metadata") or body.get("metadata") or {}
     return Entry(
         address,

@@ -1,21 +1,18 @@
 """Routes of repositories, objects, branches, tags and commits, and of what garbage collection asks for.
 
-Objects: upload, read, describe, list, copy, delete, stage; issued addresses. Branches, tags, commits: logs, merges,
-reverts, imports; staged differences page by page, grouped by common prefix where a delimiter is given. Below
-`/_embedded` is what no lakeFS has: the clock, and presigned objects.
+Objects: upload, read, describe, list, copy, delete; issued addresses. Branches, tags, commits: merges, reverts,
+imports; staged differences page by page. Below `/_embedded` is what no lakeFS has: the clock, and presigned objects.
 """
 
-import itertools
 import re
-from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
 from lakefs_gc_assets.embedded import branches, collection, commits, objects, repositories
-from lakefs_gc_assets.embedded.branches import Description, Difference, MergeOptions
+from lakefs_gc_assets.embedded.branches import MergeOptions
+from lakefs_gc_assets.embedded.commits import Description
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, TaskState, bad_request, not_found, timestamp
-from lakefs_gc_assets.embedded.formats import decode_entry
 from lakefs_gc_assets.embedded.http import (
     NO_CONTENT,
     Request,
@@ -24,10 +21,12 @@ from lakefs_gc_assets.embedded.http import (
     checked_object,
     json_response,
     page,
+    page_of,
 )
-from lakefs_gc_assets.embedded.objects import Found, Place
+from lakefs_gc_assets.embedded.objects import Place
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
+from lakefs_gc_assets.storage.interface import head_if_there
 
 _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
@@ -35,20 +34,11 @@ _REF = _REPOSITORY + "/refs/{ref}"
 
 
 def _create_repository(core: Core, request: Request) -> Response:
+    request.refuse("bare")
     body = request.json_object("name", "storage_namespace")
-    bare = request.flag("bare")
-    repository = create_repository(
-        core,
-        str(body["name"]),
-        str(body["storage_namespace"]),
-        str(body.get("default_branch") or "main"),
-        read_only=bool(body.get("read_only", False)),
-        bare=bare,
-    )
-    answer = repository.as_json()
-    if bare:
-        del answer["read_only"]
-    return json_response(201, answer)
+    default_branch, read_only = str(body.get("default_branch") or "main"), bool(body.get("read_only", False))
+    repository = create_repository(core, body["name"], body["storage_namespace"], default_branch, read_only=read_only)
+    return json_response(201, repository.as_json())
 
 
 def _list_repositories(core: Core, request: Request) -> Response:
@@ -64,9 +54,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 
 
 def create_repository(
-    core: Core, name: str, storage_namespace: str, default_branch: str, *, read_only: bool, bare: bool
+    core: Core, name: str, storage_namespace: str, default_branch: str, *, read_only: bool
 ) -> Repository:
-    """Makes a repository and proves that its storage namespace can be written; a bare one has no commit.
+    """Makes a repository with a first commit, and proves that its storage namespace can be written.
 
     Raises ApiFailure 409 where the name is taken, 400 where the namespace is in use or the name is none.
     """
@@ -78,79 +68,26 @@ def create_repository(
     with core.database.transaction() as database:
         if database.execute("SELECT 1 FROM repositories WHERE id = ?", (name,)).fetchone():
             raise ApiFailure(409, "error creating repository: not unique")
-        _claim(core, repository, check_unused=not bare)
-        if not bare:
-            # Of a repository that was here before nothing is left: its files must be written again.
-            database.execute("DELETE FROM files WHERE storage_namespace = ?", (storage_namespace,))
+        _claim(core, repository)
+        # Of a repository that was here before nothing is left: its files must be written again.
+        database.execute("DELETE FROM files WHERE storage_namespace = ?", (storage_namespace,))
         database.execute(
             "INSERT INTO repositories VALUES (?, ?, ?, ?, ?, '{}')",
             (name, storage_namespace, default_branch, now, int(read_only)),
         )
-        if not bare:
-            first = commits.add(
-                core,
-                repository,
-                commits.Draft(committer="", message="Repository created", metarange_id="", parents=(), generation=1),
-            )
-            branches.insert(database, repository, default_branch, first.id, hidden=False)
+        first = commits.add(core, repository, Description("", "Repository created"), "", (), 1)
+        branches.insert(database, repository, default_branch, first.id, hidden=False)
     return repository
 
 
-def _claim(core: Core, repository: Repository, *, check_unused: bool) -> None:
+def _claim(core: Core, repository: Repository) -> None:
     try:
         store = core.blockstore.create(repository.storage_namespace)
-        if check_unused:
-            try:
-                store.head(_MARKER)
-            except ObjectNotFound:
-                pass
-            else:
-                raise bad_request("error creating repository: found lakeFS objects in the storage namespace")
+        if head_if_there(store, _MARKER) is not None:
+            raise bad_request("error creating repository: found lakeFS objects in the storage namespace")
         store.put(_MARKER, b"written by the embedded lakeFS to see that it can write here\n")
     except StorageError as error:
         raise bad_request(f"error creating repository: failed to access storage: {error}") from None
-
-
-_VERSION = {"version": "1.84.0", "version_context": "lakeFS"}
-"""The release whose answers this server gives."""
-
-
-def _storage_config(core: Core) -> dict[str, Any]:
-    scheme = core.blockstore.scheme
-    return {
-        "blockstore_description": "",
-        "blockstore_id": "",
-        "blockstore_namespace_ValidityRegex": f"^{scheme}",
-        "blockstore_namespace_example": f"{scheme}example-bucket/",
-        "blockstore_type": core.blockstore.type,
-        "default_namespace_prefix": "",
-        "import_support": True,
-        "import_validity_regex": f"^{scheme}",
-        "pre_sign_multipart_upload": True,
-        "pre_sign_support": True,
-        "pre_sign_support_ui": False,
-    }
-
-
-def _everything(core: Core, request: Request) -> Response:
-    return json_response(
-        200,
-        {
-            "capabilities_config": {},
-            "storage_config": _storage_config(core),
-            "storage_config_list": [],
-            "ui_config": {},
-            "version_config": _VERSION,
-        },
-    )
-
-
-def _storage(core: Core, request: Request) -> Response:
-    return json_response(200, _storage_config(core))
-
-
-def _version(core: Core, request: Request) -> Response:
-    return json_response(200, _VERSION)
 
 
 def _garbage_collection(core: Core, request: Request) -> Response:
@@ -269,9 +206,6 @@ _REPOSITORY_ROUTES = (
     Route("GET", _REPOSITORY + "/gc/prepare_commits/status", _PREPARE + "Commits", _prepare_commits_status),
     Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump),
     Route("GET", _REPOSITORY + "/dump", _DUMP_ACTIONS, _dump_status),
-    Route("GET", "/config", "", _everything),
-    Route("GET", "/config/storage", "", _storage),
-    Route("GET", "/config/version", "", _version),
     Route("GET", "/config/garbage-collection", "", _garbage_collection),
 )
 ADMINISTRATION_ROUTES = (Route("POST", ADMINISTRATION_PREFIX + "/clock/advance", "", _advance_clock),)
@@ -281,95 +215,43 @@ ADMINISTRATION_ROUTES = (Route("POST", ADMINISTRATION_PREFIX + "/clock/advance",
 _METADATA_HEADER = "x-lakefs-meta-"
 CONDITIONS = ("if-match", "if-none-match")
 """Headers of a write on a condition, which is refused: without regard to it, it would overwrite what it must not."""
-_CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
 
 
 def _upload(core: Core, request: Request, repository: str, branch: str) -> Response:
     repo, path = repositories.get_writable(core, repository), request.required("path")
-    content, content_type = _content(request)
     metadata = {
         name[len(_METADATA_HEADER) :]: value
         for name, value in request.headers.items()
         if name.startswith(_METADATA_HEADER)
     }
     request.refuse(*CONDITIONS)
-    entry = objects.upload(core, Place(repo, branch, path), content, content_type, metadata)
+    content_type = request.headers.get("content-type", "")
+    if content_type.startswith("multipart/form-data"):
+        raise ApiFailure(501, "forms are not served by the embedded server: send the object as the body")
+    entry = objects.upload(core, Place(repo, branch, path), request.body, content_type, metadata)
     return json_response(201, objects.stats(repo, path, entry))
 
 
-def _content(request: Request) -> tuple[bytes, str]:
-    """The uploaded bytes and their type: the body itself, or the part `content` of a form."""
-    content_type = request.headers.get("content-type", "")
-    if not content_type.startswith("multipart/form-data"):
-        return request.body, content_type
-    boundary = content_type.partition("boundary=")[2].strip('"').encode()
-    for part in request.body.split(b"--" + boundary):
-        head, separator, content = part.partition(b"\r\n\r\n")
-        lines = head.decode("utf-8", "replace").splitlines()
-        if separator and any(_CONTENT_PART.match(line) for line in lines):
-            types = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-type:")]
-            return content.removesuffix(b"\r\n"), types[0] if types else ""
-    raise bad_request("missing multipart upload content")
-
-
 def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
+    request.refuse("presign")
     repo = repositories.get(core, repository)
     entry = objects.find(core, repo, ref, request.required("path")).entry
-    headers = {"ETag": f'"{entry.etag}"'}
-    if request.flag("presign") and request.method == "GET":
-        return Response(302, headers={"Location": repositories.presigned_url(core, repo, entry.address, "GET")})
-    if request.method == "HEAD":
-        if not objects.exists(core, repo, entry):
-            raise ApiFailure(410, "No data")
-        return Response(200, b"", entry.content_type, {**headers, "Content-Length": str(entry.size)})
-    return Response(200, objects.read(core, repo, entry), entry.content_type, headers)
+    return Response(200, objects.read(core, repo, entry), entry.content_type, {"ETag": f'"{entry.etag}"'})
 
 
 def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
+    request.refuse("presign")
     repo, path = repositories.get(core, repository), request.required("path")
-    return json_response(200, _described(core, request, repo, objects.find(core, repo, ref, path)))
-
-
-def _described(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
-    """An object as the API describes it, with a link in place of the address where one is asked for."""
-    described = objects.stats(repository, result.path, result.entry)
-    if request.flag("presign"):
-        described["physical_address"] = repositories.presigned_url(core, repository, result.entry.address, "GET")
-        described["physical_address_expiry"] = repositories.link_expiry(core)
-    return described
+    return json_response(200, objects.stats(repo, path, objects.find(core, repo, ref, path).entry))
 
 
 def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Response:
+    request.refuse("presign", "delimiter")
     repo = repositories.get(core, repository)
-    amount = request.amount()
-    results: list[dict[str, Any]] = []
+    prefix, after = request.query.get("prefix", ""), request.query.get("after", "")
     with core.database.transaction():
-        scanned = objects.scan(core, repo, ref, request.query.get("prefix", ""), request.query.get("after", ""))
-        for item in grouped(scanned, request.query.get("prefix", ""), request.query.get("delimiter", "")):
-            if isinstance(item, str) and item <= request.query.get("after", ""):
-                continue
-            results.append(_common_prefix(item) if isinstance(item, str) else _described(core, request, repo, item))
-            if len(results) > amount:
-                break
-    return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
-
-
-def grouped(results: Iterable[Found], prefix: str, delimiter: str) -> Iterator[Found | str]:
-    """Objects, and one string for all objects below a common prefix."""
-    last = None
-    for item in results:
-        rest = item.path[len(prefix) :]
-        if delimiter and delimiter in rest:
-            common = prefix + rest[: rest.index(delimiter) + len(delimiter)]
-            if common != last:
-                last = common
-                yield common
-        else:
-            yield item
-
-
-def _common_prefix(path: str) -> dict[str, Any]:
-    return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
+        found = objects.scan(core, repo, ref, prefix, after)
+        return page_of((objects.stats(repo, each.path, each.entry) for each in found), request, "path")
 
 
 def _delete(core: Core, request: Request, repository: str, branch: str) -> Response:
@@ -380,23 +262,11 @@ def _delete(core: Core, request: Request, repository: str, branch: str) -> Respo
 def _copy(core: Core, request: Request, repository: str, branch: str) -> Response:
     repo, destination = repositories.get_writable(core, repository), request.required("dest_path")
     body = request.json_object("src_path")
-    metadata = body.get("user_metadata")
-    entry = objects.copy(
-        core,
-        Place(repo, str(body.get("src_ref") or branch), str(body["src_path"])),
-        Place(repo, branch, destination),
-        shallow=bool(body.get("shallow", False)),
-        metadata=metadata if body.get("override_metadata", metadata is not None) else None,
-    )
+    if body.get("shallow") or body.get("user_metadata") is not None:
+        raise ApiFailure(501, "the embedded server copies objects as they are: neither `shallow` nor `user_metadata`")
+    source = Place(repo, body.get("src_ref") or branch, body["src_path"])
+    entry = objects.copy(core, source, Place(repo, branch, destination))
     return json_response(201, objects.stats(repo, destination, entry))
-
-
-def _stage(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
-    body = request.json_object("physical_address", "checksum", "size_bytes")
-    answer = objects.stats(repo, path, objects.stage_address(core, repo, branch, path, body))
-    del answer["metadata"]
-    return json_response(201, answer)
 
 
 def _set_metadata(core: Core, request: Request, repository: str, branch: str) -> Response:
@@ -428,7 +298,6 @@ def _link_address(core: Core, request: Request, repository: str, branch: str) ->
 
 _OBJECT_ROUTES = (
     Route("POST", _BRANCH + "/objects", "fs:WriteObject", _upload),
-    Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
     Route("DELETE", _BRANCH + "/objects", "fs:DeleteObject", _delete),
     Route("POST", _BRANCH + "/objects/copy", "fs:WriteObject fs:ReadObject", _copy),
     Route("PUT", _BRANCH + "/objects/stat/user_metadata", "fs:WriteObject", _set_metadata),
@@ -443,13 +312,8 @@ _OBJECT_ROUTES = (
 
 def _create_branch(core: Core, request: Request, repository: str) -> Response:
     body = request.json_object("name", "source")
-    commit_id = branches.create(
-        core,
-        repositories.get_writable(core, repository),
-        str(body["name"]),
-        str(body["source"]),
-        hidden=bool(body.get("hidden", False)),
-    )
+    repo, hidden = repositories.get_writable(core, repository), bool(body.get("hidden"))
+    commit_id = branches.create(core, repo, body["name"], body["source"], hidden=hidden)
     return Response(201, commit_id.encode(), "text/plain; charset=utf-8")
 
 
@@ -469,22 +333,16 @@ def _delete_branch(core: Core, request: Request, repository: str, branch: str) -
 
 def _reset_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
     body = request.json_object("type")
-    branches.reset(
-        core, repositories.get_writable(core, repository), branch, str(body["type"]), str(body.get("path") or "")
-    )
+    branches.reset(core, repositories.get_writable(core, repository), branch, body["type"], body.get("path") or "")
     return NO_CONTENT
 
 
 def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
-    commit = branches.commit_staged(
-        core,
-        repositories.get_writable(core, repository),
-        branch,
-        Description(request.user, body["message"], body.get("metadata") or {}, body.get("date")),
-        allow_empty=bool(body.get("allow_empty", False)),
-    )
+    repo = repositories.get_writable(core, repository)
+    described = Description(request.user, body["message"], body.get("metadata") or {}, body.get("date"))
+    commit = branches.commit_staged(core, repo, branch, described, allow_empty=bool(body.get("allow_empty")))
     return json_response(201, commit.as_json())
 
 
@@ -492,59 +350,29 @@ def _get_commit(core: Core, request: Request, repository: str, commit: str) -> R
     return json_response(200, commits.resolve(core, repositories.get(core, repository), commit).as_json())
 
 
-def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
-    request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
-    repo = repositories.get(core, repository)
-    amount = request.amount()
-    ancestors = commits.log(core, repo, commits.resolve(core, repo, ref))
-    if after := request.query.get("after"):
-        ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
-    shown = [commit.as_json() for commit in itertools.islice(ancestors, amount + 1)]
-    return json_response(200, page(shown[:amount], request, "id", more=len(shown) > amount))
-
-
 def _merge(core: Core, request: Request, repository: str, ref: str, branch: str) -> Response:
     body = request.json_object()
-    commit = branches.merge(
-        core,
-        repositories.get_writable(core, repository),
-        ref,
-        branch,
-        Description(request.user, body.get("message") or "", body.get("metadata") or {}),
-        MergeOptions(
-            body.get("strategy") or "", bool(body.get("squash_merge", False)), bool(body.get("allow_empty", False))
-        ),
-    )
-    return json_response(200, {"reference": commit.id})
+    repo = repositories.get_writable(core, repository)
+    described = Description(request.user, body.get("message") or "", body.get("metadata") or {})
+    options = MergeOptions(body.get("strategy") or "", bool(body.get("squash_merge")), bool(body.get("allow_empty")))
+    return json_response(200, {"reference": branches.merge(core, repo, ref, branch, described, options).id})
 
 
 def _revert(core: Core, request: Request, repository: str, branch: str) -> Response:
     body = request.json_object("ref", "parent_number")
-    branches.revert(
-        core,
-        repositories.get_writable(core, repository),
-        branch,
-        str(body["ref"]),
-        int(body["parent_number"]),
-        request.user,
-    )
+    repo = repositories.get_writable(core, repository)
+    branches.revert(core, repo, branch, body["ref"], body["parent_number"], request.user)
     return NO_CONTENT
 
 
 def _create_tag(core: Core, request: Request, repository: str) -> Response:
     body = request.json_object("id", "ref")
     repo = repositories.get_writable(core, repository)
-    return json_response(
-        201, branches.create_tag(core, repo, str(body["id"]), str(body["ref"]), force=bool(body.get("force", False)))
-    )
+    return json_response(201, branches.create_tag(core, repo, body["id"], body["ref"], force=bool(body.get("force"))))
 
 
 def _list_tags(core: Core, request: Request, repository: str) -> Response:
     return json_response(200, page(branches.every_tag(core, repositories.get(core, repository)), request, "id"))
-
-
-def _get_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
-    return json_response(200, branches.get_tag(core, repositories.get(core, repository), tag))
 
 
 def _delete_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
@@ -577,44 +405,14 @@ def _import_status(core: Core, request: Request, repository: str, branch: str) -
 
 
 def _of_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+    request.refuse("delimiter")
     repo = repositories.get(core, repository)
-    start = max(_bytes(request, "after"), _bytes(request, "prefix"))
-    with core.database.transaction():
-        return page_of_differences(request, branches.branch_differences(core, repo, branch, start))
-
-
-def page_of_differences(request: Request, differences: Iterable[Difference]) -> Response:
-    """One page of differences, grouped by common prefix where a delimiter is given."""
-    amount, after = request.amount(), _bytes(request, "after")
-    prefix, delimiter = _bytes(request, "prefix"), _bytes(request, "delimiter")
-    results: list[dict[str, Any]] = []
-    last = after
-    for difference in differences:
-        if not difference.path.startswith(prefix):
-            continue
-        shown, end = difference.path, difference.path.find(delimiter, len(prefix)) if delimiter else -1
-        if end >= 0:
-            shown = difference.path[: end + len(delimiter)]
-        if shown <= last:
-            continue
-        last = shown
-        results.append(_group(shown) if end >= 0 else _object(difference))
-        if len(results) > amount:
-            break
-    return json_response(200, page(results[:amount], request, "path", more=len(results) > amount))
-
-
-def _bytes(request: Request, name: str) -> bytes:
-    return branches.encode_path(request.query.get(name, ""))
-
-
-def _group(prefix: bytes) -> dict[str, Any]:
-    return {"type": "prefix_changed", "path": branches.decode_path(prefix), "path_type": "common_prefix"}
-
-
-def _object(difference: Difference) -> dict[str, Any]:
-    path, size = branches.decode_path(difference.path), decode_entry(difference.data).size
-    return {"type": difference.type, "path": path, "path_type": "object", "size_bytes": size}
+    after, prefix = (branches.encode_path(request.query.get(name, "")) for name in ("after", "prefix"))
+    with core.database.transaction() as database:
+        found = branches.get(core, repo, branch)
+        changes = branches.staged_changes(core, database, repo, found, max(after, prefix))
+        shown = (each.as_json() for each in changes if each.path > after and each.path.startswith(prefix))
+        return page_of(shown, request, "path")
 
 
 _REFERENCE_ROUTES = (
@@ -628,11 +426,9 @@ _REFERENCE_ROUTES = (
     Route("POST", _BRANCH + "/import", "fs:ImportFromStorage", _start_import),
     Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
     Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
-    Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
     Route("POST", _REPOSITORY + "/refs/{ref}/merge/{branch}", "fs:CreateCommit", _merge),
     Route("POST", _REPOSITORY + "/tags", "fs:CreateTag", _create_tag),
     Route("GET", _REPOSITORY + "/tags", "fs:ListTags", _list_tags),
-    Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
     Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
     Route("GET", _BRANCH + "/diff", "fs:ListObjects", _of_branch),
 )

@@ -22,7 +22,6 @@ from lakefs_gc_assets.embedded import repositories
 from lakefs_gc_assets.embedded.core import (
     ApiFailure,
     Core,
-    RuleSet,
     Settings,
     Tasks,
     User,
@@ -160,7 +159,6 @@ class EmbeddedServer:
             there already is served again.
         blockstore: where objects lie instead, such as a RemoteBlockstore on a bucket.
         settings: how the server behaves.
-        rules: shorthand for the setting of that name.
         port: that of the API, 0 for any free one.
         access_key_id, secret_access_key: credentials of the user `admin`; new ones unless given.
         routes: served besides its own, and in place of those with the same path; those below `ADMINISTRATION_PREFIX`
@@ -172,7 +170,6 @@ class EmbeddedServer:
         folder: Path,
         *,
         blockstore: Blockstore | Callable[[Clock], Blockstore] | None = None,
-        rules: RuleSet | None = None,
         settings: Settings | None = None,
         clock: Clock | None = None,
         port: int = 0,
@@ -182,9 +179,7 @@ class EmbeddedServer:
     ) -> None:
         self.folder = folder
         self.clock = clock or Clock()
-        chosen = settings or Settings(rules=rules or "oss")
-        if rules is not None and chosen.rules != rules:
-            raise ValueError(f"rules {rules!r} contradict the settings, which say {chosen.rules!r}")
+        chosen = settings or Settings()
         folder.mkdir(parents=True, exist_ok=True)
         if blockstore is None:
             blockstore = LocalBlockstore(folder / _OBJECTS_FOLDER, self.clock)

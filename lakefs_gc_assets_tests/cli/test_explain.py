@@ -27,6 +27,7 @@ from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
 
 Invoke = Callable[..., Result]
@@ -35,7 +36,7 @@ Invoke = Callable[..., Result]
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetainedRepository]:
     folder = tmp_path_factory.mktemp("explained")
-    with EmbeddedServer(folder / "server") as server:
+    with EmbeddedServer(folder / "server", routes=ROUTES) as server:
         repository = with_history(server, folder)
         repository.rules(7, main=28)
         repository.configuration()

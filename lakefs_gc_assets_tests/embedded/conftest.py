@@ -23,6 +23,6 @@ def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def seed_server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """The same by rule set `seed`."""
-    with GatewayServer(tmp_path / "seed-server", rules="seed", routes=ROUTES) as started:
+    with GatewayServer(tmp_path / "seed-server", settings=Settings(rules="seed"), routes=ROUTES) as started:
         clients.repository(started)
         yield started

@@ -14,6 +14,7 @@ from lakefs_gc_assets.embedded.http import Request, Response, Route
 from lakefs_gc_assets.embedded.objects import Place
 from lakefs_gc_assets.embedded.routes import CONDITIONS
 from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
+from lakefs_gc_assets_tests.embedded import object_calls
 
 _BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
@@ -114,14 +115,15 @@ def _reading_on_condition(route: Route) -> Route:
     return replace(route, handler=read)
 
 
+_CALLS = {(route.method, route.template): route for route in (*SERVED, *object_calls.ROUTES)}.values()
 _ON_CONDITION = (("POST", "/objects"), ("PUT", "/staging/backing"))
 
 ROUTES = (
     *(
         _writing_on_condition(route)
-        for route in SERVED
+        for route in _CALLS
         if (route.method, route.template.partition("{branch}")[2]) in _ON_CONDITION
     ),
-    *(_reading_on_condition(route) for route in SERVED if route.template.endswith("/refs/{ref}/objects")),
+    *(_reading_on_condition(route) for route in _CALLS if route.template.endswith("/refs/{ref}/objects")),
 )
 """Routes of the server that take conditions."""

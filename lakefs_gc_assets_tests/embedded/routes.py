@@ -1,11 +1,13 @@
 """Routes that only tests ask an embedded server for, and what else only tests do to one.
 
 `EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
-protection, multipart uploads, bulk deletes, differences between commits, hard resets, cherry-picks, recorded commits,
-files of metadata, the older spelling of the retention rules' paths, below `/_embedded` the clock, interruptions and
-lost pages, and, in place of the server's own, reads and writes of objects on a condition and dumps with compacted bases.
+protection, the server's configuration, logs, single tags, multipart uploads, bulk deletes, differences between commits,
+hard resets, cherry-picks, recorded commits, files of metadata, the older spelling of the retention rules' paths, and
+below `/_embedded` the clock, interruptions and lost pages. In place of its own, it serves reads and writes of objects
+on a condition, the calls of `object_calls`, resets of prefixes, and dumps with compacted bases.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,15 +23,16 @@ from lakefs_gc_assets.embedded import (
     repositories,
 )
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, Writer, bad_request, new_user, not_found, timestamp
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response, page_of
 from lakefs_gc_assets.embedded.repositories import Repository
-from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX, page_of_differences
+from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX
 from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import keys_below
-from lakefs_gc_assets_tests.embedded import headers, uploads
+from lakefs_gc_assets_tests.embedded import headers, object_calls, uploads
+from lakefs_gc_assets_tests.embedded.object_calls import page_of_differences
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -74,12 +77,12 @@ def compact(core: Core, repository: Repository, branch_id: str) -> str:
         for record in commits.all_records(core, head.metarange_id):
             entries[record[0]] = record
         unchanged = {path for path, _, _ in branches.scan_staged(database, token)}
-        for change in list(branches.staged_changes(core, database, token, head.metarange_id)):
+        for change in list(branches.staged_changes(core, database, repository, branch)):
             unchanged.discard(change.path)
-            if change.data is None or change.identity is None:
+            if change.record is None:
                 del entries[change.path]
             else:
-                entries[change.path] = (change.path, change.identity, change.data)
+                entries[change.path] = change.record
         for path in unchanged:
             branches.drop_staged_path(database, token, branches.decode_path(path))
         base = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])
@@ -122,6 +125,22 @@ def _start_dump(core: Core, request: Request, repository: str) -> Response:
 
 _TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
 """Tables with rows of a repository, beside that of repositories."""
+
+
+def _create_repository(core: Core, request: Request) -> Response:
+    """Makes a repository; a bare one has no commit, and its namespace may be another one's."""
+    if not request.flag("bare"):
+        return _SERVED["POST", "/repositories"].handler(core, request)
+    body = request.json_object("name", "storage_namespace")
+    made = Repository(body["name"], body["storage_namespace"], "main", core.clock.seconds(), False, {})
+    with core.database.transaction() as database:
+        database.execute(
+            "INSERT INTO repositories VALUES (?, ?, ?, ?, 0, '{}')",
+            (made.id, made.storage_namespace, made.default_branch, made.creation_date),
+        )
+    answer = made.as_json()
+    del answer["read_only"]
+    return json_response(201, answer)
 
 
 def _delete_repository(core: Core, request: Request, repository: str) -> Response:
@@ -188,7 +207,7 @@ def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> 
         base = branches.parent_of(core, written, picked, number or 1).metarange_id
         metarange_id = branches.combine(core, written, (base, picked.metarange_id), head.metarange_id, "", doing)
         origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
-        described = branches.Description(request.user, picked.message, {**picked.metadata, **origin})
+        described = commits.Description(request.user, picked.message, {**picked.metadata, **origin})
         made = branches.add_to(core, written, moved, head, described, metarange_id)
     return json_response(201, made.as_json())
 
@@ -232,7 +251,7 @@ def _delete_several(core: Core, request: Request, repository: str, branch: str) 
 
 def _commit_differences(
     core: Core, repository: Repository, left: commits.Commit, right: commits.Commit, *, since_base: bool
-) -> Iterator[branches.Difference]:
+) -> Iterator[branches.Change]:
     """Paths whose entries in `right` differ from those in `left`, in order.
 
     Args:
@@ -241,17 +260,16 @@ def _commit_differences(
     """
     base = commits.merge_base(core, repository, left, right) if since_base else left
     before, common, after = (
-        {path: (identity, data) for path, identity, data in commits.all_records(core, metarange)}
+        {record[0]: record for record in commits.all_records(core, metarange)}
         for metarange in (left.metarange_id, base.metarange_id if base else "", right.metarange_id)
     )
     for path in sorted(before.keys() | after.keys()):
-        was, shared, now = (records.get(path, (None, b"")) for records in (before, common, after))
-        if was[0] == now[0] or (since_base and shared[0] == now[0]):
+        was, shared, now = (records.get(path) for records in (before, common, after))
+        identities = [None if record is None else record[1] for record in (was, shared, now)]
+        if identities[0] == identities[2] or (since_base and identities[1] == identities[2]):
             continue
-        kind = "added" if was[0] is None else "removed" if now[0] is None else "changed"
-        yield branches.Difference(
-            kind if shared[0] == was[0] else "conflict", path, (was if now[0] is None else now)[1]
-        )
+        kind = "added" if was is None else "removed" if now is None else "changed"
+        yield branches.Change(kind if identities[0] == identities[1] else "conflict", path, now, was)
 
 
 _TYPES = ("three_dot", "two_dot")
@@ -264,6 +282,78 @@ def _of_references(core: Core, request: Request, repository: str, left: str, rig
         raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
     before, after = (commits.resolve(core, repo, name) for name in (left, right))
     return page_of_differences(request, _commit_differences(core, repo, before, after, since_base=kind == "three_dot"))
+
+
+_VERSION = {"version": "1.84.0", "version_context": "lakeFS"}
+"""The release whose answers this server gives."""
+
+
+def _storage_config(core: Core) -> dict[str, Any]:
+    scheme = core.blockstore.scheme
+    return {
+        "blockstore_description": "",
+        "blockstore_id": "",
+        "blockstore_namespace_ValidityRegex": f"^{scheme}",
+        "blockstore_namespace_example": f"{scheme}example-bucket/",
+        "blockstore_type": core.blockstore.type,
+        "default_namespace_prefix": "",
+        "import_support": True,
+        "import_validity_regex": f"^{scheme}",
+        "pre_sign_multipart_upload": True,
+        "pre_sign_support": True,
+        "pre_sign_support_ui": False,
+    }
+
+
+def _everything(core: Core, request: Request) -> Response:
+    return json_response(
+        200,
+        {
+            "capabilities_config": {},
+            "storage_config": _storage_config(core),
+            "storage_config_list": [],
+            "ui_config": {},
+            "version_config": _VERSION,
+        },
+    )
+
+
+def _storage(core: Core, request: Request) -> Response:
+    return json_response(200, _storage_config(core))
+
+
+def _version(core: Core, request: Request) -> Response:
+    return json_response(200, _VERSION)
+
+
+def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
+    request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
+    repo = repositories.get(core, repository)
+    ancestors = commits.log(core, repo, commits.resolve(core, repo, ref))
+    if after := request.query.get("after"):
+        ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
+    return page_of((commit.as_json() for commit in ancestors), request, "id")
+
+
+def _get_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
+    for each in branches.every_tag(core, repositories.get(core, repository)):
+        if each["id"] == tag:
+            return json_response(200, each)
+    raise not_found("tag")
+
+
+def _reset(core: Core, request: Request, repository: str, branch: str) -> Response:
+    """Drops what is staged below a prefix, or what the server's own call drops."""
+    body = request.json_object("type")
+    if body["type"] != "common_prefix":
+        return _SERVED["PUT", _BRANCH].handler(core, request, repository, branch)
+    written, prefix = repositories.get_writable(core, repository), branches.encode_path(str(body.get("path") or ""))
+    with core.database.transaction() as database:
+        token = branches.get(core, written, branch).staging_token
+        for path, _, _ in list(branches.scan_staged(database, token, prefix)):
+            if path.startswith(prefix):
+                branches.drop_staged_path(database, token, branches.decode_path(path))
+    return NO_CONTENT
 
 
 def _repository_metadata(core: Core, request: Request, repository: str) -> Response:
@@ -367,6 +457,7 @@ def _spelled_as_before() -> tuple[Route, ...]:
 
 _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
+_SERVED = {(route.method, route.template): route for route in SERVED}
 
 _DELETE_RULES = Route(
     "DELETE", _REPOSITORY + "/settings/gc_rules", "retention:SetGarbageCollectionRules", _delete_rules
@@ -375,11 +466,19 @@ _DELETE_RULES = Route(
 ROUTES = (
     Route("POST", _REPOSITORY + "/dump", "fs:ListTags fs:ListBranches fs:ListCommits", _start_dump),
     *(_losing_pages(route) for route in SERVED if route.template.endswith("/gc/prepare_uncommited")),
+    Route("POST", "/repositories", "fs:CreateRepository", _create_repository),
     Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository),
     _DELETE_RULES,
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     *uploads.ROUTES,
     *headers.ROUTES,
+    *object_calls.ROUTES,
+    Route("GET", "/config", "", _everything),
+    Route("GET", "/config/storage", "", _storage),
+    Route("GET", "/config/version", "", _version),
+    Route("PUT", _BRANCH, "fs:RevertBranch", _reset),
+    Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
+    Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
     Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
     Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),

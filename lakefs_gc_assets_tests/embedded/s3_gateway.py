@@ -28,11 +28,11 @@ from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, timestamp
 from lakefs_gc_assets.embedded.http import Request, Response
 from lakefs_gc_assets.embedded.objects import Found, Place
 from lakefs_gc_assets.embedded.repositories import Repository
-from lakefs_gc_assets.embedded.routes import grouped
 from lakefs_gc_assets.embedded.server import Listener
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.embedded import headers, uploads
 from lakefs_gc_assets_tests.embedded.faults import FailingServer
+from lakefs_gc_assets_tests.embedded.object_calls import copy_as, grouped
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -343,7 +343,7 @@ class Gateway:
         content_type = request.headers.get("content-type", "") if replaces else ""
         if source.repository == key.repository:
             try:
-                entry = objects.copy(self._core, source, key, metadata=replaced, content_type=content_type)
+                entry = copy_as(self._core, source, key, replaced, content_type)
             except ApiFailure as failure:
                 if failure.status == 410:
                     raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None

@@ -103,6 +103,6 @@ def test_pages_of_lists_are_followed(server: EmbeddedServer) -> None:
     with core.database.transaction() as database:
         commit = database.execute("SELECT commit_id FROM branches").fetchone()[0]
         rows = [("repo", f"b{number:05d}", commit, f"token {number}", 0) for number in range(2500)]
-        database.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?, '')", rows)
+        database.executemany("INSERT INTO branches VALUES (?, ?, ?, ?, ?)", rows)
     assert [branch.id for branch in _client(server, "repo").branches()] == [row[1] for row in rows] + ["main"]
     assert clients.call(server, "GET", "/repositories/repo/branches", amount="2")[1]["pagination"]["has_more"]

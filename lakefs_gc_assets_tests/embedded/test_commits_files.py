@@ -167,10 +167,11 @@ def test_changes_are_those_that_comparing_with_all_records_finds(server: Embedde
     records = {record[0]: record for record in commits.all_records(core, metarange_id)}
 
     with core.database.transaction() as database:
-        token = branches.every(core, repositories.get(core, "repo"), hidden=True)[0].staging_token
+        repository = repositories.get(core, "repo")
+        branch = branches.every(core, repository, hidden=True)[0]
         for start in (b"", b"0013", b"0040", b"x"):
-            staged = list(branches.scan_staged(database, token, start))
-            changes = branches.staged_changes(core, database, token, metarange_id, "", start)
+            staged = list(branches.scan_staged(database, branch.staging_token, start))
+            changes = branches.staged_changes(core, database, repository, branch, start)
             found = {change.path: change.type for change in changes}
             expected: dict[bytes, str] = {}
             for path, identity, _ in staged:

@@ -34,6 +34,7 @@ from lakefs_gc_assets.spark.engine import SparkEngine
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.written import Staged, put_metarange, put_range
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 
 DAYS = timedelta(days=1)
 Names = set[str]
@@ -113,7 +114,7 @@ def changed(tmp_path: Path) -> Iterator[History]:
 @contextmanager
 def _history(folder: Path) -> Iterator[History]:
     """`path` was replaced 40, 20 and 9 days ago; `dev` has objects of its own, an old tag holds the first commit."""
-    with EmbeddedServer(folder / "server", settings=Settings()) as server:
+    with EmbeddedServer(folder / "server", settings=Settings(), routes=ROUTES) as server:
         # A minute ago: no commit is just as old as a rule says, or of the second that a run counts ages from.
         made, now = History(server, folder, {}), datetime.now(UTC) - timedelta(minutes=1)
         with server.clock.at(now - 60 * DAYS):

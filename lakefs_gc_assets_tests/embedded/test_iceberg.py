@@ -23,6 +23,7 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 
 DAYS = timedelta(days=1)
 UUID = "5f0b7c0e-9d3c-4f0e-8a57-1c6d1f6f2b11"
@@ -41,7 +42,7 @@ FILES = (
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A repository whose table is committed, with an older state of it that expires, and garbage beside its files."""
-    with EmbeddedServer(tmp_path) as started:
+    with EmbeddedServer(tmp_path, routes=ROUTES) as started:
         for days, content in ((20, b"first"), (15, b"second")):
             with started.clock.at(datetime.now(UTC) - days * DAYS):
                 if days == 20:

@@ -13,6 +13,7 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.embedded.test_twins import configuration, status
 
 DAYS = timedelta(days=1)
@@ -77,7 +78,7 @@ def deleted(server: EmbeddedServer, flow: Flow, *others: str) -> Repository:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path) as server:
+    with EmbeddedServer(tmp_path, routes=ROUTES) as server:
         yield server
 
 

@@ -10,6 +10,7 @@ from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.lakefs.formats.ranges import read_metarange
 from lakefs_gc_assets.storage.opening import open_store
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.s3_server import S3Server
 
 
@@ -23,7 +24,7 @@ def bucket_service() -> Iterator[S3Server]:
 def test_objects_and_files_lie_in_a_bucket(bucket_service: S3Server, tmp_path: Path) -> None:
     bucket = bucket_service.new_bucket()
     store = RemoteBlockstore("s3", lambda uri: open_store(bucket_service.settings(), Namespace.parse(uri)))
-    with EmbeddedServer(tmp_path, blockstore=store, settings=Settings(range_entries=3)) as server:
+    with EmbeddedServer(tmp_path, blockstore=store, settings=Settings(range_entries=3), routes=ROUTES) as server:
         body = {"name": "repo", "storage_namespace": f"s3://{bucket}/some/prefix"}
         assert clients.call(server, "POST", "/repositories", body)[0] == 201
         assert clients.call(server, "GET", "/config")[1]["storage_config"]["blockstore_type"] == "s3"

@@ -178,7 +178,7 @@ def test_a_rename_while_a_page_is_read_is_not_lost(
 
 
 def test_a_restart_forgets_neither_addresses_nor_copies_nor_uploads(tmp_path: Path) -> None:
-    with GatewayServer(tmp_path, rules="seed") as server:
+    with GatewayServer(tmp_path, settings=Settings(rules="seed")) as server:
         clients.repository(server)
         used, unused = _issue(server, "used"), _issue(server, "unused")
         assert _link(server, "used", used) == 200
@@ -188,7 +188,7 @@ def test_a_restart_forgets_neither_addresses_nor_copies_nor_uploads(tmp_path: Pa
         s3 = clients.s3(server)
         upload = s3.create_multipart_upload(Bucket="repo", Key="main/parts")["UploadId"]
         part = s3.upload_part(Bucket="repo", Key="main/parts", UploadId=upload, PartNumber=1, Body=b"one")
-    with GatewayServer(tmp_path, rules="seed") as server:
+    with GatewayServer(tmp_path, settings=Settings(rules="seed")) as server:
         assert _link(server, "used", used) == 400
         assert _link(server, "unused", unused) == 200
         assert address in _rows(server)

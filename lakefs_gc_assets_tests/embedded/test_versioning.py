@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakefs_gc_assets.embedded.core import Settings, Writer
+from lakefs_gc_assets.embedded.core import Writer
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.embedded.stores import Clock
 from lakefs_gc_assets.lakefs import layout
@@ -265,8 +265,3 @@ def test_what_the_blockstore_cannot_hold_is_not_staged(server: EmbeddedServer) -
     for address, status in (("s3://bucket/a", 400), ("a", 400), ("", 400), ("local://bucket/a", 201)):
         body = {"physical_address": address, "checksum": "c", "size_bytes": 1}
         assert clients.call(server, "PUT", _OBJECTS, body, path="a")[0] == status, address
-
-
-def test_settings_and_rules_may_not_contradict(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="contradict"):
-        EmbeddedServer(tmp_path, rules="seed", settings=Settings())

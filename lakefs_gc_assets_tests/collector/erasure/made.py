@@ -30,6 +30,7 @@ from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.embedded import clients
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository
 
 
@@ -146,7 +147,7 @@ class Erasing(RetainedRepository):
 @contextmanager
 def erasing(folder: Path, **collection: Any) -> Iterator[Erasing]:
     """A repository whose commits expire after a week on every branch, with one object that its head holds; two keys."""
-    with EmbeddedServer(folder / "server") as server:
+    with EmbeddedServer(folder / "server", routes=ROUTES) as server:
         made = Erasing(server, folder)
         with server.clock.at(datetime.now(UTC) - timedelta(days=61)):
             clients.repository(server)

@@ -162,7 +162,7 @@ class TestObjects:
         assert kinds == {Kind.CONTENT}
 
     def test_an_entry_with_a_wrong_size(self, tmp_path: Path) -> None:
-        with EmbeddedServer(tmp_path / "server") as server:
+        with EmbeddedServer(tmp_path / "server", routes=ROUTES) as server:
             alone = RetainedRepository(server, tmp_path)
             clients.repository(server)
             alone.put("one")
