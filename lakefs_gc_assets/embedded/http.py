@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote
@@ -49,10 +49,6 @@ class Request:
     headers: Mapping[str, str]
     body: bytes
     user: str = ""
-
-    def asked_by(self, user: str) -> "Request":
-        """This call with the user who makes it."""
-        return replace(self, user=user)
 
     def json(self) -> Any:
         """The body. Raises ApiFailure 400 where it is no JSON."""

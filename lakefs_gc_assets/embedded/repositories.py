@@ -111,11 +111,11 @@ def issue_address(core: Core, repository: Repository, branch_id: str, path: str)
     bare = core.writer.new_address()
     address = f"{bare},{_address_signature(core, repository, branch_id, path, bare)}"
     if core.settings.rules == "seed":
+        now = core.clock.seconds()
         with core.database.transaction() as database:
-            forget_expired_addresses(core)
-            database.execute(
-                "INSERT INTO issued_addresses VALUES (?, ?, ?)", (repository.id, address, core.clock.seconds())
-            )
+            # Nobody may link these any more.
+            database.execute("DELETE FROM issued_addresses WHERE issued_at < ?", (now - core.settings.link_seconds,))
+            database.execute("INSERT INTO issued_addresses VALUES (?, ?, ?)", (repository.id, address, now))
     return address
 
 
@@ -130,20 +130,11 @@ def redeem_address(core: Core, repository: Repository, branch_id: str, path: str
         raise bad_request("invalid address signature: address expired")
     if core.settings.rules == "seed":
         with core.database.transaction() as database:
-            forget_expired_addresses(core)
             used = database.execute(
                 "DELETE FROM issued_addresses WHERE repository = ? AND address = ?", (repository.id, address)
             ).rowcount
             if not used:
                 raise bad_request("invalid address token: used before, or never issued")
-
-
-def forget_expired_addresses(core: Core) -> None:
-    """Removes addresses that may no longer be linked."""
-    with core.database.transaction() as database:
-        database.execute(
-            "DELETE FROM issued_addresses WHERE issued_at < ?", (core.clock.seconds() - core.settings.link_seconds,)
-        )
 
 
 def _address_signature(core: Core, repository: Repository, branch_id: str, path: str, address: str) -> str:
@@ -186,23 +177,17 @@ def _link_signature(core: Core, repository_id: str, key: str, method: str, query
 
 
 def remember_copy(core: Core, repository: Repository, address: str) -> None:
-    """Notes that this relative address was copied now."""
-    forget_old_copies(core)
+    """Notes that this relative address was copied now, and forgets old copies."""
+    now = core.clock.seconds()
     with core.database.transaction() as database:
-        database.execute("INSERT INTO copies VALUES (?, ?, ?)", (repository.id, address, core.clock.seconds()))
+        database.execute("DELETE FROM copies WHERE copied_at < ?", (now - core.settings.copy_seconds,))
+        database.execute("INSERT INTO copies VALUES (?, ?, ?)", (repository.id, address, now))
 
 
 def remembered_copies(core: Core, repository: Repository) -> list[tuple[str, int]]:
-    """Address and time (seconds since 1970 UTC) of each remembered copy."""
-    forget_old_copies(core)
+    """Address and time (seconds since 1970 UTC) of each copy that is not older than the setting."""
     with core.database.transaction() as database:
-        rows = database.execute(
-            "SELECT address, copied_at FROM copies WHERE repository = ? ORDER BY copied_at, address", (repository.id,)
+        return database.execute(
+            "SELECT address, copied_at FROM copies WHERE repository = ? AND copied_at >= ? ORDER BY copied_at, address",
+            (repository.id, core.clock.seconds() - core.settings.copy_seconds),
         ).fetchall()
-    return [(address, copied_at) for address, copied_at in rows]
-
-
-def forget_old_copies(core: Core) -> None:
-    """Forgets copies older than the setting."""
-    with core.database.transaction() as database:
-        database.execute("DELETE FROM copies WHERE copied_at < ?", (core.clock.seconds() - core.settings.copy_seconds,))

@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -250,7 +251,7 @@ class EmbeddedServer:
         user = authenticate(self.users, request.headers)
         for action in route.actions.split():
             user.require(action)
-        return route.handler(self.core, request.asked_by(user.name), **values)
+        return route.handler(self.core, replace(request, user=user.name), **values)
 
     def _serve_administration(self, request: Request) -> Response:
         authenticate(self.users, request.headers)
