@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.engine.work import ROWS_ADDED, merge, sum_by, sum_in_task
+from lakefs_gc_assets.collector.engine.work import ROWS_ADDED, merge, sum_all
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES, LISTED
 from lakefs_gc_assets.collector.records.outcomes import PLAIN_ETAG
 from lakefs_gc_assets.collector.step import Step
@@ -342,10 +342,8 @@ def _sample(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int) -> tuple[int, int]:
     """The largest size in bytes of objects to read for their MD5, and how many bytes these have together at most."""
-    engine = step.engine
-    amounts = engine.collect(engine.map_batches(with_md5, partial(_count_unknown, trusted), _AMOUNTS))
     largest, taken = 0, 0
-    sums = sum_by(amounts, ("bits",)).sort_by("bits")
+    sums = sum_all(step.engine, with_md5, partial(_unknown_amounts, trusted), "bits", _AMOUNTS).sort_by("bits")
     for bits, amount in zip(sums.column("bits").to_pylist(), sums.column("bytes").to_pylist(), strict=True):
         if taken + amount > bytes_left:
             step.log(f"objects of {2 ** (bits - 1):,} bytes and more are not read: their content is taken for unknown")
@@ -356,19 +354,15 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
     return min(largest, interface.LARGEST_READ), taken
 
 
-def _count_unknown(trusted: bool, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many bytes the objects of a task have that could be read, by the number of bits of their size (_AMOUNTS)."""
-
-    def unknown(batch: pa.RecordBatch) -> pa.Table:
-        rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")), strict=True)
-        sizes = [
-            size
-            for size, md5, looked_at in rows
-            if looked_at and 0 < size <= interface.LARGEST_READ and not (trusted and md5)
-        ]
-        return pa.table([[size.bit_length() for size in sizes], sizes], schema=_AMOUNTS)
-
-    return sum_in_task(map(unknown, batches), ("bits",), _AMOUNTS)
+def _unknown_amounts(trusted: bool, batch: pa.RecordBatch) -> list[list[int]]:
+    """Of objects that could be read: the number of bits of their size, and the size (_AMOUNTS)."""
+    rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")), strict=True)
+    sizes = [
+        size
+        for size, md5, looked_at in rows
+        if looked_at and 0 < size <= interface.LARGEST_READ and not (trusted and md5)
+    ]
+    return [[size.bit_length() for size in sizes], sizes]
 
 
 def _digest(

@@ -21,8 +21,8 @@ from typing import Generic
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.engine.port import R
-from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task, work_ahead
+from lakefs_gc_assets.collector.engine.port import Engine, R
+from lakefs_gc_assets.collector.engine.work import sum_all, sum_by, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.frame.frames import HEAD_ENTRIES
 from lakefs_gc_assets.collector.live import references
 from lakefs_gc_assets.collector.live.contents import Known, choose_sizes, known_contents
@@ -352,15 +352,14 @@ def _clear_one(
 ) -> Iterator[Cleared[R]]:
     """Leaves out candidates that branches of one repository have staged with the content of a committed object."""
     engine = step.engine
-    amounts = _by_size(engine.collect(engine.map_batches(candidates, partial(_count_sizes, None), _OF_SIZE)))
+    amounts = _count_by_size(engine, candidates)
     weights = {range_id: len(head.branches) for range_id, head in of_heads.items()}
     sizes = pa.array(amounts, pa.int64())
     read = References.from_step(step, repository).head_entries(
         references.select_ranges_by_size(step, of_heads, sizes), sizes
     )
     with engine.cached(read, at_most=sys.maxsize) as entries:
-        counted = engine.collect(engine.map_batches(entries, partial(_count_sizes, weights), _OF_SIZE))
-        if not (questions := _by_size(counted)):
+        if not (questions := _count_by_size(engine, entries, weights)):
             yield Cleared(candidates)
             return
         looking = choose_sizes(amounts, questions, step.repository.settings.hidden_suspect_limit, step.plan.run_id)
@@ -368,26 +367,19 @@ def _clear_one(
             yield _clear(step, repository, candidates, contents, of_heads, weights)
 
 
-def _count_sizes(weights: Mapping[str, int] | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """How many rows of a task there are of each size (_OF_SIZE); with weights, each row counts by its range's."""
+def _count_by_size(engine: Engine[R], rows: R, weights: Mapping[str, int] | None = None) -> dict[int, int]:
+    """How many rows there are of each size; with weights, each row counts by its range's."""
 
-    def counts(batch: pa.RecordBatch) -> pa.Int64Array:
-        if weights is None:
-            return pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
-        return _weights(weights, batch)
+    def amounts(batch: pa.RecordBatch) -> list[pa.Array]:
+        ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
+        return [batch.column("size"), ones if weights is None else _weights(weights, batch)]
 
-    tables = (pa.table([batch.column("size"), counts(batch)], schema=_OF_SIZE) for batch in batches)
-    return sum_in_task(tables, ("size",), _OF_SIZE)
+    sizes, numbers = sum_all(engine, rows, amounts, "size", _OF_SIZE).columns
+    return dict(zip(sizes.to_pylist(), numbers.to_pylist(), strict=True))
 
 
 def _weights(weights: Mapping[str, int], batch: pa.RecordBatch) -> pa.Int64Array:
     return pa.array([weights[range_id] for range_id in batch.column("range_id").to_pylist()], pa.int64())
-
-
-def _by_size(counted: pa.Table) -> dict[int, int]:
-    """How many rows there are of each size, over all tasks."""
-    sizes, numbers = (column.to_pylist() for column in sum_by(counted, ("size",)).columns)
-    return dict(zip(sizes, numbers, strict=True))
 
 
 def _clear(
