@@ -5,7 +5,6 @@ at stale branches.
 """
 
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import dagster as dg
@@ -169,21 +168,21 @@ def define_schedules(
         job: dg.JobDefinition,
         config: dict[str, object],
         description: str,
-        decides: Callable[[dg.ScheduleEvaluationContext], dict[str, str]] = lambda _: {},
+        permit: Permit | None = None,
     ) -> dg.ScheduleDefinition:
+        def tags(context: dg.ScheduleEvaluationContext) -> dict[str, str]:
+            return launching.issue_ticket(context.instance, names.repository, permit) if permit else {}
+
         return dg.ScheduleDefinition(
             name=names.qualified(name),
             cron_schedule=cron,
             execution_timezone=settings.time_zone,
             job=job,
             run_config=config,
-            tags_fn=decides,
+            tags_fn=tags,
             default_status=dg.DefaultScheduleStatus.STOPPED,
             description=description,
         )
-
-    def issuing(permit: Permit) -> Callable[[dg.ScheduleEvaluationContext], dict[str, str]]:
-        return lambda context: launching.issue_ticket(context.instance, names.repository, permit)
 
     flow = settings.dry_run_flow
     return [
@@ -195,7 +194,7 @@ def define_schedules(
             f"Opens a clean run of repository {names.repository}: every object is looked at. It deletes if the "
             "configuration says sweep, and is a dry run otherwise. Optimized runs may follow it by the sensor "
             f"{names.qualified('follow_deleted_report')}. Cron: automation.clean_cron.",
-            issuing(Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value)),
+            Permit(names.qualified("clean_runs"), automatic=True, flow=Flow.CLEAN.value),
         ),
         schedule(
             "dry_runs",
@@ -222,7 +221,7 @@ def define_schedules(
             f"Deletes for good what runs of {names.repository} moved to quarantine collection.quarantine_days ago, and "
             f"brings back objects that are live again. Launch the job {names.qualified('purge')} first to see the "
             "quarantine. Cron: automation.purge_cron.",
-            issuing(Permit(names.qualified(maintenance.PURGING_SCHEDULE))),
+            Permit(names.qualified(maintenance.PURGING_SCHEDULE)),
         ),
         schedule(
             "find_stale_branches",

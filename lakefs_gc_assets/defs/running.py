@@ -216,7 +216,10 @@ def line_logger(progress: LogLine, detail: Detail = _NORMAL) -> dg.LoggerDefinit
             message = meta.get("orig_message") or record.getMessage()
             step, event = meta.get("step_key"), meta.get("dagster_event")
             if watch is not None and step and event is not None:
-                _tell_event(watch, asset_of(step), event)
+                if event.event_type is dg.DagsterEventType.STEP_START:
+                    watch.begins(asset_of(step))
+                elif event.event_type is dg.DagsterEventType.STEP_SUCCESS:
+                    watch.ends(asset_of(step))
             if record.levelno < level:
                 return
             if level > logging.DEBUG and (event or message.startswith(_NOT_REACHED)):
@@ -237,13 +240,6 @@ def line_logger(progress: LogLine, detail: Detail = _NORMAL) -> dg.LoggerDefinit
         return logger
 
     return lines
-
-
-def _tell_event(watch: Watch, step: str, event: dg.DagsterEvent) -> None:
-    if event.event_type is dg.DagsterEventType.STEP_START:
-        watch.begins(step)
-    elif event.event_type is dg.DagsterEventType.STEP_SUCCESS:
-        watch.ends(step)
 
 
 def failure_of(result: dg.ExecuteInProcessResult, run_id: str) -> CollectionError | None:

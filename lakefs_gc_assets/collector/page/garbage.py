@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.engine.work import gather
+from lakefs_gc_assets.collector.engine.work import gather, runs_by_weight
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -171,7 +171,8 @@ def _attribute(
     addresses = rows.column("address")
     held_by = np.full(rows.num_rows, -1, np.int64)
     chosen = [pa.table({"at": pa.array([], pa.int64()), "folder": pa.array([], pa.binary())})]
-    for group in _groups(reading, max(_ENTRIES_AT_ONCE, rows.num_rows)):
+    parts = sum(record.count for _, record in reading) // max(_ENTRIES_AT_ONCE, rows.num_rows) + 1
+    for group in runs_by_weight(reading, parts, lambda item: item[1].count):
         tables = [*pool.map(folders, [record for _, record in group])]
         by = np.repeat([place for place, _ in group], [table.num_rows for table in tables])
         entries = pa.concat_tables(tables)
@@ -188,20 +189,6 @@ def _attribute(
     holders = pa.array(held_by, mask=held_by < 0)
     columns = [addresses, rows.column("size"), holders, together.column("folder").take(of_row)]
     return pa.table(columns, schema=LAST_HELD)
-
-
-def _groups(reading: Sequence[tuple[int, RangeRecord]], entries: int) -> Iterator[Sequence[tuple[int, RangeRecord]]]:
-    """Groups of ranges that are read together, with about this many entries each."""
-    group: list[tuple[int, RangeRecord]] = []
-    count = 0
-    for place, record in reading:
-        group.append((place, record))
-        count += record.count
-        if count >= entries:
-            yield group
-            group, count = [], 0
-    if group:
-        yield group
 
 
 def count_last_held(rows: pa.Table, holders: pa.Table) -> LastHeld:
