@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.hashing import distinct
 from lakefs_gc_assets.collector.engine.port import ChangePart, R
-from lakefs_gc_assets.collector.engine.work import merge, sum_in_task, work_ahead
+from lakefs_gc_assets.collector.engine.work import gather, merge, sum_in_task, work_ahead
 from lakefs_gc_assets.collector.forecast.scenarios import WORD, Questions
 from lakefs_gc_assets.collector.frame.frames import LISTED, RANGES, SIGHTINGS
 from lakefs_gc_assets.collector.live import live_files
@@ -174,14 +174,8 @@ def _with_bits(table: pa.Table, held: bytes) -> pa.Table:
 
 def _united(tables: Iterable[pa.Table], united: ChangePart) -> Iterator[pa.Table]:
     """The rows of tables, those of one address mostly once: neighbouring ranges hold many of the same."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= _AT_ONCE:
-            yield united(pa.concat_tables(waiting))
-            waiting = []
-    if waiting:
-        yield united(pa.concat_tables(waiting))
+    for batch in gather((batch for table in tables for batch in table.to_batches()), _AT_ONCE):
+        yield united(pa.Table.from_batches([batch]))
 
 
 def unite(rows: pa.Table) -> pa.Table:

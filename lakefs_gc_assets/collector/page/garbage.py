@@ -17,7 +17,6 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,7 +28,7 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from lakefs_gc_assets.collector.engine.port import Engine, R
-from lakefs_gc_assets.collector.engine.work import gather, runs_by_weight
+from lakefs_gc_assets.collector.engine.work import gather, runs_by_weight, work_ahead
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
@@ -72,7 +71,6 @@ The folder includes its slash, and is empty for a path without a folder; for som
 Both are null if no expired commit holds it."""
 
 _READERS = 8
-_METARANGES_AT_ONCE = 64
 _ENTRIES_AT_ONCE = 1_000_000
 
 
@@ -129,13 +127,11 @@ def find_last_held(
     weight = count + holders.num_rows * REQUEST_WEIGHT
     if most is not None and weight > most:
         return None
-    with ThreadPoolExecutor(_READERS) as pool:
-        reading = list(_ranges(live_files, pool, holders.column("metarange_id").to_pylist(), live))
-        if most is not None and weight + sum(weight_of(record) for _, record in reading) > most:
-            return None
-        rows = _read(live_files.store, candidates) if isinstance(candidates, Manifest) else candidates
-        folders = partial(live_files.folders, whole_paths=rows is candidates)
-        return _attribute(folders, pool, reading, rows)
+    reading = list(_ranges(live_files, holders.column("metarange_id").to_pylist(), live))
+    if most is not None and weight + sum(weight_of(record) for _, record in reading) > most:
+        return None
+    rows = _read(live_files.store, candidates) if isinstance(candidates, Manifest) else candidates
+    return _attribute(partial(live_files.folders, whole_paths=rows is candidates), reading, rows)
 
 
 def _read(store: GivesObjects, candidates: Manifest[CandidateFigures]) -> pa.Table:
@@ -148,24 +144,19 @@ def _read(store: GivesObjects, candidates: Manifest[CandidateFigures]) -> pa.Tab
 
 
 def _ranges(
-    live_files: LiveFiles, pool: ThreadPoolExecutor, metarange_ids: Sequence[str], live: Collection[str]
+    live_files: LiveFiles, metarange_ids: Sequence[str], live: Collection[str]
 ) -> Iterator[tuple[int, RangeRecord]]:
     """Yields each range once, in order of metaranges and paths, with the position of its first metarange."""
     seen = set(live)
-    for start in range(0, len(metarange_ids), _METARANGES_AT_ONCE):
-        some = metarange_ids[start : start + _METARANGES_AT_ONCE]
-        for place, table in enumerate(pool.map(live_files.metarange, some), start):
-            for row in table.to_pylist():
-                if row["id"] not in seen:
-                    seen.add(row["id"])
-                    yield place, RangeRecord(**row)
+    for place, table in enumerate(work_ahead(live_files.metarange, metarange_ids, _READERS)):
+        for row in table.to_pylist():
+            if row["id"] not in seen:
+                seen.add(row["id"])
+                yield place, RangeRecord(**row)
 
 
 def _attribute(
-    folders: Callable[[RangeRecord], pa.Table],
-    pool: ThreadPoolExecutor,
-    reading: Sequence[tuple[int, RangeRecord]],
-    rows: pa.Table,
+    folders: Callable[[RangeRecord], pa.Table], reading: Sequence[tuple[int, RangeRecord]], rows: pa.Table
 ) -> pa.Table:
     """Adds to each candidate the position of the first metarange that has it, and its folder there (LAST_HELD)."""
     addresses = rows.column("address")
@@ -173,7 +164,7 @@ def _attribute(
     chosen = [pa.table({"at": pa.array([], pa.int64()), "folder": pa.array([], pa.binary())})]
     parts = sum(record.count for _, record in reading) // max(_ENTRIES_AT_ONCE, rows.num_rows) + 1
     for group in runs_by_weight(reading, parts, lambda item: item[1].count):
-        tables = [*pool.map(folders, [record for _, record in group])]
+        tables = [*work_ahead(folders, [record for _, record in group], _READERS)]
         by = np.repeat([place for place, _ in group], [table.num_rows for table in tables])
         entries = pa.concat_tables(tables)
         matches = pc.index_in(entries.column("address"), value_set=addresses)
