@@ -203,6 +203,11 @@ class TestSet:
                 "branches.0.branch_id: String should have at least 1 character",
             ),
             (
+                '{"default_retention_days": 3, "branches": [{"branch_id": "main", "retention_days": 1}, '
+                '{"branch_id": "main", "retention_days": 2}]}',
+                "rules.json: there are two rules of branch main",
+            ),
+            (
                 '{"default_retention_days": 3, "branches": [{"branch_id": "mian", "retention_days": 1}]}',
                 "rules.json: the server's rule of mian: there is no such branch",
             ),
