@@ -82,14 +82,14 @@ class Erasing(RetainedRepository):
 
     def _execute(
         self, loaded: Loaded, asked: AskedRun, note: Any, clock: Clock, home: Any
-    ) -> tuple[bool, str, CollectionError | None]:
+    ) -> tuple[str, CollectionError | None]:
         assert asked == AskedRun(True, Flow.UNIFIED)
         for change in self.before_run:
             change()
         try:
-            return True, self._run(decided_here(loaded, sweep=True)), None
+            return self._run(decided_here(loaded, sweep=True)), None
         except CollectionError as error:
-            return False, "", error
+            return "", error
 
     def call_command(self, *arguments: str, file: str = "lakefs-gc.yaml") -> Result:
         """Calls a command in this process; the run of an erasure works on plain tables."""
