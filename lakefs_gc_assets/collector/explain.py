@@ -7,6 +7,7 @@ the address. Recorded sizes would not do: an entry may state another size than t
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -410,11 +411,13 @@ class _Search:
             "others"
         )
         paths: dict[str, tuple[str, ...]] = {}
-        paths_of = work_ahead(lambda record: live_files.paths(record, self.key), wanted, _READERS)
-        for record, found in zip(wanted, paths_of, strict=True):
-            paths[record.id] = tuple(path.decode("utf-8", "replace") for path in found)
-            if self.count is not None:
-                self.count(len(paths), len(wanted))
+        # Ranges differ in size: nobody waits for a large one before the next are asked for.
+        with ThreadPoolExecutor(_READERS) as pool:
+            results = pool.map(lambda record: live_files.paths(record, self.key), wanted)
+            for record, found in zip(wanted, results, strict=True):
+                paths[record.id] = tuple(path.decode("utf-8", "replace") for path in found)
+                if self.count is not None:
+                    self.count(len(paths), len(wanted))
         return {**dict.fromkeys(lacking, ()), **paths}
 
     def _find_lacking(self, records: RangeRecords) -> Set[str]:

@@ -17,6 +17,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -164,7 +165,9 @@ def _attribute(
     chosen = [pa.table({"at": pa.array([], pa.int64()), "folder": pa.array([], pa.binary())})]
     parts = sum(record.count for _, record in reading) // max(_ENTRIES_AT_ONCE, rows.num_rows) + 1
     for group in runs_by_weight(reading, parts, lambda item: item[1].count):
-        tables = [*work_ahead(folders, [record for _, record in group], _READERS)]
+        # Ranges differ in size: nobody waits for a large one before the next are asked for.
+        with ThreadPoolExecutor(_READERS) as pool:
+            tables = [*pool.map(folders, [record for _, record in group])]
         by = np.repeat([place for place, _ in group], [table.num_rows for table in tables])
         entries = pa.concat_tables(tables)
         matches = pc.index_in(entries.column("address"), value_set=addresses)
