@@ -1,7 +1,7 @@
 """The engine on plain Arrow tables in one process, for up to some hundred thousand rows.
 
-Spark's engine uses it for rows that the driver holds, and simulations run on it alone. Compiled code compares the
-addresses: a Python object for each would take several times the memory of the tables.
+Spark's engine uses it for rows that the driver holds, and simulations run on it alone. Arrow and compiled
+code compare the addresses: a Python object for each would take several times the memory of the tables.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
