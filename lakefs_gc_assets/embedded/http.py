@@ -131,17 +131,27 @@ def json_response(status: int, content: Any, headers: Mapping[str, str] | None =
 NO_CONTENT = Response(204)
 
 Handler = Callable[..., Response]
-"""Takes core, request and, by name, what the path's braces matched."""
+"""Takes core, request and, by name, what the path's braces matched; of a repository not its name but itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path, what serves it, and the actions a user must be allowed, parted by spaces."""
+    """A path, what serves it, and the actions a user must be allowed, parted by spaces.
+
+    Attributes:
+        changes: whether it changes the repository of its path; by default, whether it is neither GET nor HEAD.
+    """
 
     method: str
     template: str
     actions: str
     handler: Handler
+    changes: bool | None = None
+
+    @property
+    def needs_writable(self) -> bool:
+        """True if it is refused where the repository is read-only."""
+        return self.method not in ("GET", "HEAD") if self.changes is None else self.changes
 
 
 class Router:

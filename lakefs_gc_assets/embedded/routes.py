@@ -45,8 +45,8 @@ def _list_repositories(core: Core, request: Request) -> Response:
     return json_response(200, page([repository.as_json() for repository in repositories.every(core)], request, "id"))
 
 
-def _get_repository(core: Core, request: Request, repository: str) -> Response:
-    return json_response(200, repositories.get(core, repository).as_json())
+def _get_repository(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(200, repository.as_json())
 
 
 _MARKER = "_lakefs/dummy"
@@ -97,47 +97,45 @@ def _garbage_collection(core: Core, request: Request) -> Response:
 _PREPARE_PREFIX, _DUMP_PREFIX = "GCPC", "DR"
 
 
-def _get_rules(core: Core, request: Request, repository: str) -> Response:
-    return json_response(200, collection.get_rules(core, repositories.get(core, repository)).as_json())
+def _get_rules(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(200, collection.get_rules(core, repository).as_json())
 
 
-def _put_rules(core: Core, request: Request, repository: str) -> Response:
-    collection.put_rules(core, repositories.get_writable(core, repository), request.json())
+def _put_rules(core: Core, request: Request, repository: Repository) -> Response:
+    collection.put_rules(core, repository, request.json())
     return NO_CONTENT
 
 
-def _get_protection(core: Core, request: Request, repository: str) -> Response:
-    patterns = repositories.protection_patterns(core, repositories.get(core, repository))
+def _get_protection(core: Core, request: Request, repository: Repository) -> Response:
+    patterns = repositories.protection_patterns(core, repository)
     return json_response(200, [{"pattern": pattern} for pattern in patterns])
 
 
-def _prepare_uncommitted(core: Core, request: Request, repository: str) -> Response:
-    repo = repositories.get_writable(core, repository)
+def _prepare_uncommitted(core: Core, request: Request, repository: Repository) -> Response:
     token = request.json_object().get("continuation_token") or None
-    return json_response(201, collection.prepare_uncommitted(core, repo, token))
+    return json_response(201, collection.prepare_uncommitted(core, repository, token))
 
 
-def _prepare_commits(core: Core, request: Request, repository: str) -> Response:
-    return json_response(201, collection.prepare_commits(core, repositories.get_writable(core, repository)))
+def _prepare_commits(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(201, collection.prepare_commits(core, repository))
 
 
-def _start_prepare_commits(core: Core, request: Request, repository: str) -> Response:
-    repo = repositories.get_writable(core, repository)
-    return json_response(202, {"id": core.tasks.start(_PREPARE_PREFIX, lambda: collection.prepare_commits(core, repo))})
+def _start_prepare_commits(core: Core, request: Request, repository: Repository) -> Response:
+    task_id = core.tasks.start(_PREPARE_PREFIX, lambda: collection.prepare_commits(core, repository))
+    return json_response(202, {"id": task_id})
 
 
-def _find_task(core: Core, repository: str, task_id: str) -> TaskState:
-    """The state of a task. Raises the answer 404 where there is no such repository or task."""
-    repositories.get(core, repository)
+def _find_task(core: Core, task_id: str) -> TaskState:
+    """The state of a task. Raises the answer 404 where there is no such task."""
     state = core.tasks.state(task_id)
     if state is None:
         raise not_found()
     return state
 
 
-def _prepare_commits_status(core: Core, request: Request, repository: str) -> Response:
+def _prepare_commits_status(core: Core, request: Request, repository: Repository) -> Response:
     task_id = request.required("id")
-    state = _find_task(core, repository, task_id)
+    state = _find_task(core, task_id)
     answer = {"task_id": task_id, "completed": state.done.is_set(), "update_time": timestamp(state.updated_at)}
     if state.done.is_set() and state.error is not None:
         answer["error"] = {"message": state.error}
@@ -146,14 +144,13 @@ def _prepare_commits_status(core: Core, request: Request, repository: str) -> Re
     return json_response(200, answer)
 
 
-def _start_dump(core: Core, request: Request, repository: str) -> Response:
-    repo = repositories.get(core, repository)
-    return json_response(202, {"id": core.tasks.start(_DUMP_PREFIX, lambda: collection.dump_refs(core, repo))})
+def _start_dump(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(202, {"id": core.tasks.start(_DUMP_PREFIX, lambda: collection.dump_refs(core, repository))})
 
 
-def _dump_status(core: Core, request: Request, repository: str) -> Response:
+def _dump_status(core: Core, request: Request, repository: Repository) -> Response:
     task_id = request.required("task_id")
-    state = _find_task(core, repository, task_id)
+    state = _find_task(core, task_id)
     answer = {"id": task_id, "done": state.done.is_set(), "update_time": timestamp(state.updated_at)}
     if state.done.is_set() and state.error is not None:
         answer["error"] = state.error
@@ -204,7 +201,7 @@ _REPOSITORY_ROUTES = (
     Route("POST", _REPOSITORY + "/gc/prepare_commits", _PREPARE + "Commits", _prepare_commits),
     Route("POST", _REPOSITORY + "/gc/prepare_commits/async", _PREPARE + "Commits", _start_prepare_commits),
     Route("GET", _REPOSITORY + "/gc/prepare_commits/status", _PREPARE + "Commits", _prepare_commits_status),
-    Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump),
+    Route("POST", _REPOSITORY + "/dump", _DUMP_ACTIONS, _start_dump, changes=False),
     Route("GET", _REPOSITORY + "/dump", _DUMP_ACTIONS, _dump_status),
     Route("GET", "/config/garbage-collection", "", _garbage_collection),
 )
@@ -217,8 +214,8 @@ CONDITIONS = ("if-match", "if-none-match")
 """Headers of a write on a condition, which is refused: without regard to it, it would overwrite what it must not."""
 
 
-def _upload(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
+def _upload(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    path = request.required("path")
     metadata = {
         name[len(_METADATA_HEADER) :]: value
         for name, value in request.headers.items()
@@ -228,72 +225,69 @@ def _upload(core: Core, request: Request, repository: str, branch: str) -> Respo
     content_type = request.headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):
         raise ApiFailure(501, "forms are not served by the embedded server: send the object as the body")
-    entry = objects.upload(core, Place(repo, branch, path), request.body, content_type, metadata)
-    return json_response(201, objects.stats(repo, path, entry))
+    entry = objects.upload(core, Place(repository, branch, path), request.body, content_type, metadata)
+    return json_response(201, objects.stats(repository, path, entry))
 
 
-def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
+def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
     request.refuse("presign")
-    repo = repositories.get(core, repository)
-    entry = objects.find(core, repo, ref, request.required("path")).entry
-    return Response(200, objects.read(core, repo, entry), entry.content_type, {"ETag": f'"{entry.etag}"'})
+    entry = objects.find(core, repository, ref, request.required("path")).entry
+    return Response(200, objects.read(core, repository, entry), entry.content_type, {"ETag": f'"{entry.etag}"'})
 
 
-def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
+def _stat(core: Core, request: Request, repository: Repository, ref: str) -> Response:
     request.refuse("presign")
-    repo, path = repositories.get(core, repository), request.required("path")
-    return json_response(200, objects.stats(repo, path, objects.find(core, repo, ref, path).entry))
+    path = request.required("path")
+    return json_response(200, objects.stats(repository, path, objects.find(core, repository, ref, path).entry))
 
 
-def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Response:
+def _list_objects(core: Core, request: Request, repository: Repository, ref: str) -> Response:
     request.refuse("presign", "delimiter")
-    repo = repositories.get(core, repository)
     prefix, after = request.query.get("prefix", ""), request.query.get("after", "")
     with core.database.transaction():
-        found = objects.scan(core, repo, ref, prefix, after)
-        return page_of((objects.stats(repo, each.path, each.entry) for each in found), request, "path")
+        found = objects.scan(core, repository, ref, prefix, after)
+        return page_of((objects.stats(repository, each.path, each.entry) for each in found), request, "path")
 
 
-def _delete(core: Core, request: Request, repository: str, branch: str) -> Response:
-    objects.delete(core, repositories.get_writable(core, repository), branch, request.required("path"))
+def _delete(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    objects.delete(core, repository, branch, request.required("path"))
     return NO_CONTENT
 
 
-def _copy(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, destination = repositories.get_writable(core, repository), request.required("dest_path")
+def _copy(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    destination = request.required("dest_path")
     body = request.json_object("src_path")
     if body.get("shallow") or body.get("user_metadata") is not None:
         raise ApiFailure(501, "the embedded server copies objects as they are: neither `shallow` nor `user_metadata`")
-    source = Place(repo, body.get("src_ref") or branch, body["src_path"])
-    entry = objects.copy(core, source, Place(repo, branch, destination))
-    return json_response(201, objects.stats(repo, destination, entry))
+    source = Place(repository, body.get("src_ref") or branch, body["src_path"])
+    entry = objects.copy(core, source, Place(repository, branch, destination))
+    return json_response(201, objects.stats(repository, destination, entry))
 
 
-def _set_metadata(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _set_metadata(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     body = request.json_object("set")
-    repo = repositories.get_writable(core, repository)
     metadata = {str(key): str(value) for key, value in body["set"].items()}
-    objects.set_metadata(core, repo, branch, request.required("path"), metadata)
+    objects.set_metadata(core, repository, branch, request.required("path"), metadata)
     return Response(201)
 
 
-def _get_address(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
-    branches.get(core, repo, branch)
-    address = repositories.issue_address(core, repo, branch, path)
-    answer: dict[str, Any] = {"physical_address": repo.namespace + address, "presigned_url": None}
+def _get_address(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    path = request.required("path")
+    branches.get(core, repository, branch)
+    address = repositories.issue_address(core, repository, branch, path)
+    answer: dict[str, Any] = {"physical_address": repository.namespace + address, "presigned_url": None}
     if request.flag("presign"):
-        answer["presigned_url"] = repositories.presigned_url(core, repo, address, "PUT")
+        answer["presigned_url"] = repositories.presigned_url(core, repository, address, "PUT")
         answer["presigned_url_expiry"] = repositories.link_expiry(core)
     return json_response(200, answer)
 
 
-def _link_address(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
+def _link_address(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    path = request.required("path")
     body = request.json_object("staging", "checksum", "size_bytes")
     request.refuse(*CONDITIONS)
-    entry = objects.link(core, repo, branch, path, body)
-    return json_response(200, objects.stats(repo, path, entry))
+    entry = objects.link(core, repository, branch, path, body)
+    return json_response(200, objects.stats(repository, path, entry))
 
 
 _OBJECT_ROUTES = (
@@ -305,93 +299,88 @@ _OBJECT_ROUTES = (
     Route("HEAD", _REF + "/objects", "fs:ReadObject", _read),
     Route("GET", _REF + "/objects/stat", "fs:ReadObject", _stat),
     Route("GET", _REF + "/objects/ls", "fs:ListObjects", _list_objects),
-    Route("GET", _BRANCH + "/staging/backing", "fs:WriteObject", _get_address),
+    Route("GET", _BRANCH + "/staging/backing", "fs:WriteObject", _get_address, changes=True),
     Route("PUT", _BRANCH + "/staging/backing", "fs:WriteObject", _link_address),
 )
 
 
-def _create_branch(core: Core, request: Request, repository: str) -> Response:
+def _create_branch(core: Core, request: Request, repository: Repository) -> Response:
     body = request.json_object("name", "source")
-    repo, hidden = repositories.get_writable(core, repository), bool(body.get("hidden"))
-    commit_id = branches.create(core, repo, body["name"], body["source"], hidden=hidden)
+    commit_id = branches.create(core, repository, body["name"], body["source"], hidden=bool(body.get("hidden")))
     return Response(201, commit_id.encode(), "text/plain; charset=utf-8")
 
 
-def _list_branches(core: Core, request: Request, repository: str) -> Response:
-    all_branches = branches.every(core, repositories.get(core, repository), hidden=request.flag("show_hidden"))
+def _list_branches(core: Core, request: Request, repository: Repository) -> Response:
+    all_branches = branches.every(core, repository, hidden=request.flag("show_hidden"))
     return json_response(200, page([branch.as_json() for branch in all_branches], request, "id"))
 
 
-def _get_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
-    return json_response(200, branches.get(core, repositories.get(core, repository), branch).as_json())
+def _get_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    return json_response(200, branches.get(core, repository, branch).as_json())
 
 
-def _delete_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
-    branches.delete(core, repositories.get_writable(core, repository), branch)
+def _delete_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    branches.delete(core, repository, branch)
     return NO_CONTENT
 
 
-def _reset_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _reset_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     body = request.json_object("type")
-    branches.reset(core, repositories.get_writable(core, repository), branch, body["type"], body.get("path") or "")
+    branches.reset(core, repository, branch, body["type"], body.get("path") or "")
     return NO_CONTENT
 
 
-def _commit(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _commit(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     request.refuse("source_metarange")
     body = request.json_object("message")
-    repo = repositories.get_writable(core, repository)
     described = Description(request.user, body["message"], body.get("metadata") or {}, body.get("date"))
-    commit = branches.commit_staged(core, repo, branch, described, allow_empty=bool(body.get("allow_empty")))
+    commit = branches.commit_staged(core, repository, branch, described, allow_empty=bool(body.get("allow_empty")))
     return json_response(201, commit.as_json())
 
 
-def _get_commit(core: Core, request: Request, repository: str, commit: str) -> Response:
-    return json_response(200, commits.resolve(core, repositories.get(core, repository), commit).as_json())
+def _get_commit(core: Core, request: Request, repository: Repository, commit: str) -> Response:
+    return json_response(200, commits.resolve(core, repository, commit).as_json())
 
 
-def _merge(core: Core, request: Request, repository: str, ref: str, branch: str) -> Response:
+def _merge(core: Core, request: Request, repository: Repository, ref: str, branch: str) -> Response:
     body = request.json_object()
-    repo = repositories.get_writable(core, repository)
     described = Description(request.user, body.get("message") or "", body.get("metadata") or {})
     options = MergeOptions(body.get("strategy") or "", bool(body.get("squash_merge")), bool(body.get("allow_empty")))
-    return json_response(200, {"reference": branches.merge(core, repo, ref, branch, described, options).id})
+    return json_response(200, {"reference": branches.merge(core, repository, ref, branch, described, options).id})
 
 
-def _revert(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _revert(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     body = request.json_object("ref", "parent_number")
-    repo = repositories.get_writable(core, repository)
-    branches.revert(core, repo, branch, body["ref"], body["parent_number"], request.user)
+    branches.revert(core, repository, branch, body["ref"], body["parent_number"], request.user)
     return NO_CONTENT
 
 
-def _create_tag(core: Core, request: Request, repository: str) -> Response:
+def _create_tag(core: Core, request: Request, repository: Repository) -> Response:
     body = request.json_object("id", "ref")
-    repo = repositories.get_writable(core, repository)
-    return json_response(201, branches.create_tag(core, repo, body["id"], body["ref"], force=bool(body.get("force"))))
+    made = branches.create_tag(core, repository, body["id"], body["ref"], force=bool(body.get("force")))
+    return json_response(201, made)
 
 
-def _list_tags(core: Core, request: Request, repository: str) -> Response:
-    return json_response(200, page(branches.every_tag(core, repositories.get(core, repository)), request, "id"))
+def _list_tags(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(200, page(branches.every_tag(core, repository), request, "id"))
 
 
-def _delete_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
-    branches.delete_tag(core, repositories.get_writable(core, repository), tag)
+def _delete_tag(core: Core, request: Request, repository: Repository, tag: str) -> Response:
+    branches.delete_tag(core, repository, tag)
     return NO_CONTENT
 
 
-def _start_import(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _start_import(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     body = request.json_object("paths", "commit")
     for source in body["paths"]:
         checked_object(source, "path", "destination", "type")
-    repo = repositories.get_writable(core, repository)
-    branches.get(core, repo, branch)
-    task_id = core.tasks.start("", lambda: branches.run_import(core, repo, branch, request.user, body))
+    branches.get(core, repository, branch)
+    task_id = core.tasks.start("", lambda: branches.run_import(core, repository, branch, request.user, body))
     return json_response(202, {"id": task_id})
 
 
-def _import_status(core: Core, request: Request, repository: str, branch: str) -> Response:
-    state = _find_task(core, repository, request.required("id"))
+def _import_status(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    state = _find_task(core, request.required("id"))
     answer: dict[str, Any] = {
         "completed": state.done.is_set() and state.error is None,
         "update_time": timestamp(state.updated_at),
@@ -404,13 +393,12 @@ def _import_status(core: Core, request: Request, repository: str, branch: str) -
     return json_response(200, answer)
 
 
-def _of_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _of_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     request.refuse("delimiter")
-    repo = repositories.get(core, repository)
     after, prefix = (branches.encode_path(request.query.get(name, "")) for name in ("after", "prefix"))
     with core.database.transaction() as database:
-        found = branches.get(core, repo, branch)
-        changes = branches.staged_changes(core, database, repo, found, max(after, prefix))
+        found = branches.get(core, repository, branch)
+        changes = branches.staged_changes(core, database, repository, found, max(after, prefix))
         shown = (each.as_json() for each in changes if each.path > after and each.path.startswith(prefix))
         return page_of(shown, request, "path")
 

@@ -251,7 +251,11 @@ class EmbeddedServer:
         user = authenticate(self.users, request.headers)
         for action in route.actions.split():
             user.require(action)
-        return route.handler(self.core, replace(request, user=user.name), **values)
+        arguments: dict[str, Any] = dict(values)
+        if "repository" in values:
+            get = repositories.get_writable if route.needs_writable else repositories.get
+            arguments["repository"] = get(self.core, values["repository"])
+        return route.handler(self.core, replace(request, user=user.name), **arguments)
 
     def _serve_administration(self, request: Request) -> Response:
         authenticate(self.users, request.headers)

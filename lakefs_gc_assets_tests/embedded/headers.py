@@ -8,10 +8,11 @@ not known yet. The server itself answers the whole object, and refuses to write 
 import re
 from dataclasses import dataclass, replace
 
-from lakefs_gc_assets.embedded import objects, repositories
+from lakefs_gc_assets.embedded import objects
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.embedded.http import Request, Response, Route
 from lakefs_gc_assets.embedded.objects import Place
+from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import CONDITIONS
 from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets_tests.embedded import object_calls
@@ -93,8 +94,8 @@ def _among(etag: str, etags: tuple[str, ...]) -> bool:
 
 
 def _writing_on_condition(route: Route) -> Route:
-    def write(core: Core, request: Request, repository: str, branch: str) -> Response:
-        place = Place(repositories.get(core, repository), branch, request.required("path"))
+    def write(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+        place = Place(repository, branch, request.required("path"))
         headers = {name: value for name, value in request.headers.items() if name not in CONDITIONS}
         if len(headers) == len(request.headers):
             return route.handler(core, request, repository, branch)
@@ -106,7 +107,7 @@ def _writing_on_condition(route: Route) -> Route:
 
 
 def _reading_on_condition(route: Route) -> Route:
-    def read(core: Core, request: Request, repository: str, ref: str) -> Response:
+    def read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
         answer = route.handler(core, request, repository, ref)
         if answer.status == 200 and is_unchanged(request, answer.headers["ETag"].strip('"')):
             return Response(304, headers=answer.headers)

@@ -25,7 +25,7 @@ _SERVED = {(route.method, route.template): route for route in SERVED}
 _CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
 
 
-def _upload(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _upload(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     kind = request.headers.get("content-type", "")
     if kind.startswith("multipart/form-data"):
         content, content_type = _content(request.body, kind)
@@ -45,21 +45,20 @@ def _content(form: bytes, kind: str) -> tuple[bytes, str]:
     raise bad_request("missing multipart upload content")
 
 
-def _read(core: Core, request: Request, repository: str, ref: str) -> Response:
+def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
     if not request.flag("presign") or request.method != "GET":
         return _SERVED["GET", _REF + "/objects"].handler(core, _without(request, "presign"), repository, ref)
-    repo = repositories.get(core, repository)
-    entry = objects.find(core, repo, ref, request.required("path")).entry
-    return Response(302, headers={"Location": repositories.presigned_url(core, repo, entry.address, "GET")})
+    entry = objects.find(core, repository, ref, request.required("path")).entry
+    return Response(302, headers={"Location": repositories.presigned_url(core, repository, entry.address, "GET")})
 
 
 def _without(request: Request, name: str) -> Request:
     return replace(request, query={key: value for key, value in request.query.items() if key != name})
 
 
-def _stat(core: Core, request: Request, repository: str, ref: str) -> Response:
-    repo, path = repositories.get(core, repository), request.required("path")
-    return json_response(200, _described(core, request, repo, objects.find(core, repo, ref, path)))
+def _stat(core: Core, request: Request, repository: Repository, ref: str) -> Response:
+    path = request.required("path")
+    return json_response(200, _described(core, request, repository, objects.find(core, repository, ref, path)))
 
 
 def _described(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
@@ -71,13 +70,12 @@ def _described(core: Core, request: Request, repository: Repository, result: Fou
     return described
 
 
-def _list_objects(core: Core, request: Request, repository: str, ref: str) -> Response:
-    repo = repositories.get(core, repository)
+def _list_objects(core: Core, request: Request, repository: Repository, ref: str) -> Response:
     prefix, after, delimiter = (request.query.get(name, "") for name in ("prefix", "after", "delimiter"))
     with core.database.transaction():
-        items = grouped(objects.scan(core, repo, ref, prefix, after), prefix, delimiter)
+        items = grouped(objects.scan(core, repository, ref, prefix, after), prefix, delimiter)
         shown = (
-            _common_prefix(item) if isinstance(item, str) else _described(core, request, repo, item)
+            _common_prefix(item) if isinstance(item, str) else _described(core, request, repository, item)
             for item in items
             if not (isinstance(item, str) and item <= after)
         )
@@ -102,10 +100,10 @@ def _common_prefix(path: str) -> dict[str, Any]:
     return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
 
 
-def _stage(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
+def _stage(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    path = request.required("path")
     body = request.json_object("physical_address", "checksum", "size_bytes")
-    answer = objects.stats(repo, path, _stage_address(core, repo, branch, path, body))
+    answer = objects.stats(repository, path, _stage_address(core, repository, branch, path, body))
     del answer["metadata"]
     return json_response(201, answer)
 
@@ -125,19 +123,19 @@ def _stage_address(core: Core, repository: Repository, branch_id: str, path: str
     return entry
 
 
-def _copy(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, destination = repositories.get_writable(core, repository), request.required("dest_path")
+def _copy(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    destination = request.required("dest_path")
     body = request.json_object("src_path")
     metadata = body.get("user_metadata")
-    source = Place(repo, str(body.get("src_ref") or branch), str(body["src_path"]))
+    source = Place(repository, str(body.get("src_ref") or branch), str(body["src_path"]))
     if body.get("shallow"):
         if core.settings.rules == "oss":
             raise ApiFailure(501, "Not Implemented")
-        if not objects.find(core, repo, source.reference, source.path).staged or source.reference != branch:
+        if not objects.find(core, repository, source.reference, source.path).staged or source.reference != branch:
             raise bad_request("a shallow copy needs a staged source on the same branch")
     replaced = metadata if body.get("override_metadata", metadata is not None) else None
-    entry = copy_as(core, source, Place(repo, branch, destination), replaced)
-    return json_response(201, objects.stats(repo, destination, entry))
+    entry = copy_as(core, source, Place(repository, branch, destination), replaced)
+    return json_response(201, objects.stats(repository, destination, entry))
 
 
 def copy_as(
@@ -153,12 +151,11 @@ def copy_as(
     return entry
 
 
-def _of_branch(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo = repositories.get(core, repository)
+def _of_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     start = max(_bytes(request, "after"), _bytes(request, "prefix"))
     with core.database.transaction() as database:
-        found = branches.get(core, repo, branch)
-        return page_of_differences(request, branches.staged_changes(core, database, repo, found, start))
+        found = branches.get(core, repository, branch)
+        return page_of_differences(request, branches.staged_changes(core, database, repository, found, start))
 
 
 def page_of_differences(request: Request, differences: Iterable[Change]) -> Response:

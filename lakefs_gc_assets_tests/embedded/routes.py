@@ -118,9 +118,8 @@ def _dump_with_bases(core: Core, repository: Repository) -> dict[str, Any]:
     return answer
 
 
-def _start_dump(core: Core, request: Request, repository: str) -> Response:
-    dumped = repositories.get(core, repository)
-    return json_response(202, {"id": core.tasks.start("DR", lambda: _dump_with_bases(core, dumped))})
+def _start_dump(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(202, {"id": core.tasks.start("DR", lambda: _dump_with_bases(core, repository))})
 
 
 _TABLES = ("branches", "tags", "commits", "retention_rules", "protected_branches", "issued_addresses", "copies")
@@ -143,11 +142,11 @@ def _create_repository(core: Core, request: Request) -> Response:
     return json_response(201, answer)
 
 
-def _delete_repository(core: Core, request: Request, repository: str) -> Response:
+def _delete_repository(core: Core, request: Request, repository: Repository) -> Response:
     """Forgets a repository; its objects and files stay where they are."""
-    if not request.flag("force"):
-        repositories.get_writable(core, repository)
-    name = repositories.get(core, repository).id
+    if repository.read_only and not request.flag("force"):
+        raise ApiFailure(403, "read-only repository")
+    name = repository.id
     with core.database.transaction() as database:
         database.execute(
             "DELETE FROM staged WHERE token IN (SELECT staging_token FROM branches WHERE repository = ?)", (name,)
@@ -158,61 +157,59 @@ def _delete_repository(core: Core, request: Request, repository: str) -> Respons
     return NO_CONTENT
 
 
-def _delete_rules(core: Core, request: Request, repository: str) -> Response:
+def _delete_rules(core: Core, request: Request, repository: Repository) -> Response:
     """Removes the rules; the file stays, empty."""
-    written = repositories.get_writable(core, repository)
     with core.database.transaction() as database:
-        repositories.store_of(core, written).put(collection.RULES_KEY, b"")
-        database.execute("DELETE FROM retention_rules WHERE repository = ?", (written.id,))
+        repositories.store_of(core, repository).put(collection.RULES_KEY, b"")
+        database.execute("DELETE FROM retention_rules WHERE repository = ?", (repository.id,))
     return NO_CONTENT
 
 
-def _put_protection(core: Core, request: Request, repository: str) -> Response:
+def _put_protection(core: Core, request: Request, repository: Repository) -> Response:
     """Sets the branch protection rules in place of those before."""
-    written, rules = repositories.get_writable(core, repository), request.json()
+    rules = request.json()
     if not isinstance(rules, list):
         raise bad_request("request body has an error: value must be an array")
     patterns = [str(checked_object(rule, "pattern")["pattern"]) for rule in rules]
     with core.database.transaction() as database:
-        database.execute("DELETE FROM protected_branches WHERE repository = ?", (written.id,))
+        database.execute("DELETE FROM protected_branches WHERE repository = ?", (repository.id,))
         for pattern in patterns:
-            database.execute("INSERT INTO protected_branches VALUES (?, ?)", (written.id, pattern))
+            database.execute("INSERT INTO protected_branches VALUES (?, ?)", (repository.id, pattern))
     return NO_CONTENT
 
 
-def _hard_reset(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _hard_reset(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     """Points a branch to any commit; 400 where changes are staged and `force` is not set."""
-    written, reference = repositories.get_writable(core, repository), request.required("ref")
+    reference = request.required("ref")
     with core.database.transaction():
-        moved = branches.get(core, written, branch)
-        commit = commits.resolve(core, written, reference)
+        moved = branches.get(core, repository, branch)
+        commit = commits.resolve(core, repository, reference)
         if not request.flag("force"):
-            branches.require_clean(core, written, moved, f"update branch {branch}")
-        branches.move(core, written, moved, commit.id)
+            branches.require_clean(core, repository, moved, f"update branch {branch}")
+        branches.move(core, repository, moved, commit.id)
     return NO_CONTENT
 
 
-def _cherry_pick(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _cherry_pick(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     """Repeats what one commit changed, in a new commit on the branch."""
     body, doing = request.json_object("ref"), "update branch"
-    written = repositories.get_writable(core, repository)
     with core.database.transaction():
-        moved = branches.get(core, written, branch)
-        head = commits.get(core, written, moved.commit_id)
-        picked = commits.resolve(core, written, body["ref"])
+        moved = branches.get(core, repository, branch)
+        head = commits.get(core, repository, moved.commit_id)
+        picked = commits.resolve(core, repository, body["ref"])
         number = body.get("parent_number")
         if len(picked.parents) > 1 and not number:
             raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
-        branches.require_clean(core, written, moved, doing)
-        base = branches.parent_of(core, written, picked, number or 1).metarange_id
-        metarange_id = branches.combine(core, written, (base, picked.metarange_id), head.metarange_id, "", doing)
+        branches.require_clean(core, repository, moved, doing)
+        base = branches.parent_of(core, repository, picked, number or 1).metarange_id
+        metarange_id = branches.combine(core, repository, (base, picked.metarange_id), head.metarange_id, "", doing)
         origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
         described = commits.Description(request.user, picked.message, {**picked.metadata, **origin})
-        made = branches.add_to(core, written, moved, head, described, metarange_id)
+        made = branches.add_to(core, repository, moved, head, described, metarange_id)
     return json_response(201, made.as_json())
 
 
-def _create_commit_record(core: Core, request: Request, repository: str) -> Response:
+def _create_commit_record(core: Core, request: Request, repository: Repository) -> Response:
     """Stores a commit as another server recorded it, under the id it had there."""
     body = request.json_object(
         "commit_id", "committer", "message", "metarange_id", "creation_date", "parents", "generation"
@@ -228,24 +225,23 @@ def _create_commit_record(core: Core, request: Request, repository: str) -> Resp
         version=int(body.get("version", 1)),
         generation=int(body["generation"]),
     )
-    commits.store_record(core, repositories.get_writable(core, repository), commit)
+    commits.store_record(core, repository, commit)
     return NO_CONTENT
 
 
 _MAX_DELETED = 1000
 
 
-def _delete_several(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo = repositories.get_writable(core, repository)
+def _delete_several(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     paths = request.json_object("paths")["paths"]
     if not all(isinstance(path, str) for path in paths):
         raise bad_request("request body has an error: paths must be strings")
     if len(paths) > _MAX_DELETED:
         raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
-    branches.get(core, repo, branch)
+    branches.get(core, repository, branch)
     with core.database.transaction():
         for path in paths:
-            objects.delete(core, repo, branch, path)
+            objects.delete(core, repository, branch, path)
     return json_response(200, {"errors": []})
 
 
@@ -275,13 +271,14 @@ def _commit_differences(
 _TYPES = ("three_dot", "two_dot")
 
 
-def _of_references(core: Core, request: Request, repository: str, left: str, right: str) -> Response:
-    repo = repositories.get(core, repository)
+def _of_references(core: Core, request: Request, repository: Repository, left: str, right: str) -> Response:
     kind = request.query.get("type") or _TYPES[0]
     if kind not in _TYPES:
         raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
-    before, after = (commits.resolve(core, repo, name) for name in (left, right))
-    return page_of_differences(request, _commit_differences(core, repo, before, after, since_base=kind == "three_dot"))
+    before, after = (commits.resolve(core, repository, name) for name in (left, right))
+    return page_of_differences(
+        request, _commit_differences(core, repository, before, after, since_base=kind == "three_dot")
+    )
 
 
 _VERSION = {"version": "1.84.0", "version_context": "lakeFS"}
@@ -326,58 +323,54 @@ def _version(core: Core, request: Request) -> Response:
     return json_response(200, _VERSION)
 
 
-def _log(core: Core, request: Request, repository: str, ref: str) -> Response:
+def _log(core: Core, request: Request, repository: Repository, ref: str) -> Response:
     request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
-    repo = repositories.get(core, repository)
-    ancestors = commits.log(core, repo, commits.resolve(core, repo, ref))
+    ancestors = commits.log(core, repository, commits.resolve(core, repository, ref))
     if after := request.query.get("after"):
         ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
     return page_of((commit.as_json() for commit in ancestors), request, "id")
 
 
-def _get_tag(core: Core, request: Request, repository: str, tag: str) -> Response:
-    for each in branches.every_tag(core, repositories.get(core, repository)):
+def _get_tag(core: Core, request: Request, repository: Repository, tag: str) -> Response:
+    for each in branches.every_tag(core, repository):
         if each["id"] == tag:
             return json_response(200, each)
     raise not_found("tag")
 
 
-def _reset(core: Core, request: Request, repository: str, branch: str) -> Response:
+def _reset(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     """Drops what is staged below a prefix, or what the server's own call drops."""
     body = request.json_object("type")
     if body["type"] != "common_prefix":
         return _SERVED["PUT", _BRANCH].handler(core, request, repository, branch)
-    written, prefix = repositories.get_writable(core, repository), branches.encode_path(str(body.get("path") or ""))
+    prefix = branches.encode_path(str(body.get("path") or ""))
     with core.database.transaction() as database:
-        token = branches.get(core, written, branch).staging_token
+        token = branches.get(core, repository, branch).staging_token
         for path, _, _ in list(branches.scan_staged(database, token, prefix)):
             if path.startswith(prefix):
                 branches.drop_staged_path(database, token, branches.decode_path(path))
     return NO_CONTENT
 
 
-def _repository_metadata(core: Core, request: Request, repository: str) -> Response:
-    return json_response(200, repositories.get(core, repository).metadata)
+def _repository_metadata(core: Core, request: Request, repository: Repository) -> Response:
+    return json_response(200, repository.metadata)
 
 
-def _rules_allowed(core: Core, request: Request, repository: str) -> Response:
-    repositories.get(core, repository)
+def _rules_allowed(core: Core, request: Request, repository: Repository) -> Response:
     return NO_CONTENT
 
 
-def _metadata_location(core: Core, request: Request, repository: str, id: str) -> Response:
-    repositories.get(core, repository)
+def _metadata_location(core: Core, request: Request, repository: Repository, id: str) -> Response:
     location = METADATA_PREFIX + id
     return json_response(200, {"location": location}, {"Location": location})
 
 
-def _metadata_object(core: Core, request: Request, repository: str, kind: str, id: str) -> Response:
-    found = repositories.get(core, repository)
+def _metadata_object(core: Core, request: Request, repository: Repository, kind: str, id: str) -> Response:
     key = METADATA_PREFIX + id
     if request.flag("presign"):
-        return Response(302, headers={"Location": repositories.presigned_url(core, found, key, "GET")})
+        return Response(302, headers={"Location": repositories.presigned_url(core, repository, key, "GET")})
     try:
-        content = repositories.store_of(core, found).get(key)
+        content = repositories.store_of(core, repository).get(key)
     except ObjectNotFound:
         raise not_found(kind) from None
     headers = {"Content-Security-Policy": "default-src 'none'", "X-Frame-Options": "SAMEORIGIN"}
@@ -410,7 +403,7 @@ def _lose_pages(core: Core, request: Request) -> Response:
 
 
 def _losing_pages(route: Route) -> Route:
-    def prepare(core: Core, request: Request, repository: str) -> Response:
+    def prepare(core: Core, request: Request, repository: Repository) -> Response:
         answer = route.handler(core, request, repository)
         page = json.loads(answer.body)
         with core.database.transaction() as database:
@@ -420,9 +413,8 @@ def _losing_pages(route: Route) -> Route:
                 or not database.execute("UPDATE lost_pages SET count = count - 1 WHERE count > 0").rowcount
             ):
                 return answer
-        prepared = repositories.get(core, repository)
-        store = repositories.store_of(core, prepared)
-        files = keys_below(store, page["gc_uncommitted_location"].removeprefix(prepared.namespace).rstrip("/") + "/")
+        store = repositories.store_of(core, repository)
+        files = keys_below(store, page["gc_uncommitted_location"].removeprefix(repository.namespace).rstrip("/") + "/")
         store.delete([max(files)])
         return json_response(answer.status, {**page, "gc_uncommitted_location": ""})
 
@@ -464,10 +456,10 @@ _DELETE_RULES = Route(
 )
 
 ROUTES = (
-    Route("POST", _REPOSITORY + "/dump", "fs:ListTags fs:ListBranches fs:ListCommits", _start_dump),
+    Route("POST", _REPOSITORY + "/dump", "fs:ListTags fs:ListBranches fs:ListCommits", _start_dump, changes=False),
     *(_losing_pages(route) for route in SERVED if route.template.endswith("/gc/prepare_uncommited")),
     Route("POST", "/repositories", "fs:CreateRepository", _create_repository),
-    Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository),
+    Route("DELETE", _REPOSITORY, "fs:DeleteRepository", _delete_repository, changes=False),
     _DELETE_RULES,
     Route("PUT", _REPOSITORY + "/settings/branch_protection", "branches:SetBranchProtectionRules", _put_protection),
     *uploads.ROUTES,

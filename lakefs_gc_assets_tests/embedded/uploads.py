@@ -135,39 +135,39 @@ def serve_part(core: Core, request: Request) -> Response:
     return Response(200, headers={"ETag": f'"{etag}"'})
 
 
-def _begin_multipart(core: Core, request: Request, repository: str, branch: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
+def _begin_multipart(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    path = request.required("path")
     count = request.number("parts", 0)
     if not 0 <= count <= MOST_PARTS:
         raise bad_request(f"parts can be at most {MOST_PARTS}")
-    branches.get(core, repo, branch)
-    address = repositories.issue_address(core, repo, branch, path)
-    upload = begin_upload(core, Place(repo, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
+    branches.get(core, repository, branch)
+    address = repositories.issue_address(core, repository, branch, path)
+    upload = begin_upload(core, Place(repository, branch, path), address, objects.DEFAULT_CONTENT_TYPE, {})
     urls = [f"{core.public_url}{PARTS_PATH}{upload.id}/{number + 1}" for number in range(count)]
     return json_response(
-        201, {"upload_id": upload.id, "physical_address": repo.namespace + address, "presigned_urls": urls}
+        201, {"upload_id": upload.id, "physical_address": repository.namespace + address, "presigned_urls": urls}
     )
 
 
-def _complete_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
-    repo, path = repositories.get_writable(core, repository), request.required("path")
+def _complete_multipart(core: Core, request: Request, repository: Repository, branch: str, upload: str) -> Response:
+    path = request.required("path")
     body = request.json_object("physical_address", "parts")
-    address = str(body["physical_address"]).removeprefix(repo.namespace)
+    address = str(body["physical_address"]).removeprefix(repository.namespace)
     numbered = [checked_object(part, "part_number", "etag") for part in body["parts"]]
     parts = [(part["part_number"], part["etag"]) for part in numbered]
     # In one transaction: where a part is missing, the address can still be used.
     with core.database.transaction():
-        repositories.redeem_address(core, repo, branch, path, address)
-        if get_upload(core, repo, upload).address != address:
+        repositories.redeem_address(core, repository, branch, path, address)
+        if get_upload(core, repository, upload).address != address:
             raise bad_request("physical address is not that of the upload")
-        entry = complete_upload(core, repo, upload, parts)
-        objects.stage(core, repo, branch, path, entry)
+        entry = complete_upload(core, repository, upload, parts)
+        objects.stage(core, repository, branch, path, entry)
     # Real servers answer this one call with the relative address.
-    return json_response(200, objects.stats(repo, path, entry) | {"physical_address": address})
+    return json_response(200, objects.stats(repository, path, entry) | {"physical_address": address})
 
 
-def _abort_multipart(core: Core, request: Request, repository: str, branch: str, upload: str) -> Response:
-    abort_upload(core, repositories.get_writable(core, repository), upload)
+def _abort_multipart(core: Core, request: Request, repository: Repository, branch: str, upload: str) -> Response:
+    abort_upload(core, repository, upload)
     return NO_CONTENT
 
 
