@@ -411,7 +411,8 @@ def prepare_checked(
         first.pages + second.pages,
     )
     still = missing_still(missing, both.files)
-    for sample in still:
+    if still:
+        sample = still[0]
         staged_as = f"{sample.path!r} on branch {sample.branch!r}"
         if sample.elsewhere:
             guards.refuse_access_point(sample.physical_address, staged_as, sample.keys[0], namespace)
