@@ -222,11 +222,26 @@ def _upload(core: Core, request: Request, repository: Repository, branch: str) -
         if name.startswith(_METADATA_HEADER)
     }
     request.refuse(*CONDITIONS)
-    content_type = request.headers.get("content-type", "")
+    content, content_type = request.body, request.headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):
-        raise ApiFailure(501, "forms are not served by the embedded server: send the object as the body")
-    entry = objects.upload(core, Place(repository, branch, path), request.body, content_type, metadata)
+        content, content_type = _content(content, content_type)
+    entry = objects.upload(core, Place(repository, branch, path), content, content_type, metadata)
     return json_response(201, objects.stats(repository, path, entry))
+
+
+_CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
+
+
+def _content(form: bytes, kind: str) -> tuple[bytes, str]:
+    """The part `content` of a form, which lakefs-sdk and lakectl upload, and its type. Raises ApiFailure 400."""
+    boundary = kind.partition("boundary=")[2].strip('"').encode()
+    for part in form.split(b"--" + boundary):
+        head, separator, content = part.partition(b"\r\n\r\n")
+        lines = head.decode("utf-8", "replace").splitlines()
+        if separator and any(_CONTENT_PART.match(line) for line in lines):
+            types = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-type:")]
+            return content.removesuffix(b"\r\n"), types[0] if types else ""
+    raise bad_request("missing multipart upload content")
 
 
 def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:

@@ -1,10 +1,7 @@
-"""Calls about objects that only clients in tests make: uploads in a form, links to read by, groups below common
-prefixes, copies with other metadata, and staging of objects by their addresses.
-
-The server itself takes an upload as the body alone, and refuses the others.
+"""Calls about objects that only clients in tests make: links to read by, groups below common prefixes, copies with
+other metadata, and staging of objects by their addresses. The server itself refuses them.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -22,27 +19,6 @@ from lakefs_gc_assets.lakefs.addresses import AddressType
 _BRANCH = "/repositories/{repository}/branches/{branch}"
 _REF = "/repositories/{repository}/refs/{ref}"
 _SERVED = {(route.method, route.template): route for route in SERVED}
-_CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGNORECASE)
-
-
-def _upload(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    kind = request.headers.get("content-type", "")
-    if kind.startswith("multipart/form-data"):
-        content, content_type = _content(request.body, kind)
-        request = replace(request, body=content, headers={**request.headers, "content-type": content_type})
-    return _SERVED["POST", _BRANCH + "/objects"].handler(core, request, repository, branch)
-
-
-def _content(form: bytes, kind: str) -> tuple[bytes, str]:
-    """The part `content` of a form, and its type."""
-    boundary = kind.partition("boundary=")[2].strip('"').encode()
-    for part in form.split(b"--" + boundary):
-        head, separator, content = part.partition(b"\r\n\r\n")
-        lines = head.decode("utf-8", "replace").splitlines()
-        if separator and any(_CONTENT_PART.match(line) for line in lines):
-            types = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-type:")]
-            return content.removesuffix(b"\r\n"), types[0] if types else ""
-    raise bad_request("missing multipart upload content")
 
 
 def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
@@ -186,7 +162,6 @@ def _group(prefix: bytes) -> dict[str, Any]:
 
 
 _HANDLERS = {
-    ("POST", _BRANCH + "/objects"): _upload,
     ("GET", _REF + "/objects"): _read,
     ("HEAD", _REF + "/objects"): _read,
     ("GET", _REF + "/objects/stat"): _stat,

@@ -17,7 +17,6 @@ from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet, Settings
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets_tests.embedded import clients
-from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.embedded.s3_gateway import GatewayServer
 from lakefs_gc_assets_tests.embedded.working_clients import Worker
 
@@ -35,7 +34,7 @@ LINK_SECONDS = 15
 @pytest.mark.parametrize("rules", ["oss", "seed"])
 def test_nothing_live_is_lost(spark: SparkSession, tmp_path: Path, rules: RuleSet) -> None:
     settings = Settings(rules=rules, link_seconds=LINK_SECONDS, copy_seconds=LINK_SECONDS * 4)
-    with GatewayServer(tmp_path, settings=settings, routes=ROUTES) as server:
+    with GatewayServer(tmp_path, settings=settings) as server:
         repository = clients.repository(server, "busy")
         clients.upload(server, "first", b"first", name=repository)
         clients.commit(server, "first", name=repository)
