@@ -558,12 +558,7 @@ class TestTheLock:
         with mock.patch.object(Lock, "acquire") as acquire:
             lock.acquire(repository, "work", "owner")
         acquire.assert_called_once_with(
-            repository.store,
-            run_id="work",
-            owner="owner",
-            now=now - 2 * MINUTE,
-            expiry=7 * MINUTE,
-            launch=repository.launch,
+            repository.store, "work", "owner", now - 2 * MINUTE, 7 * MINUTE, repository.launch
         )
 
     @pytest.mark.parametrize("error", [None, ValueError("no disk")])

@@ -49,7 +49,7 @@ def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
     assert in_order(
         recheck.find_live_again, "heads_shown", "prepare_uncommitted", "ask_committed", "require_commits_ended"
     )
-    assert in_order(passes.Sweep.delete, "verify", "is_over", "_batch")
+    assert in_order(passes.Sweep.delete, "verify", "is_over", "decide")
     assert in_order(passes.Sweep.decide, "delete_batch", "write")
 
 

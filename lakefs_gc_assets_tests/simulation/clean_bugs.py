@@ -326,7 +326,7 @@ CLEAN_BUGS: dict[str, Bug] = {
     "two collectors at once": replaced(
         (lock, "_take", _take_lock), *((owner, "verify", ignored) for owner in (lock, passes, passes))
     ),
-    "receipts written before the delete": replaced((Sweep, "_batch", _claim_first)),
+    "receipts written before the delete": replaced((Sweep, "decide", _claim_first)),
     "success claimed on partial failure": replaced((run, "make_report", _succeeded)),
 }
 """By name; a sentence of the issue's list each."""

@@ -104,7 +104,7 @@ FOUND_BY: dict[Kind, dict[str, int]] = {
         "claimed dates of commits believed": 439,
         "times of files believed in place of dates": 0,
         "failed deletions taken for done": 58,
-        "what was brought back taken for gone": 14,
+        "what was brought back taken for gone": 9,
         "recheck: guards of the rules not raised": 439,
         "commits that expire taken for lasting": 135,
         "figures: no guards of the rules": 133,
