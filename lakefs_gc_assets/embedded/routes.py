@@ -233,7 +233,7 @@ _CONTENT_PART = re.compile(r'content-disposition:.*;\s*name="?content\b', re.IGN
 
 
 def _content(form: bytes, kind: str) -> tuple[bytes, str]:
-    """The part `content` of a form, which lakefs-sdk and lakectl upload, and its type. Raises ApiFailure 400."""
+    """The part `content` of a form, as lakefs-sdk uploads it, and its type. Raises ApiFailure 400."""
     boundary = kind.partition("boundary=")[2].strip('"').encode()
     for part in form.split(b"--" + boundary):
         head, separator, content = part.partition(b"\r\n\r\n")
