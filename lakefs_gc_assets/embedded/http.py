@@ -199,7 +199,7 @@ def page(items: Sequence[Mapping[str, Any]], request: Request, key: str, *, more
 
 
 def page_of(items: Iterable[Mapping[str, Any]], request: Request, key: str) -> Response:
-    """A page of items behind `after`, sorted by `key`, of which no more than needed are taken."""
+    """The page of items, sorted by `key`, that begins behind `after`; takes one item more than it shows."""
     amount = request.amount()
     shown = list(islice(items, amount + 1))
     return json_response(200, page(shown[:amount], request, key, more=len(shown) > amount))

@@ -246,7 +246,7 @@ def find(repository: OpenRepository, engine: Engine[R], selection: Selection, no
 
 
 def _holders(every: Commits, retained: Retention | None, metarange_id: str) -> Iterator[Holder]:
-    """What holds the entries of a metarange, with an empty path. Commits that have expired hold nothing."""
+    """The holders of the entries of a metarange, with an empty path. Commits that have expired hold nothing."""
     repository, commits_named = every.repository.facts.id, 0
     for by, name, at in every.named_by(metarange_id):
         if by is not By.COMMIT:

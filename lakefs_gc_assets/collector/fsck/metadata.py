@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
 
 class By(StrEnum):
-    """What names a metarange, or holds an address."""
+    """Kind of the thing that names a metarange or holds an address."""
 
     BRANCH = "branch"
     TAG = "tag"
@@ -161,7 +161,7 @@ class Commits:
         return cls(repository, dump, count, late, readable, records, damaged)
 
     def named_by(self, metarange_id: str) -> Iterator[tuple[By, str, int | None]]:
-        """What names a metarange: branches with staged data, branches, tags, then other commits, newest first.
+        """The branches with staged data, branches, tags, then other commits, newest first, that name a metarange.
 
         Yields kind, name, and position of the commit in the dump; None for what has no commit there.
         """

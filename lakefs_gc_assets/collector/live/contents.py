@@ -355,7 +355,7 @@ def _largest_to_read(step: Step[R], with_md5: R, trusted: bool, bytes_left: int)
 
 
 def _unknown_amounts(trusted: bool, batch: pa.RecordBatch) -> list[list[int]]:
-    """Of objects that could be read: the number of bits of their size, and the size (_AMOUNTS)."""
+    """The size of each object that could be read, and the number of bits of that size (_AMOUNTS)."""
     rows = zip(*(batch.column(name).to_pylist() for name in ("size", "md5", "looked_at")), strict=True)
     sizes = [
         size

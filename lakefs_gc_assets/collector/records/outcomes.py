@@ -128,7 +128,7 @@ class Outcome(StrEnum):
 
 
 class BaseFate(StrEnum):
-    """What became of an object, a file or a branch that somebody asked to be restored, moved or deleted."""
+    """Result for an object, a file or a branch that was to be restored, moved or deleted."""
 
     @property
     def is_well(self) -> bool:
@@ -143,7 +143,7 @@ class Result(Protocol):
 
     @property
     def fate(self) -> BaseFate:
-        """What became of it."""
+        """The kind of result."""
         ...
 
     @property

@@ -357,7 +357,7 @@ def _describe_mark(report: Report) -> Iterator[str]:
 
 
 def _describe_outcomes(report: Report) -> Iterator[str]:
-    """What became of the candidates, and what a person is to do."""
+    """Figures of the candidates by outcome, and the next step for a person."""
     figures = report.statistics
     if report.moved:
         moved = size(figures.quarantined_bytes or 0)
