@@ -55,7 +55,7 @@ export VIRTUAL_ENV := $(CURDIR)/.venv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lock lint test test-slow test-spark test-dagster costs soak model mutants statements fuzz demo bench ui docs build sbom audit clean
+.PHONY: help setup lock lint test test-slow test-real test-spark test-dagster costs soak model mutants statements fuzz demo bench ui docs build sbom audit clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -82,10 +82,14 @@ lint: $(INSTALLED) ## Checks style, types, which way imports go, and that Dagste
 	$(BIN)/python -m dagster definitions validate -w workspace.yaml
 
 test: $(INSTALLED) ## Runs the tests, in some ten minutes (TESTS="-k name" chooses some, WORKERS=0 in one process)
-	@$(PYTEST) -m "not slow" $(TESTS)
+	@$(PYTEST) -m "not slow and not real" $(TESTS)
 
 test-slow: $(INSTALLED) ## Runs the tests that take longer: clusters, emulated clouds, killed processes, many histories, two runs on Spark 3.5
 	@$(PYTEST) -m slow $(TESTS)
+
+test-real: $(INSTALLED) ## Runs the tests on a real lakeFS server, built from its Go module (some minutes, once; skipped without Go)
+	@$(BIN)/python -m lakefs_gc_assets_tests.real.programs
+	@$(PYTEST) -m real $(if $(filter lakefs_gc%,$(TESTS)),,lakefs_gc_assets_tests/real) $(TESTS)
 
 test-spark: $(OTHER_SPARK)/.installed ## Runs the engine's contract and whole runs on another Spark, 3.5 to 4.2 (SPARK=4.0; TESTS="-k optimized")
 	@$(OTHER_SPARK)/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(SPARK_TESTS) $(TESTS)

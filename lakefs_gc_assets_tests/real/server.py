@@ -1,0 +1,255 @@
+"""A lakeFS installation for tests: a real server over a real S3 server, which can be moved through time.
+
+    with installation() as lakefs:
+        lakefs.start(days_ago=45)
+        ... # uploads and commits bear dates of 45 days ago
+        lakefs.start(days_ago=31)
+        ...
+        lakefs.start()  # today: the collector runs
+
+Both servers take their time from `programs.CLOCK_OFFSET`. The kernel dates the files of the S3 server, so when a period
+in the past ends, these files get their time by `os.utime`.
+"""
+
+import os
+import subprocess
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import boto3
+from botocore.config import Config
+from lakefs_sdk import (
+    ApiClient,
+    Commit,
+    CommitCreation,
+    CommitsApi,
+    Configuration,
+    RepositoriesApi,
+    RepositoryCreation,
+)
+
+from lakefs_gc_assets.settings import LakeFSSettings, StoreSettings
+from lakefs_gc_assets_tests.free_ports import free_port
+from lakefs_gc_assets_tests.real import programs
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+LAKEFS_KEYS = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+STORE_KEYS = ("store-access-key", "store-secret-key")
+_BASIC = b64encode(":".join(LAKEFS_KEYS).encode()).decode()
+_PATIENCE_SECONDS = 120
+
+
+@dataclass
+class RealLakeFS:
+    """An installation whose servers may be running.
+
+    Attributes:
+        folder: database of lakeFS, and the objects of all buckets in `buckets/`.
+        environment: further LAKEFS_ variables of the server, such as settings of hooks.
+    """
+
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    lakefs_port: int = field(default_factory=free_port)
+    store_port: int = field(default_factory=free_port)
+    _processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    _offset: timedelta = timedelta()
+    _started_at: float = 0.0
+
+    @property
+    def url(self) -> str:
+        """The server's address, without `/api/v1`."""
+        return f"http://127.0.0.1:{self.lakefs_port}"
+
+    @property
+    def store_url(self) -> str:
+        """The S3 server's address."""
+        return f"http://127.0.0.1:{self.store_port}"
+
+    @property
+    def log(self) -> str:
+        """The end of the server's log."""
+        return (self.folder / "lakefs.log").read_text(errors="replace")[-4000:]
+
+    def now(self) -> datetime:
+        """The present by the servers' clocks, UTC."""
+        return datetime.now(UTC) + self._offset
+
+    def start(self, *, days_ago: float = 0) -> None:
+        """Starts both servers, so many days ago; ends first the period in which they run."""
+        self.stop()
+        self._offset, self._started_at = timedelta(days=-days_ago), time.time()
+        shift = {programs.CLOCK_OFFSET: str(int(self._offset.total_seconds()))}
+        buckets = self.folder / "buckets"
+        buckets.mkdir(exist_ok=True)
+        self._run(_store_command(self.store_port, buckets), shift, "store.log")
+        _wait_for(self.store_url, self._processes[-1], self.folder / "store.log")
+        self._run([str(programs.lakefs()), "run"], {**self._lakefs_variables(), **shift}, "lakefs.log")
+        _wait_for(f"{self.url}/_health", self._processes[-1], self.folder / "lakefs.log")
+
+    def stop(self) -> None:
+        """Stops both servers; files that they wrote in the past get the time of that past."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait(60)
+        self._processes.clear()
+        if self._offset:
+            self.date_files()
+
+    def date_files(self) -> None:
+        """Gives the shifted time to files that the S3 server wrote since it was started."""
+        for path in (self.folder / "buckets").rglob("*"):
+            with suppress(FileNotFoundError):
+                written = path.stat().st_mtime
+                if path.is_file() and written >= self._started_at - 1:
+                    os.utime(path, (written + self._offset.total_seconds(),) * 2)
+
+    def _run(self, command: list[str], variables: Mapping[str, str], log: str) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LAKEFS_")}
+        with (self.folder / log).open("ab") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, cwd=self.folder, env={**inherited, **variables}
+            )
+        self._processes.append(process)
+
+    def _lakefs_variables(self) -> dict[str, str]:
+        store = "LAKEFS_BLOCKSTORE_S3"
+        return {
+            "LAKEFS_DATABASE_TYPE": "local",
+            "LAKEFS_DATABASE_LOCAL_PATH": str(self.folder / "metadata"),
+            "LAKEFS_DATABASE_LOCAL_SYNC_WRITES": "false",
+            "LAKEFS_AUTH_ENCRYPT_SECRET_KEY": "a secret of tests alone",
+            "LAKEFS_LISTEN_ADDRESS": f"127.0.0.1:{self.lakefs_port}",
+            "LAKEFS_STATS_ENABLED": "false",
+            "LAKEFS_SECURITY_CHECK_LATEST_VERSION": "false",
+            "LAKEFS_LOGGING_LEVEL": "WARN",
+            "LAKEFS_COMMITTED_LOCAL_CACHE_DIR": str(self.folder / "cache"),
+            "LAKEFS_BLOCKSTORE_TYPE": "s3",
+            "LAKEFS_BLOCKSTORE_SIGNING_SECRET_KEY": "another secret of tests",
+            f"{store}_ENDPOINT": self.store_url,
+            f"{store}_FORCE_PATH_STYLE": "true",
+            f"{store}_DISCOVER_BUCKET_REGION": "false",
+            f"{store}_REGION": "us-east-1",
+            f"{store}_CREDENTIALS_ACCESS_KEY_ID": STORE_KEYS[0],
+            f"{store}_CREDENTIALS_SECRET_ACCESS_KEY": STORE_KEYS[1],
+            "LAKEFS_GATEWAYS_S3_REGION": "us-east-1",
+            "LAKEFS_INSTALLATION_USER_NAME": "admin",
+            "LAKEFS_INSTALLATION_ACCESS_KEY_ID": LAKEFS_KEYS[0],
+            "LAKEFS_INSTALLATION_SECRET_ACCESS_KEY": LAKEFS_KEYS[1],
+            **self.environment,
+        }
+
+    def sdk(self) -> ApiClient:
+        """A client of lakefs-sdk, for its `…Api` classes."""
+        return ApiClient(Configuration(host=f"{self.url}/api/v1", username=LAKEFS_KEYS[0], password=LAKEFS_KEYS[1]))
+
+    def upload(self, repository: str, branch: str, path: str, content: bytes) -> None:
+        """Uploads an object through the API; lakefs-sdk would read it from a file."""
+        query = urlencode({"path": path})
+        request = Request(
+            f"{self.url}/api/v1/repositories/{repository}/branches/{branch}/objects?{query}",
+            content,
+            {"Content-Type": "application/octet-stream", "Authorization": f"Basic {_BASIC}"},
+        )
+        urlopen(request, timeout=60).close()
+
+    def new_repository(self, name: str) -> str:
+        """Makes a repository with the branch main; returns its storage namespace."""
+        namespace = self.new_namespace()
+        creation = {"name": name, "storage_namespace": namespace}
+        RepositoriesApi(self.sdk()).create_repository(RepositoryCreation.parse_obj(creation))
+        return namespace
+
+    def commit(self, repository: str, branch: str, message: str = "commit") -> Commit:
+        """Commits what is staged on a branch."""
+        creation = CommitCreation.parse_obj({"message": message})
+        return CommitsApi(self.sdk()).commit(repository, branch, creation)
+
+    def gateway(self) -> "S3Client":
+        """A client of lakeFS's S3 gateway, whose buckets are repositories. It signs by the true clock: only today."""
+        return _s3_client(self.url, LAKEFS_KEYS)
+
+    def store(self) -> "S3Client":
+        """A client of the S3 server below."""
+        return _s3_client(self.store_url, STORE_KEYS)
+
+    def new_namespace(self) -> str:
+        """A storage namespace in a bucket of its own."""
+        bucket = f"bucket-{uuid4().hex[:12]}"
+        # Through the folder, since requests of this process are signed by the true clock.
+        (self.folder / "buckets" / bucket).mkdir()
+        return f"s3://{bucket}/lake"
+
+    def lakefs_settings(self) -> LakeFSSettings:
+        """Settings of the collector's client."""
+        return LakeFSSettings(endpoint=self.url, access_key_id=LAKEFS_KEYS[0], secret_access_key=LAKEFS_KEYS[1])
+
+    def store_settings(self) -> StoreSettings:
+        """Settings of the collector's store."""
+        return StoreSettings(
+            endpoint_url=self.store_url,
+            region="us-east-1",
+            path_style=True,
+            access_key_id=STORE_KEYS[0],
+            secret_access_key=STORE_KEYS[1],
+        )
+
+
+@contextmanager
+def installation(environment: Mapping[str, str] | None = None) -> Iterator[RealLakeFS]:
+    """An installation without anything in it, not started yet; ends with its servers and its files."""
+    programs.lakefs(), programs.versitygw()
+    with TemporaryDirectory() as folder:
+        lakefs = RealLakeFS(Path(folder), environment or {})
+        try:
+            yield lakefs
+        finally:
+            lakefs.stop()
+
+
+def _store_command(port: int, buckets: Path) -> list[str]:
+    keys = ["--access", STORE_KEYS[0], "--secret", STORE_KEYS[1]]
+    return [str(programs.versitygw()), "--port", f"127.0.0.1:{port}", *keys, "--quiet", "posix", str(buckets)]
+
+
+def _wait_for(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Waits until a server answers. Raises AssertionError if it ends, or does not in two minutes."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            urlopen(url, timeout=5).close()
+        except URLError as error:
+            # An error status is an answer too.
+            if hasattr(error, "code"):
+                return
+            time.sleep(0.05)
+        except ConnectionError:
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"{url} does not answer: {log.read_text(errors='replace')[-1000:]}")
+
+
+def _s3_client(url: str, keys: tuple[str, str]) -> "S3Client":
+    return boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=keys[0],
+        aws_secret_access_key=keys[1],
+        config=Config(s3={"addressing_style": "path"}),
+    )
