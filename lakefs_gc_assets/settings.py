@@ -247,14 +247,22 @@ class CollectionSettings(Settings):
     wait_before_dump_seconds: float = Field(
         default=30,
         ge=0,
-        description="Pause between the last uncommitted page and the refs dump, so that commits under way can end. A "
-        "dry run waits only if a dump shows one under way.",
+        description="Pause between the last uncommitted page and the refs dump, so that most commits under way can "
+        "end. A dry run does not wait, unless young ranges alone count as live (keep_old_unnamed_ranges).",
     )
     wait_before_recheck_seconds: float = Field(
         default=600,
         ge=0,
-        description="Minimum time between the mark's uncommitted data and the recheck. A server that leaves data out "
-        "of its answers for some minutes, without saying so, then has it again.",
+        description="Minimum time between the mark's uncommitted data and the recheck. A commit under way that began "
+        "before has ended by then, and a server that leaves data out of its answers for some minutes, without saying "
+        "so, has it again. The time that hooks in _lakefs_actions/ can hold a commit is added.",
+    )
+    longest_commit_minutes: float = Field(
+        default=0,
+        ge=0,
+        description="How long a commit, merge, revert or import of this repository lasts at most, hooks included. The "
+        "recheck waits at least this long. 0: wait_before_recheck_seconds and the time limits of hooks say it. Needed "
+        "for sweeps if a hook has no time limit, as Lua hooks have none.",
     )
     prepare_timeout_seconds: float = Field(
         default=900,

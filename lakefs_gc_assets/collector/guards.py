@@ -9,7 +9,7 @@ allows none. Neither has the guard on gaps in the listing: no ordinary work make
 holds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NoReturn
@@ -232,22 +232,18 @@ def _lost_branches(now: int, before: int) -> GuardTripped:
     )
 
 
-def require_commits_ended(marked: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raises GuardTripped where a commit has been under way since the mark.
-
-    The entries that it is about to commit may be hidden: of several staged entries of one path, in current and sealed
-    tokens, the server lists the newest alone, and the commit does not exist yet. A token that was sealed after the mark
-    was a current one at the mark, so the server listed its entries then.
+def require_limited_commits(hooks_without_limit: str, settings: CollectionSettings) -> None:
+    """Raises GuardTripped if nobody knows how long a commit lasts that began before the mark.
 
     Args:
-        marked, now: the branch of each sealed staging token, at the mark and at the recheck.
+        hooks_without_limit: see UncommittedFigures.
     """
-    if lasting := sorted({branch for token, branch in now.items() if token in marked}):
+    if hooks_without_limit and not settings.longest_commit_minutes:
         raise GuardTripped(
             "commits under way",
-            f"a commit on {', '.join(lasting)} has been under way since before the mark, and what it is about to hold "
-            "cannot be seen",
-            "Wait for it; where it failed (a hook refused it), commit again or reset the branch. Then open a new run",
+            f"hooks can hold a commit for an unknown time, and what it is about to hold cannot be seen: "
+            f"{hooks_without_limit}",
+            "Set collection.longest_commit_minutes to the longest time that a commit of this repository takes",
         )
 
 

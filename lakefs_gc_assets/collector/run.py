@@ -42,14 +42,15 @@ from lakefs_gc_assets.collector.incremental import checkpoint, gap_check
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
 from lakefs_gc_assets.collector.incremental.checkpoint_writer import count_late_arrivals, write_checkpoint
 from lakefs_gc_assets.collector.live import other_repositories, references
+from lakefs_gc_assets.collector.live.commits_under_way import find_slowest_hooks
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     KnownLive,
     ask_committed,
     facts_folders,
     find_known_live,
-    heads_shown,
     prepare_uncommitted,
+    read_reasons,
     sample_staged,
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
@@ -178,14 +179,17 @@ def read_uncommitted(step: Step[R], listed: Stored) -> UncommittedData:
     Whether the data is complete is checked by samples, see `live.uncommitted.prepare_checked`.
     """
     step.require_attempt(listed)
-    # What is staged again unchanged is left out as long as the head has it. Where the branch is set back before refs
-    # are dumped, nothing else shows it, and a commit may seal it unseen before the recheck looks.
-    shown = heads_shown(step)
+    # The server omits an entry that equals the head's, and an entry staged after it was asked is in no answer. If the
+    # head, tag or rule that kept its object goes before the refs dump, only this keeps it live.
+    reasons = read_reasons(step)
+    hooks = find_slowest_hooks(step.repository)
     samples = sample_staged(step)
     data = prepare_uncommitted(step, lambda pages: step.log(f"prepare_uncommited: page {pages}"), samples)
     note_for_pages(step, "where some entries are staged", write_samples, samples[0])
     own = data.prepared[0]
-    figures = UncommittedFigures(own.server_run_ids, own.pages, own.files, tuple(shown))
+    figures = UncommittedFigures(
+        own.server_run_ids, own.pages, own.files, reasons, hooks.seconds, hooks.where, hooks.without_limit
+    )
     written = step.write_distinct(UNCOMMITTED_DF, data.addresses, data.count)
     return step.complete(UNCOMMITTED_DF, figures, written, (listed,), data.started_at)
 
@@ -206,8 +210,8 @@ def read_committed(step: Step[R], uncommitted: UncommittedData) -> CommittedData
     before = open_base_checkpoint(step)
     ids_read_before = before.read_ids if before else IdSet()
     # A dry run deletes nothing: what it names by mistake is found out when it is approved.
-    prepared_until, shown = uncommitted.manifest.span.ended_at, uncommitted.figures.heads_before
-    committed = ask_committed(step, prepared_until, ids_read_before, shown=shown, at_once=not step.plan.sweep)
+    prepared_until, reasons = uncommitted.manifest.span.ended_at, uncommitted.figures.reasons_before
+    committed = ask_committed(step, prepared_until, ids_read_before, reasons, at_once=not step.plan.sweep)
     step.waited += committed.waited
     require_source_of_base_run(committed, before)
     step.log(
@@ -322,13 +326,11 @@ def describe_committed(committed: Committed, branches_before: int | None, read_s
         ranges_read=committed.ranges,
         entries_promised=committed.unread[0].promised,
         heads=dict(live.heads),
-        sealed=dict(live.sealed),
         branches_before=branches_before,
         read_sha256=read_sha256,
         unnamed_ranges=committed.unnamed.ranges if committed.unnamed else 0,
         compacted_bases=len(live.compacted),
         provisional_ranges=sum(source.ranges for source in committed.provisional),
-        dump_at_once=live.at_once,
     )
     if definition is None:
         return figures
@@ -421,7 +423,7 @@ def foresee_refusals(step: Step[R], listed: Stored, committed: CommittedData) ->
     listed_at, settings = listed.manifest.span.started_at, repository.settings
     checks: tuple[Callable[[], None], ...] = (
         partial(other_repositories.require_own_addresses, *own, figures.heads),
-        partial(guards.require_commits_ended, figures.sealed, figures.sealed),
+        partial(guards.require_limited_commits, step.stored(UNCOMMITTED_DF).figures.hooks_without_limit, settings),
         partial(guards.require_fresh_mark, listed_at, latest_clock(repository), settings),
     )
     refusals = []
@@ -466,6 +468,8 @@ def sweep(step: Step[R], candidates: Candidates) -> tuple[Outcomes, Report]:
         checkpoint_or_reason, amounts = write_checkpoint(step, outcomes), counted()
     failures = passes.judge_failures(step, outcomes, amounts) if swept else None
     late = count_late_arrivals(step, candidates)
+    if candidates.count and not swept:
+        passes.log_wait_of_approval(step, step.stored(UNCOMMITTED_DF))
     ended = make_report(step, outcomes, checkpoint_or_reason, amounts, late, failures)
     report.write(step.repository.store, ended)
     earlier_runs.note(step.repository.store, step.plan, ended, step.warn)
@@ -493,7 +497,7 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
     if candidates.count:
         heads = step.stored(COMMITTED_DF).figures.heads
         other_repositories.require_own_addresses(repository.api, repository.store, repository.namespace, heads)
-        passes.wait_for_recheck(step, step.stored(UNCOMMITTED_DF).manifest.span.ended_at)
+        passes.wait_for_recheck(step, step.stored(UNCOMMITTED_DF))
     remaining, undecided, done = passes.resume(step, candidates)
     yield from done
     if undecided:

@@ -78,7 +78,6 @@ class BranchIdentity:
 
     branch: str
     commit_id: str
-    token: str
     staged: str
 
 
@@ -169,7 +168,7 @@ class Outcome:
 
 
 def _digest(identities: Iterable[BranchIdentity]) -> str:
-    stated = sorted([each.branch, each.commit_id, each.token, each.staged] for each in identities)
+    stated = sorted([each.branch, each.commit_id, each.staged] for each in identities)
     return hashlib.sha256(json.dumps(stated).encode()).hexdigest()[:16] if stated else ""
 
 
@@ -205,6 +204,7 @@ class _Facts:
     effective: rules.EffectiveRules | None
     tags: Mapping[str, str]
     protection: tuple[str, ...]
+    visible: frozenset[str]
 
 
 def _decide(repository: OpenRepository, note: LogLine) -> Listing:
@@ -229,6 +229,7 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
         rules.effective(repository.api.retention_rules(), policy, dump.branches),
         {commit_id: tag for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)},
         repository.branches_api.protection_patterns(),
+        repository.branches_api.visible_branches(),
     )
     standings = (_stand(facts, branch, policy.stale_rule_of(branch)) for branch in sorted(dump.branches))
     return Listing(repository.facts.id, now, tuple(standings))
@@ -259,14 +260,14 @@ def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
     """The decision about one branch. What is uncommitted is asked for only where all else lets it go."""
     head, own = facts.graph.heads[branch], facts.own.get(branch)
     made_at = date(facts.graph.commits, head)
-    identity = BranchIdentity(branch, facts.dump.branches[branch], facts.dump.tokens[branch], "")
+    identity = BranchIdentity(branch, facts.dump.branches[branch], "")
     standing = Standing(
         identity,
         str(rule or ""),
         "",
         made_at,
         None if own is None else date(facts.graph.commits, own),
-        branch in facts.dump.hidden,
+        branch not in facts.visible,
     )
     if kept := _why_kept(facts, standing, rule):
         return replace(standing, kept=kept)
@@ -295,8 +296,6 @@ def _why_kept(facts: _Facts, standing: Standing, rule: StaleRule | None) -> str:
         return "no rule fits it"
     if rule.max_age is None and rule.max_inactivity is None:
         return f"the {rule} has no limit"
-    if branch in facts.dump.sealed.values():
-        return "a commit is under way, or failed"
     if standing.first_own_commit is None:
         return "it has no commit of its own, so nobody can tell its age or its last use"
     used_at = max(

@@ -20,9 +20,9 @@ from lakefs_gc_assets.errors import GuardTripped
 from lakefs_gc_assets_tests.cli.test_fsck import NOW
 
 RULE = "rule of line 2"
-STALE = Standing(BranchIdentity("old", "c1", "t1", ""), RULE, "", NOW, NOW, hidden=False, undo="until 2027-01-01")
-KEPT = replace(STALE, identity=BranchIdentity("new\n", "c2", "t2", ""), kept="it is protected")
-UNFIT = replace(KEPT, identity=BranchIdentity("main", "c3", "t3", ""), rule="", kept="no rule fits it")
+STALE = Standing(BranchIdentity("old", "c1", ""), RULE, "", NOW, NOW, hidden=False, undo="until 2027-01-01")
+KEPT = replace(STALE, identity=BranchIdentity("new\n", "c2", ""), kept="it is protected")
+UNFIT = replace(KEPT, identity=BranchIdentity("main", "c3", ""), rule="", kept="no rule fits it")
 LISTING = Listing("repo", NOW, (UNFIT, KEPT, STALE))
 Branches = Callable[..., Result]
 

@@ -42,7 +42,6 @@ COMMITTED_FIGURES = CommittedFigures(
     ranges_read=0,
     entries_promised=7,
     heads={},
-    sealed={},
     branches_before=None,
     read_sha256="0" * 64,
 )

@@ -126,6 +126,7 @@ class ScriptedApi:
     )
     grace: timedelta = timedelta(days=1)
     server_clocks: ServerClocks = field(default_factory=ServerClocks)
+    tag_lists: Script[tuple[Branch, ...]] = field(default_factory=lambda: Script(()))
     tokens: list[str | None] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
     objects: dict[str, list[ObjectStats]] = field(default_factory=dict)
@@ -151,7 +152,7 @@ class ScriptedApi:
         return self.branch_lists()
 
     def tags(self) -> tuple[Branch, ...]:
-        return ()
+        return self.tag_lists()
 
     def first_change(self, branch: str) -> DiffEntry | None:
         return next(self.changes(branch), None)
@@ -163,10 +164,12 @@ class ScriptedApi:
         self.asked.append((reference, path))
         return self.stats[reference, path]() if (reference, path) in self.stats else None
 
-    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+    def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
         self.listed.append((reference, after))
+        objects = self.objects.get(reference, ())
         behind = sorted(
-            (stats for stats in self.objects.get(reference, ()) if stats.path > after), key=lambda stats: stats.path
+            (stats for stats in objects if stats.path > after and stats.path.startswith(prefix)),
+            key=lambda stats: stats.path,
         )
         return ObjectsPage(tuple(behind[: self.objects_on_page]), more=len(behind) > self.objects_on_page)
 

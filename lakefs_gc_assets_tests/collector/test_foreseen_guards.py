@@ -23,7 +23,6 @@ from lakefs_gc_assets_tests.collector.test_run_guards import (
     UNKNOWN,
     allowing,
     approved,
-    begin_commit,
     dry,
     foreign_addresses,
     lose_branch,
@@ -34,7 +33,7 @@ from lakefs_gc_assets_tests.simulation.asked import ASKED, Asked
 from lakefs_gc_assets_tests.simulation.failing_calls import Faults
 from lakefs_gc_assets_tests.simulation.fault_kinds import DRY
 from lakefs_gc_assets_tests.simulation.scenes import Scene
-from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.servers import ACTION_KEY, CollectorsApi
 
 WARNED, ENDS_IT, TIME_ALONE, NO_RUN = (
     "a dry run warns",
@@ -49,7 +48,7 @@ GUARDS = {
     ("_shared_namespace", "namespaces"): WARNED,
     ("_shared_namespace", "other repositories"): WARNED,
     ("_lost_branches", "number of branches"): WARNED,
-    ("require_commits_ended", "commits under way"): WARNED,
+    ("require_limited_commits", "commits under way"): WARNED,
     ("require_fresh_mark", "age of the mark"): WARNED,
     ("require_committed", "empty live set"): ENDS_IT,
     ("require_uncommitted_kept", "loss of uncommitted data"): TIME_ALONE,
@@ -142,6 +141,12 @@ def no_list() -> Iterator[None]:
         yield
 
 
+def hold_commits_for_ever(scene: Scene) -> None:
+    """A Lua hook on every branch, which has no time limit."""
+    scene.world.servers.hook_minutes = 1
+    scene.world.bucket.put(ACTION_KEY, b"on: {pre-commit: }\nhooks: [{id: check, type: lua}]\n")
+
+
 SITUATIONS = (
     Situation("share of candidates", allowing(DRY, max_candidate_share=0)),
     Situation("number of candidates", allowing(DRY, max_candidates=0)),
@@ -149,7 +154,7 @@ SITUATIONS = (
     Situation("namespaces", around=lambda: listing(RepositoryFacts("inner", "s3://bucket/repo/inner/", "main", False))),
     Situation("other repositories", allowing(DRY, allow_unknown_repositories=False), around=no_list),
     Situation("number of branches", allowing(DRY, max_branch_loss_share=0), lose_branch),
-    Situation("commits under way", before=begin_commit),
+    Situation("commits under way", before=hold_commits_for_ever),
     Situation("age of the mark", allowing(DRY, max_mark_age_hours=1e-6)),
     Situation("address form", around=foreign_addresses_of_commits),
     Situation("rules of unknown branches", STRICT, misspell_rule, asked=UNIFIED, kind="unified"),

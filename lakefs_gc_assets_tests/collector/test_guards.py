@@ -218,15 +218,15 @@ def test_a_mark_grows_too_old() -> None:
 
 
 class TestCommitsUnderWay:
-    def test_one_since_before_the_mark_stops_a_sweep(self) -> None:
-        with pytest.raises(GuardTripped, match=r"commits under way: a commit on main, work has been under way"):
-            guards.require_commits_ended({"a": "work", "b": "main", "c": "dev"}, {"b": "main", "a": "work", "d": "dev"})
+    def test_hooks_without_a_time_limit_stop_a_sweep(self) -> None:
+        with pytest.raises(
+            GuardTripped, match=r"guard commits under way: .*_lakefs_actions/a.yaml on branch main: Lua"
+        ):
+            guards.require_limited_commits("_lakefs_actions/a.yaml on branch main: Lua", CollectionSettings())
 
-    @pytest.mark.parametrize(
-        ("marked", "now"), [({}, {}), ({"a": "main"}, {}), ({}, {"a": "main"}), ({"a": "main"}, {"b": "main"})]
-    )
-    def test_one_that_ended_or_began_meanwhile_does_not(self, marked: dict[str, str], now: dict[str, str]) -> None:
-        guards.require_commits_ended(marked, now)
+    def test_not_if_the_settings_say_how_long_a_commit_lasts_or_all_hooks_have_a_limit(self) -> None:
+        guards.require_limited_commits("_lakefs_actions/a.yaml", CollectionSettings(longest_commit_minutes=30))
+        guards.require_limited_commits("", CollectionSettings())
 
 
 def all_tripped() -> list[GuardTripped]:
@@ -246,7 +246,7 @@ def all_tripped() -> list[GuardTripped]:
     found = [*guards.tripped(mark, settings)]
     requires: tuple[Callable[[], None], ...] = (
         lambda: guards.require_live_set(mark),
-        lambda: guards.require_commits_ended({"a": "main"}, {"a": "main"}),
+        lambda: guards.require_limited_commits("a file", settings),
         lambda: guards.require_uncommitted_kept(500, 500, settings),
         lambda: guards.require_fresh_mark(now, now + timedelta(days=99), settings),
     )
@@ -269,12 +269,11 @@ def test_every_guard_says_which_setting_lifts_it_or_what_to_do_instead() -> None
         "namespaces": set(),
         "other repositories": {"allow_unknown_repositories"},
         "empty live set": set(),
-        "commits under way": set(),
+        "commits under way": {"longest_commit_minutes"},
         "loss of uncommitted data": {"max_uncommitted_loss_share"},
         "age of the mark": {"max_mark_age_hours"},
     }
     assert "No setting lifts it" in found["namespaces"] and "No setting lifts it" in found["empty live set"]
-    assert "Wait for it" in found["commits under way"]
 
 
 class TestHowNearTheyAre:

@@ -272,9 +272,7 @@ def reported_by(kind: str) -> Iterator[tuple[Scene, Reported]]:
 class TestDescribeCommitted:
     """The figures of the third step, each from where it belongs."""
 
-    LIVE = LiveCommits(
-        CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2, sealed={"token": "main"}
-    )
+    LIVE = LiveCommits(CommitSource.REFS_DUMP, NOW, NOW, ("m",), (), {"main": "m"}, commits=7, fetched=2)
     RECORD = RangeRecord("r", b"a", b"b", 5, 0)
     UNREAD = Unread(cast(OpenRepository, None), CommitSource.REFS_DUMP, ("m", "n"), range_records([RECORD]), ())
     FIGURES = CommittedFigures(
@@ -285,7 +283,6 @@ class TestDescribeCommitted:
         ranges_read=1,
         entries_promised=5,
         heads={"main": "m"},
-        sealed={"token": "main"},
         branches_before=3,
         read_sha256="0" * 64,
     )
@@ -357,10 +354,8 @@ class TestWhatRunsTell:
             ranges_read=4,
             entries_promised=20,
             heads=heads,
-            sealed={},
             branches_before=2,
             read_sha256=committed.figures.read_sha256,
-            dump_at_once=True,
         )
         assert candidates.figures == CandidateFigures(
             kept={"a name that lakeFS never makes": 1, "staged with the content of a committed object": 1},
@@ -867,7 +862,6 @@ class TestReadingCommits:
             ranges_read=2,
             entries_promised=2,
             heads={"main": held},
-            sealed={},
             branches_before=None,
             read_sha256=found.figures.read_sha256,
             unnamed_ranges=1,

@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 from unittest import mock
 
@@ -19,6 +21,7 @@ import pytest
 from lakefs_gc_assets.collector import earlier_runs, reporting, run
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
     EXPIRED_DF,
@@ -54,7 +57,6 @@ from lakefs_gc_assets.lakefs.api.models import Repository as RepositoryFacts
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.settings import CollectionSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
-from lakefs_gc_assets_tests.simulation import versioning
 from lakefs_gc_assets_tests.simulation.asked import ASKED, LOCK_EXPIRY, Asked
 from lakefs_gc_assets_tests.simulation.clean_bugs import nothing_of_a_range
 from lakefs_gc_assets_tests.simulation.clocks import DAY, HOUR, MINUTE, CollectorClock, MachineClock, moment
@@ -66,8 +68,9 @@ from lakefs_gc_assets_tests.simulation.faults import scene_before
 from lakefs_gc_assets_tests.simulation.lakefs_files import Entry, put_commit_objects
 from lakefs_gc_assets_tests.simulation.playing import deterministic
 from lakefs_gc_assets_tests.simulation.remembering import remembering
+from lakefs_gc_assets_tests.simulation.retention_exactness import RetentionExactness
 from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
-from lakefs_gc_assets_tests.simulation.servers import CollectorsApi
+from lakefs_gc_assets_tests.simulation.servers import ACTION_KEY, CollectorsApi, action_file
 from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import START
 
@@ -157,7 +160,7 @@ def step_of(scene: Scene, **changes: Any) -> Step[ArrowRows]:
     return Step(lambda line: None, lambda line: None, repository, LocalEngine(), plan, cast(Lock, None))
 
 
-def allowing(options: CollectionSettings = SWEEP, **settings: float | tuple[str, ...]) -> CollectionSettings:
+def allowing(options: CollectionSettings = SWEEP, **settings: float | str | tuple[str, ...]) -> CollectionSettings:
     return options.model_copy(update=settings)
 
 
@@ -241,9 +244,16 @@ def commit_on_new_branch(scene: Scene, address: str) -> None:
     scene.world.oracle.look()
 
 
-def begin_commit(scene: Scene) -> None:
-    """A commit of the first branch is under way for hours."""
-    scene.world.start("w0 commit", versioning.commit(scene.world, 0, 0, 0))
+@contextmanager
+def _another_policy(text: str) -> Iterator[Path]:
+    """A policy file that the world's own measure of retention does not know."""
+    with (
+        TemporaryDirectory() as folder,
+        mock.patch.object(RetentionExactness, "defined", lambda *arguments, **named: None),
+    ):
+        file = Path(folder) / "policy.yaml"
+        file.write_text(text)
+        yield file
 
 
 class TestAttempts:
@@ -317,8 +327,8 @@ class TestOrder:
         """By another process of the run, which lost the lock and does not know it: the recheck skips what that read."""
         wait = passes.wait_for_recheck
 
-        def read_again(step: Step[ArrowRows], prepared_at: datetime) -> None:
-            wait(step, prepared_at)
+        def read_again(step: Step[ArrowRows], uncommitted_data: StoredFrame[UncommittedFigures]) -> None:
+            wait(step, uncommitted_data)
             commit_elsewhere(scene, garbage)
             run.read_committed(step, step.stored(UNCOMMITTED_DF))
 
@@ -555,27 +565,51 @@ class TestRecheck:
                 assert approved(scene, asked=UNIFIED) is Ended.WELL
         assert "three" in said and "two" not in said
 
-    def test_a_commit_that_has_been_under_way_since_the_mark(self) -> None:
-        with world_of("clean") as scene:
-            begin_commit(scene)
+    @staticmethod
+    def put_action(scene: Scene, content: bytes) -> None:
+        """Every branch has an action file of this content."""
+        scene.world.servers.hook_minutes = 1
+        scene.world.bucket.put(ACTION_KEY, content)
+
+    def test_it_waits_as_long_as_hooks_can_hold_a_commit(self) -> None:
+        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+            self.put_action(scene, action_file(minutes=17))
+            assert scene.start(SWEEP, Faults()) is Ended.WELL
+            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
+            assert asked[0] - prepared.timestamp() >= SWEEP.wait_before_recheck_seconds + 10 * 17 * MINUTE
+
+    def test_it_waits_as_long_as_a_commit_lasts_by_the_settings(self) -> None:
+        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
+            assert scene.start(allowing(longest_commit_minutes=45), Faults()) is Ended.WELL
+            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at
+            assert asked[0] - prepared.timestamp() >= 45 * MINUTE
+
+    def test_an_approval_waits_for_what_is_left_and_no_longer(self) -> None:
+        for passed, least, most in ((5 * MINUTE, 5 * MINUTE, 6 * MINUTE), (HOUR, 0, 0)):
+            with world_of("clean") as scene:
+                dry(scene)
+                scene.world.pass_time(passed)
+                assert approved(scene) is Ended.WELL
+                waited = scene.reported.waited_seconds[SWEPT] - SWEEP.wait_before_dump_seconds
+                assert least - 30 <= waited <= most
+
+    def test_an_approval_on_a_machine_whose_clock_is_ahead_waits_by_the_clock_of_the_store(self) -> None:
+        with world_of("clean") as scene, noting(passes, "find_live_again", lambda: scene.world.time.now) as asked:
             dry(scene)
+            prepared = step_of(scene).stored(UNCOMMITTED_DF).manifest.span.ended_at.timestamp()
+            scene.world.collector_skew = 14 * MINUTE
+            assert approved(scene) is Ended.WELL
+            assert asked[0] - prepared >= SWEEP.wait_before_recheck_seconds
+
+    def test_hooks_without_a_time_limit(self) -> None:
+        lua = b"name: lua\non: {pre-commit: }\nhooks: [{id: check, type: lua, properties: {script: x}}]\n"
+        with world_of("clean") as scene:
+            self.put_action(scene, lua)
+            dry(scene)
+            assert any("hook check is of type lua" in warning for warning in scene.reported.warnings)
             reported = Faults()
-            refused(scene, approved(scene, faults=reported), "commits under way", reported)
-
-    def test_a_commit_that_the_dump_of_a_dry_run_did_not_show_yet(self) -> None:
-        dumped = commits._dumped
-
-        def late(*arguments: Any) -> commits.Dump:
-            return replace(dumped(*arguments), sealed={})
-
-        for asked in (ASKED, UNIFIED, BY_COMMITS):
-            with world_of("unified") as scene:
-                begin_commit(scene)
-                with mock.patch.object(commits, "_dumped", late):
-                    dry(scene, asked=asked)
-                assert step_of(scene).stored(COMMITTED_DF).figures.dump_at_once
-                reported = Faults()
-                refused(scene, approved(scene, faults=reported, asked=asked), "commits under way", reported)
+            refused(scene, approved(scene, faults=reported), "guard commits under way", reported)
+            assert approved(scene, allowing(DRY, longest_commit_minutes=30)) is Ended.WELL
 
     def test_a_repository_that_was_made_on_this_namespace_since_the_mark(self) -> None:
         twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
@@ -640,9 +674,7 @@ class TestRecheck:
         for options, waits in ((DRY, False), (allowing(DRY, keep_unnamed_ranges=False), True)):
             with world_of("unified") as scene:
                 assert scene.start(options, Faults(), asked) is Ended.WELL
-                committed = step_of(scene).stored(COMMITTED_DF)
-                assert committed.figures.dump_at_once is not waits
-                waited = committed.manifest.span.waited_seconds
+                waited = step_of(scene).stored(COMMITTED_DF).manifest.span.waited_seconds
                 assert 0 <= waits * DRY.wait_before_dump_seconds - waited < MINUTE / 60
 
     def test_it_is_not_believed_for_long_and_not_asked_for_ever(self) -> None:
@@ -692,9 +724,9 @@ class TestRetention:
 
     def test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data(self) -> None:
         with world_of("unified") as scene, mock.patch.object(recheck, "ask_committed", wraps=ask_committed) as ask:
-            heads = {branch.commit_id for branch in scene.world.repository.branches.values()}
+            heads = {name: branch.commit_id for name, branch in scene.world.repository.branches.items()}
             assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
-            assert set(ask.call_args.args[3]) == heads
+            assert ask.call_args.args[3].branches == heads
 
     def test_a_head_that_is_gone_before_refs_are_dumped_stays(self) -> None:
         """An object of it may be staged unchanged, and sealed by a commit before the recheck looks."""
@@ -714,6 +746,75 @@ class TestRetention:
             again = {*marked(scene)}
             assert again < candidates
             assert address not in again
+
+    @staticmethod
+    def expired(scene: Scene, options: CollectionSettings = DRY) -> tuple[set[str], str, set[str]]:
+        """Candidates of a dry run, the first commit that holds some of them, and these."""
+        dry(scene, options, UNIFIED)
+        candidates, commits = {*marked(scene)}, scene.world.repository.commits
+        held = {id_: {each.address for each in commits[id_].entries.values()} & candidates for id_ in sorted(commits)}
+        commit_id = next(id_ for id_, addresses in held.items() if addresses)
+        return candidates, commit_id, held[commit_id]
+
+    def tagged_until(self, owner: object, name: str) -> None:
+        """A tag on an expired commit goes right after a function has ended: what it kept is no candidate."""
+        with world_of("unified") as scene:
+            candidates, commit_id, held = self.expired(scene)
+            tags = scene.world.repository.tags
+            tags["keep"] = commit_id
+            scene.world.oracle.look()
+            with noting(owner, name, lambda: tags.pop("keep", None)):
+                dry(scene, asked=UNIFIED)
+            assert not held & {*marked(scene)} and {*marked(scene)} < candidates
+
+    def test_a_tag_that_is_gone_before_refs_are_dumped_keeps_its_commit(self) -> None:
+        self.tagged_until(uncommitted, "note_preparations")
+
+    def test_a_tag_that_is_gone_before_uncommitted_data_is_asked_for_keeps_its_commit(self) -> None:
+        self.tagged_until(run, "read_reasons")
+
+    def test_rules_that_are_shortened_before_refs_are_dumped_keep_their_commits(self) -> None:
+        with world_of("unified") as scene:
+            candidates, _, _ = self.expired(scene)
+            repository = scene.world.repository
+            short, repository.rules = repository.rules, RetentionRules(1000, {})
+            scene.world.oracle.look()
+
+            def shorten() -> None:
+                repository.rules = short
+
+            with noting(uncommitted, "note_preparations", shorten):
+                dry(scene, asked=UNIFIED)
+            assert candidates and not candidates & self.committed_ever(scene) & {*marked(scene)}
+
+    @staticmethod
+    def committed_ever(scene: Scene) -> set[str]:
+        records = scene.world.repository.commits.values()
+        return {entry.address for record in records for entry in record.entries.values()}
+
+    def test_a_branch_with_counts_that_is_gone_before_refs_are_dumped_keeps_them(self) -> None:
+        with world_of("unified") as scene, _another_policy("branches: {zeta: {retention: 0d, keep_last: 100}}") as file:
+            options = allowing(DRY, retention_policy=str(file), allow_rules_of_unknown_branches=True)
+            repository = scene.world.repository
+            repository.branches.pop("zeta", None)
+            candidates, _, _ = self.expired(scene, options)
+            repository.new_branch("zeta", repository.branches["main"].commit_id)
+            scene.world.oracle.look()
+            dry(scene, options, UNIFIED)
+            counted = {*marked(scene)}
+            assert counted < candidates
+            with noting(uncommitted, "note_preparations", lambda: repository.branches.pop("zeta", None)):
+                dry(scene, options, UNIFIED)
+            assert {*marked(scene)} == counted
+
+    def test_a_pin_that_is_gone_before_refs_are_dumped_keeps_its_commit(self) -> None:
+        with world_of("unified") as scene, _another_policy("") as policy:
+            options = allowing(DRY, retention_policy=str(policy))
+            candidates, commit_id, held = self.expired(scene, options)
+            policy.write_text(f"pinned: [{commit_id}]\n")
+            with noting(uncommitted, "note_preparations", lambda: policy.write_text("")):
+                dry(scene, options, UNIFIED)
+            assert not held & {*marked(scene)} and {*marked(scene)} < candidates
 
     def test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays(self) -> None:
         """An object of it is staged again after uncommitted data was prepared, and before the branch goes."""
@@ -1072,11 +1173,6 @@ class TestPurge:
         twin = RepositoryFacts("twin", "s3://bucket/repo/", "main", False)
         with world_of("purge") as scene, mock.patch.object(CollectorsApi, "repositories", lambda api: (twin,)):
             self.refused(scene, "twin")
-
-    def test_a_commit_that_has_been_under_way_since_the_first_look(self) -> None:
-        with world_of("purge") as scene:
-            begin_commit(scene)
-            self.refused(scene, "commits under way")
 
     def test_the_rules_hold(self) -> None:
         with world_of("purge") as scene:

@@ -214,15 +214,6 @@ class TestWhichAreStale:
         policy(made, RULES, commit_dates="claimed")
         assert stale(made) == ["old-1", "old-2"]
 
-    def test_a_commit_under_way(self, made: RetainedRepository) -> None:
-        complete_dump = commits.complete_dump
-
-        def sealed(*arguments: Any) -> Any:
-            return replace(complete_dump(*arguments), sealed={"token": "old-1"})
-
-        with mock.patch.object(commits, "complete_dump", sealed):
-            assert standing(made, "old-1").kept == "a commit is under way, or failed"
-
     def test_hidden_ones_count_too(self, made: RetainedRepository) -> None:
         made.call("POST", "/branches", {"name": "old-2", "source": "main", "hidden": True})
         made.put("hidden", "hidden", "old-2")

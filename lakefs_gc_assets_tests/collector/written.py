@@ -86,19 +86,16 @@ def put_dump(
     commits: Sequence[Commit],
     branches: Sequence[Branch],
     tags: Sequence[Branch] = (),
-    sealed: Mapping[str, Sequence[str]] = MappingProxyType({}),
     compacted: Mapping[str, str] = MappingProxyType({}),
 ) -> RefsDump:
     """A finished dump; each table in ranges of two records.
 
     Args:
-        sealed: sealed staging tokens, by branch.
         compacted: the metarange that a branch rests on, by branch.
     """
     heads = {
         head.id: text(1, head.id)
         + text(2, head.commit_id)
-        + b"".join(text(4, token) for token in sealed.get(head.id, ()))
         + (text(6, compacted[head.id]) if head.id in compacted else b"")
         for head in branches
     }

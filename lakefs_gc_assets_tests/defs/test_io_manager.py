@@ -112,7 +112,7 @@ def test_counts_by_reason_are_shown_and_lists_of_names_are_not(s3_server: S3Serv
     assert "| commits | 1 commit |" in text(shown, "frame")
     assert "| commit_source | metadata folder |" in text(shown, "frame")
     assert "| 3 | kept by a tag |" in text(shown, "retention")
-    assert not {"heads", "sealed", "retention_warnings"} & shown.keys()
+    assert not {"heads", "retention_warnings"} & shown.keys()
     assert figures.read_sha256 and "sha256" not in text(shown, "frame")
     assert "retention_rules" not in text(shown, "frame")
 

@@ -113,10 +113,7 @@ def test_a_dump_holds_all_commits_branches_and_tags(server: EmbeddedServer) -> N
     assert dumped[first["id"]].creation_date == first["creation_date"]
     assert next(commit for commit in dumped.values() if not commit.parents).metarange_id == ""
     listed = [branch for data in tables(refs.branches_meta_range_id, "branch") for branch in read_branches(data, "b")]
-    assert [(branch.id, branch.commit_id, branch.hidden) for branch in listed] == [
-        ("main", first["id"], False),
-        ("secret", first["id"], True),
-    ]
+    assert [(branch.id, branch.commit_id) for branch in listed] == [("main", first["id"]), ("secret", first["id"])]
     tags = [tag for data in tables(refs.tags_meta_range_id, "tag") for tag in read_tags(data, "t")]
     assert [(tag.id, tag.commit_id) for tag in tags] == [("v1", first["id"])]
 

@@ -66,7 +66,6 @@ _MANIFEST = Manifest(
         ranges_read=2,
         entries_promised=None,
         heads={"main": "33" * 32},
-        sealed={"token": "main"},
         branches_before=1,
         read_sha256="44" * 32,
         retention={"head": 1},

@@ -261,7 +261,7 @@ def _commit_rows(data: bytes) -> Any:
 
 def _branch(rng: random.Random, number: int) -> Record:
     name = f"{number:03}{hostile_text(rng, 'branch')}"
-    data = text(1, name) + text(2, rng.randbytes(32).hex()) + text(3, "token")
+    data = text(1, name) + text(2, rng.randbytes(32).hex())
     data += b"".join(text(4, f"sealed {each}") for each in range(rng.randrange(3)))
     return name.encode(), framed(name.encode(), data + integer(5, rng.randrange(2)))
 
@@ -271,8 +271,7 @@ def _branches_slowly(records: Sequence[tuple[bytes, bytes, bytes]]) -> Any:
     for key, _, data in records:
         fields = _fields(data)
         assert _last(fields, 1, b"") == key
-        strings = (key.decode(), _last(fields, 2, b"").decode(), _last(fields, 3, b"").decode())
-        rows.append(refs.BranchRecord(*strings, _all(fields, 4), _last(fields, 5, 0) != 0))
+        rows.append(refs.BranchRecord(key.decode(), _last(fields, 2, b"").decode()))
     return rows
 
 

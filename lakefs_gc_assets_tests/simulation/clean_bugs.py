@@ -156,7 +156,7 @@ def _checked_at_the_mark() -> Sequence[Replacement]:
     def mark(step: ArrowStep, *frames: Frame) -> Frame:
         marked = _mark(step, *frames)
         if marked.count:
-            passes.wait_for_recheck(step, frames[1].manifest.span.ended_at)
+            passes.wait_for_recheck(step, frames[1])
             live[step.plan.run_id, step.plan.attempt] = step.engine.collect(find_live_again(step, sample_staged(step)))
         return marked
 

@@ -27,14 +27,14 @@ from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
 from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint
 from lakefs_gc_assets.collector.incremental.gap_check import Gap
 from lakefs_gc_assets.collector.live import current, facts, other_repositories, references, uncommitted
+from lakefs_gc_assets.collector.live.commits_under_way import SlowestHooks
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     KnownLive,
     Unread,
     ask_committed,
     find_known_live,
-    heads_shown,
-    prepare_uncommitted,
+    read_reasons,
 )
 from lakefs_gc_assets.collector.live.facts import FactFile, FactKind
 from lakefs_gc_assets.collector.live.uncommitted import StagedSample
@@ -42,6 +42,7 @@ from lakefs_gc_assets.collector.quarantine import purge
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck, plan_purge
 from lakefs_gc_assets.collector.records import across_runs, plan, report
 from lakefs_gc_assets.collector.records.plan import Plan
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
 from lakefs_gc_assets.collector.retention.commits import LiveCommits
@@ -51,6 +52,7 @@ from lakefs_gc_assets.collector.sweep import passes, recheck
 from lakefs_gc_assets.collector.sweep.passes import Sweep
 from lakefs_gc_assets.collector.sweep.recheck import Validity, find_live_again
 from lakefs_gc_assets.errors import CollectionError, CorruptFile
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets.storage.signing import SignedStore, Signer
 from lakefs_gc_assets_tests.collector import test_run_guards as tests
@@ -134,16 +136,23 @@ def _valid_from_now(step: ArrowStep, valid: Validity, tasks: int | None) -> Any:
     return _deleter(step, Validity.begin(step.repository.store, step.plan.run_id, valid.span), tasks)
 
 
-def _heads_shown_late(asking: object) -> tuple[Replacement, ...]:
-    """A module that asks again asks for the branch heads after uncommitted data."""
-    late: list[str] = []
+def _reasons_read_late(asking: object) -> tuple[Replacement, ...]:
+    """A module that looks again reads what keeps commits after uncommitted data."""
 
-    def prepare(step: ArrowStep, **named: Any) -> Any:
-        found = prepare_uncommitted(step, **named)
-        late[:] = heads_shown(step)
-        return found
+    def ask(step: ArrowStep, until: datetime, known: Any, before: Any = None, **named: Any) -> Committed:
+        return ask_committed(step, until, known, read_reasons(step), **named)
 
-    return ((asking, "heads_shown", lambda step: late), (asking, "prepare_uncommitted", prepare))
+    return ((asking, "ask_committed", ask),)
+
+
+def _reasons_without(**parts: Any) -> Bug:
+    """The mark forgets some of what kept commits before uncommitted data was asked for."""
+
+    def read(step: ArrowStep) -> ReasonsToStay | None:
+        reasons = read_reasons(step)
+        return None if reasons is None else replace(reasons, **parts)
+
+    return replaced((run, "read_reasons", read))
 
 
 def _any_version(kind: FactKind, *where: Any) -> list[FactFile]:
@@ -277,12 +286,12 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "recheck: guards of the rules not raised": _guarding(
         recheck, "require_retention_holds", find_live_again, _RECHECK.test_the_rules_hold
     ),
-    "recheck: tokens that are sealed before it not asked for": TestedBug(
-        replaced((recheck, "sealed_now", lambda *arguments: {})),
-        _RECHECK.test_a_commit_that_the_dump_of_a_dry_run_did_not_show_yet,
+    "hooks without a time limit accepted": _guarding(
+        guards, "require_limited_commits", passes.wait_for_recheck, _RECHECK.test_hooks_without_a_time_limit
     ),
-    "recheck: commits under way not looked at": _guarding(
-        guards, "require_commits_ended", find_live_again, _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
+    "hooks not looked for": TestedBug(
+        replaced((run, "find_slowest_hooks", lambda repository: SlowestHooks())),
+        _RECHECK.test_it_waits_as_long_as_hooks_can_hold_a_commit,
     ),
     "recheck: other repositories not asked for": _guarding(
         recheck,
@@ -320,22 +329,29 @@ TESTED_BUGS: dict[str, TestedBug] = {
     "figures: no branches before": TestedBug(
         _describing(branches_before=None), _GUARDS.test_branches_that_are_gone_since_an_earlier_run
     ),
-    "figures: no sealed tokens": TestedBug(
-        _describing(sealed={}), _RECHECK.test_a_commit_that_has_been_under_way_since_the_mark
-    ),
     "figures: no guards of the rules": TestedBug(
         _describing(retention_guards=()), _RETENTION.test_the_report_of_a_dry_run_tells_of_guards_of_the_rules
     ),
-    "heads shown before the recheck forgotten": TestedBug(
-        replaced((recheck, "heads_shown", lambda step: [])),
+    "reasons before the recheck forgotten": TestedBug(
+        replaced((recheck, "read_reasons", lambda step: None)),
         _RETENTION.test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data,
     ),
-    "heads shown before the mark forgotten": TestedBug(
-        replaced((run, "heads_shown", lambda step: [])),
+    "reasons before the mark forgotten": TestedBug(
+        replaced((run, "read_reasons", lambda step: None)),
         _RETENTION.test_a_head_that_is_gone_before_refs_are_dumped_stays,
     ),
-    "recheck: heads shown after uncommitted data": TestedBug(
-        Bug(partial(_heads_shown_late, recheck)),
+    "tags before the mark forgotten": TestedBug(
+        _reasons_without(tags={}), _RETENTION.test_a_tag_that_is_gone_before_refs_are_dumped_keeps_its_commit
+    ),
+    "rules before the mark forgotten": TestedBug(
+        _reasons_without(rules=RetentionRules(0, {})),
+        _RETENTION.test_rules_that_are_shortened_before_refs_are_dumped_keep_their_commits,
+    ),
+    "policy before the mark forgotten": TestedBug(
+        _reasons_without(policy=""), _RETENTION.test_a_pin_that_is_gone_before_refs_are_dumped_keeps_its_commit
+    ),
+    "recheck: reasons read after uncommitted data": TestedBug(
+        Bug(partial(_reasons_read_late, recheck)),
         _RETENTION.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,
     ),
     # Attempts and order.
@@ -543,17 +559,11 @@ TESTED_BUGS: dict[str, TestedBug] = {
         LiveCheck._look,
         _PURGE.test_a_repository_that_was_made_on_this_namespace_since_the_run,
     ),
-    "purge: commits under way not looked at": _guarding(
-        guards,
-        "require_commits_ended",
-        LiveCheck._look,
-        _PURGE.test_a_commit_that_has_been_under_way_since_the_first_look,
-    ),
     "purge: guards of the rules not raised": _guarding(
         purge, "require_retention_holds", LiveCheck._look, _PURGE.test_the_rules_hold
     ),
-    "purge: heads shown after uncommitted data": TestedBug(
-        Bug(partial(_heads_shown_late, purge)),
+    "purge: reasons read after uncommitted data": TestedBug(
+        Bug(partial(_reasons_read_late, purge)),
         _PURGE.test_a_head_that_is_gone_once_uncommitted_data_was_asked_for_stays,
     ),
     "purge: empty live set accepted": _guarding(
@@ -581,13 +591,12 @@ _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
         "brought back since: not asked",
         "own addresses: not asked",
         "recheck: source of commits not compared",
-        "recheck: commits under way not looked at",
+        "hooks not looked for",
         "recheck: branches not counted",
         "recheck: uncommitted data not compared",
         "figures: no nested namespaces",
         "figures: other repositories taken for none",
         "figures: no branches before",
-        "figures: no sealed tokens",
         "ranges that no commit names taken for orphans",
         "recheck: ranges that no commit names taken for orphans",
         "gap in the listing not looked for",
@@ -599,7 +608,7 @@ _IN_HISTORIES: dict[Kind, tuple[str, ...]] = {
         "recheck: guards of the rules not raised",
         "commits that expire taken for lasting",
         "figures: no guards of the rules",
-        "heads shown before the recheck forgotten",
+        "reasons before the recheck forgotten",
     ),
     "unified": (),
 }

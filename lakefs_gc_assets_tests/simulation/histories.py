@@ -155,6 +155,7 @@ class Maker:
             dumps=chance.random() < 0.95,
             old_objects=chance.choice((0, 0, 3, 6)),
             signed=seed % 4 == 3,
+            hook_minutes=17 if seed % 3 == 1 else 0,
         )
 
     def round(self) -> None:

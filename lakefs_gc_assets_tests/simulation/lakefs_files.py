@@ -154,10 +154,7 @@ class DumpedBranch(Protocol):
 
     name: str
     commit_id: str
-    hidden: bool
     base_id: str
-
-    def sealed_tokens(self) -> tuple[str, ...]: ...
 
 
 def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str:
@@ -165,8 +162,7 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
     rows = [
         (
             branch.name,
-            formats.branch_data(branch.name, branch.commit_id, "token", branch.sealed_tokens(), branch.hidden)
-            + formats.text_field(6, branch.base_id),
+            formats.branch_data(branch.name, branch.commit_id, "", (), False) + formats.text_field(6, branch.base_id),
         )
         for branch in branches
     ]

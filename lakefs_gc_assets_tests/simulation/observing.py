@@ -149,7 +149,7 @@ def _defines(define_live: Callable[..., Any]) -> Callable[..., Any]:
     def watched(step: Any, prepared_until: Any, *more: Any, **named: Any) -> Any:
         found, own = define_live(step, prepared_until, *more, **named), _run_of(step)
         if own is not None and own.this is not None and own.at in (STEPS[0], STEPS[2]) and own.watch.retention:
-            own.watch.retention.defined(step.plan, own.watch.reported(), found)
+            own.watch.retention.defined(step.plan, own.watch.reported(), found, universe=own.at == STEPS[0])
         return found
 
     return watched

@@ -124,7 +124,7 @@ class Quiet:
         By retention rules, they also commit what uncommitted data cannot hold: no run comes to its end before.
         """
         world = self._world
-        world.pass_time(versioning.LONG_COMMIT_SECONDS)
+        world.pass_time(versioning.longest_commit_seconds(world))
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
             compacted = branch.compacted is not None
             by_rules = kind in ("retention", "unified", "committed") and self._spelled_otherwise(branch)

@@ -1,7 +1,7 @@
 """Seeded bugs of runs by retention rules: what a hurried collector takes for expired."""
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -88,7 +88,13 @@ def _of_the_mark() -> Sequence[Replacement]:
     """Rechecks by the rules and the server's list that there were at the mark."""
     reported: dict[str, RetentionRules | None] = {}
 
-    def define(step: ArrowStep, until: datetime, shown: Collection[str] = (), **named: Any) -> LiveDefinition:
+    rechecking: set[int] = set()
+
+    def find(step: ArrowStep, samples: Samples) -> ArrowRows:
+        rechecking.add(id(step))
+        return find_live_again(step, samples)
+
+    def define(step: ArrowStep, until: datetime, *more: Any, **named: Any) -> LiveDefinition:
         def note(ask: Ask) -> RetentionRules | None:
             reported[step.plan.run_id] = ask()
             return reported[step.plan.run_id]
@@ -96,13 +102,13 @@ def _of_the_mark() -> Sequence[Replacement]:
         def repeat(ask: Ask) -> RetentionRules | None:
             return reported[step.plan.run_id]
 
-        # A recheck alone knows the heads that were shown before.
-        return define_live(_with_rules(step, repeat if shown else note, lists=not shown), until, shown, **named)
+        again = id(step) in rechecking
+        return define_live(_with_rules(step, repeat if again else note, lists=not again), until, *more, **named)
 
     def listed(repository: Any, *more: Any) -> ServerCommits:
         return server_commits(repository, *more) if repository.api.lists else _NONE_LISTED
 
-    return *_defining(define), (retention, "server_commits", listed)
+    return *_defining(define), (retention, "server_commits", listed), (passes, "find_live_again", find)
 
 
 def _none_where_unread(ask: Ask) -> RetentionRules | None:
@@ -130,9 +136,15 @@ def _new_commits_alone() -> Sequence[Replacement]:
     """Rechecks what commits made since the mark hold: not what old ones do that count again."""
     let_go: dict[str, frozenset[str]] = {}
 
-    def define(step: ArrowStep, until: datetime, shown: Collection[str] = (), **named: Any) -> LiveDefinition:
-        found = define_live(step, until, shown, **named)
-        if not shown:
+    rechecking: set[int] = set()
+
+    def find(step: ArrowStep, samples: Samples) -> ArrowRows:
+        rechecking.add(id(step))
+        return find_live_again(step, samples)
+
+    def define(step: ArrowStep, until: datetime, *more: Any, **named: Any) -> LiveDefinition:
+        found = define_live(step, until, *more, **named)
+        if id(step) not in rechecking:
             let_go[step.plan.run_id] = frozenset(found.expired_metaranges)
         return found
 
@@ -142,7 +154,7 @@ def _new_commits_alone() -> Sequence[Replacement]:
             return found
         return reading_only(step, found, set(found.own.metarange_ids) - let_go[step.plan.run_id], known)
 
-    return *_defining(define), (recheck, "ask_committed", ask)
+    return *_defining(define), (recheck, "ask_committed", ask), (passes, "find_live_again", find)
 
 
 def _uncommitted_alone(step: ArrowStep, samples: Samples) -> ArrowRows:

@@ -2,10 +2,12 @@
 
 Commits that stay are those that the world's log of heads says, at the very second from which the run counts ages, of
 the branches and commits in the dump that it was given, with tagged ones and the server's own list. Their dates are the
-latest that the run was told: by commits, by the files of their metaranges, by their parents. A commit that was a head
-when uncommitted data was asked for may stay as well. Objects that only
-other commits hold are all in the universe of a run that lists nothing, but for those that a run deleted. A run that
-builds on another one may leave out what it cannot know to be the same object (`_held_by_other_names`).
+latest that the run was told: by commits, by the files of their metaranges, by their parents. A run that asked for
+uncommitted data keeps what stayed right before as well, by the same measure.
+
+Objects that only other commits hold are all in the universe of a run that lists nothing, but for those that a run
+deleted. A run that builds on another one may leave out what it cannot know to be the same object
+(`_held_by_other_names`).
 """
 
 import math
@@ -15,7 +17,6 @@ from dataclasses import dataclass
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition
-from lakefs_gc_assets_tests.simulation.clocks import DAY
 from lakefs_gc_assets_tests.simulation.counting import Span, keeps_tag, kept_as_told
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle, window_of
@@ -29,11 +30,15 @@ class RetentionExactness:
     oracle: RetentionOracle
     compared: int = 0
 
-    def defined(self, plan: Plan, reported: ServerAnswers, found: LiveDefinition) -> None:
-        """A run says which commits stay."""
+    def defined(self, plan: Plan, reported: ServerAnswers, found: LiveDefinition, *, universe: bool) -> None:
+        """A run says which commits stay; `universe` if it has not asked for uncommitted data yet."""
         if found.live.source is not CommitSource.REFS_DUMP:
             return
         defined, stays = self._defined(plan, reported), self._stays(plan, reported)
+        before = None if universe else reported.as_before()
+        if before is not None:
+            stays |= self._stays(plan, before)
+        kept, let_go = frozenset(found.live.metarange_ids), frozenset(found.expired_metaranges)
         live = self._metaranges(stays)
         expired = self._metaranges(reported.commits.keys() - stays) - live
         claimed = self._defined(plan, reported, claimed=True)
@@ -42,13 +47,15 @@ class RetentionExactness:
             kept_by: frozenset(each.commit_id for each in found.differences if each.kept_by == kept_by)
             for kept_by in ("definition", "server")
         }
+        if before is None and not universe:
+            # Another process of the run was told what was there before: more may stay.
+            kept, expired = kept & live, expired & let_go
         self.compared += 1
-        shown = self._metaranges(self._heads_since(plan)) - live
         for what, ours, theirs in (
             ("keep by the definition alone", frozenset(claimed - listed), alone["definition"]),
             ("keep by the server's list alone", frozenset(listed - claimed), alone["server"]),
-            ("keep", live, frozenset(found.live.metarange_ids) - shown),
-            ("let go", expired - shown, frozenset(found.expired_metaranges) - shown),
+            ("keep", live, kept),
+            ("let go", expired, let_go),
         ):
             if ours != theirs:
                 lacks, more = len(ours - theirs), len(theirs - ours)
@@ -57,11 +64,6 @@ class RetentionExactness:
                 )
         if len(defined) != found.counts["commits_active"]:
             raise Violation(f"run {plan.run_id} keeps {found.counts['commits_active']} commits, and not {len(defined)}")
-
-    def _heads_since(self, plan: Plan) -> set[str]:
-        """Commits that were heads since the run began, which it may have been shown before refs were dumped."""
-        began = plan.started_at.timestamp() - DAY
-        return {commit for commit, until in self.oracle.head_until.items() if until >= began}
 
     def universe(self, plan: Plan, reported: ServerAnswers, addresses: Collection[str]) -> None:
         """A run that lists nothing says what may go."""

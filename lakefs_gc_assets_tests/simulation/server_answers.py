@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lakefs_gc_assets.lakefs.api.models import Commit, RetentionRules
 
@@ -17,6 +17,7 @@ class ServerAnswers:
         fetched: ids of the latter: their dates are cut to seconds, and count as the latest in that second.
         asked_rules: whether rules were told since; they may be None.
         listed: ids in the server's own list of commits that stay; None where there was none.
+        before: what was said of branches, tags and rules before uncommitted data was prepared; None if nothing was.
         written: when each file of the metadata folder was written, by the last listing; seconds by the store's clock.
     """
 
@@ -27,7 +28,15 @@ class ServerAnswers:
     asked_rules: bool = False
     rules: RetentionRules | None = None
     listed: frozenset[str] | None = None
+    before: "ServerAnswers | None" = None
     written: Mapping[str, float] = field(default_factory=dict)
+
+    def as_before(self) -> "ServerAnswers | None":
+        """The same commits under the branches, tags and rules of the moment before; None if nothing was said then."""
+        if self.before is None:
+            return None
+        before = self.before
+        return replace(self, branches=before.branches, tags=before.tags, rules=before.rules, listed=None, before=None)
 
     def claims(self) -> dict[str, float]:
         """When each commit says that it was made."""

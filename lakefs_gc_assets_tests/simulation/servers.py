@@ -45,7 +45,18 @@ _BLANKS_IN_A_ROW = 2
 _DEFAULT_BRANCH = "main"
 _ALIAS = "point-s3alias"
 """An access point of the bucket."""
+ACTION_KEY = "actions/slow.yaml"
+"""Object of the action file that every branch has where hooks hold commits; no listing of a collector has it."""
+_ACTION_PATH = "_lakefs_actions/slow.yaml"
 _OBJECTS_ON_PAGE = 2
+
+
+def action_file(minutes: int) -> bytes:
+    """An action whose webhook may hold commits and merges for so many minutes."""
+    return (
+        "name: slow\non:\n  pre-commit:\n  pre-merge:\nhooks:\n"
+        f"  - id: hold\n    type: webhook\n    properties: {{url: http://127.0.0.1/hold, timeout: {minutes}m}}\n"
+    ).encode()
 
 
 @dataclass
@@ -153,6 +164,7 @@ class Servers:
 
     Attributes:
         others: what they say of other repositories. Raises AccessDenied where that is refused.
+        hook_minutes: timeout of the hook in the action file of every branch; 0 for no such file.
     """
 
     repository: Repository
@@ -161,6 +173,7 @@ class Servers:
     dumps: list[_Dump] = field(default_factory=list)
     others: Callable[[], tuple[RepositoryFacts, ...]] = tuple
     lists: ListedCommits = field(init=False)
+    hook_minutes: int = 0
     _blank: int = 0
 
     def __post_init__(self) -> None:
@@ -327,7 +340,7 @@ class CollectorsApi:
 
     Attributes:
         answered: true time of each answer, and by how much the clock of its server is ahead.
-        reported: what it was told last.
+        reported: what it was told last; of before uncommitted data the rules, and the branches and tags after them.
         dump_refused: whether the last dump that it asked for was refused.
     """
 
@@ -354,6 +367,7 @@ class CollectorsApi:
         self.answered: list[tuple[float, float]] = []
         self.reported = ServerAnswers()
         self.dump_refused = False
+        self._before: ServerAnswers | None = None
 
     def _branches(self) -> Mapping[str, BranchState]:
         return self._servers.branches(lost=self._servers.misbehaviour.lost_branches_but_one and self._loses_branches())
@@ -391,12 +405,17 @@ class CollectorsApi:
 
     def branches(self) -> tuple[Branch, ...]:
         self._ask("branches")
-        found = sorted(self._branches().items())
-        return tuple(Branch(name, branch.commit_id) for name, branch in found)
+        heads = {name: branch.commit_id for name, branch in sorted(self._branches().items())}
+        if self._before is not None and not self._before.branches:
+            self._before.branches = heads
+        return tuple(Branch(name, commit_id) for name, commit_id in heads.items())
 
     def tags(self) -> tuple[Branch, ...]:
         self._ask("tags")
-        return tuple(Branch(name, commit_id) for name, commit_id in sorted(self._servers.repository.tags.items()))
+        tags = dict(sorted(self._servers.repository.tags.items()))
+        if self._before is not None:
+            self._before.tags = tags
+        return tuple(Branch(name, commit_id) for name, commit_id in tags.items())
 
     def first_change(self, branch: str) -> DiffEntry | None:
         return next(self.changes(branch), None)
@@ -427,11 +446,15 @@ class CollectorsApi:
             uri = f"s3://{_ALIAS}/{uri.removeprefix('s3://').partition('/')[2]}"
         return uri + entry.address
 
-    def list_objects(self, reference: str, after: str) -> ObjectsPage:
-        self._ask(f"list_objects {reference} {after}")
+    def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
+        self._ask(f"list_objects {reference} {after} {prefix}")
         repository = self._servers.repository
         if reference not in repository.branches:
             return ObjectsPage((), more=False)
+        if _ACTION_PATH.startswith(prefix) and prefix:
+            is_there = bool(self._servers.hook_minutes) and after < _ACTION_PATH
+            file = ObjectStats(_ACTION_PATH, repository.uri + ACTION_KEY, len(action_file(self._servers.hook_minutes)))
+            return ObjectsPage((file,) if is_there else (), more=False)
         entries = repository.visible(repository.branches[reference])
         paths = sorted(path for path in entries if path > after)
         page = paths[:_OBJECTS_ON_PAGE]
@@ -448,6 +471,7 @@ class CollectorsApi:
         found = self._servers.dump_state(task_id, self._now(), self._branches())
         if found.done and not found.error:
             self.reported = self._servers.dumps[int(task_id)].reported()
+            self.reported.before = self._before
         return found
 
     def commit(self, commit_id: str) -> Commit:
@@ -462,8 +486,11 @@ class CollectorsApi:
 
     def retention_rules(self) -> RetentionRules | None:
         self._ask("retention_rules")
-        self.reported.asked_rules, self.reported.rules = True, self._servers.repository.rules
-        return self.reported.rules
+        rules = self._servers.repository.rules
+        self.reported.asked_rules, self.reported.rules = True, rules
+        # What is asked for next counts from before, if uncommitted data and a dump follow.
+        self._before = ServerAnswers(rules=rules)
+        return rules
 
     def start_prepare_commits(self) -> str:
         self._ask("start_prepare_commits")

@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.lakefs.api.models import UncommittedPage
 from lakefs_gc_assets_tests.simulation import versioning
@@ -21,7 +22,7 @@ from lakefs_gc_assets_tests.simulation.oracle import Oracle, Violation
 from lakefs_gc_assets_tests.simulation.playing import History, Result, Step, deterministic, play
 from lakefs_gc_assets_tests.simulation.remembering import remembering
 from lakefs_gc_assets_tests.simulation.repository import Repository
-from lakefs_gc_assets_tests.simulation.scenes import Ended, Scene
+from lakefs_gc_assets_tests.simulation.scenes import OPERATIONS, Ended, Scene
 from lakefs_gc_assets_tests.simulation.servers import CollectorsApi, Server, Servers
 from lakefs_gc_assets_tests.simulation.stored import addresses
 from lakefs_gc_assets_tests.simulation.world import Setup, World
@@ -72,7 +73,7 @@ class TestStageObject:
         staged_again = Step("w1", "stage_object", (0, 0, 2))
         marked = (REPLACED[0], commit, again, again, OLD, SWEEP, UNTIL_RECHECK)
         under_way = (removal, Step("w2", "commit", (0, 0, 0)), staged_again, UNTIL_DUMP, Step("w2", "go_on", (0,)))
-        result = played(*marked, *under_way, FINISH)
+        result = played(*marked, UNTIL_PREPARE, *under_way, FINISH)
         assert (result.deleted, result.losses) == (1, 1)
 
 
@@ -124,7 +125,7 @@ class TestDeletedWithoutReceipt:
 
 
 class TestLongCommits:
-    """Where a path that is being committed is staged anew, the server lists the newer entry alone."""
+    """If a path that is being committed is staged anew, the server lists the newer entry alone."""
 
     STEPS = (
         Step("w0", "upload_now", (0, 0, 1, 0)),
@@ -134,22 +135,40 @@ class TestLongCommits:
         SWEEP,
         FINISH,
     )
-    BLIND = Setup(old_objects=0, dumps=False)
 
-    def test_a_sweep_waits_for_a_commit_that_a_dump_shows(self) -> None:
-        result = played(*self.STEPS)
-        assert result.deleted == 0
-        assert "commits under way" in result.log[-1]
+    @pytest.mark.parametrize("dumps", [True, False])
+    @pytest.mark.parametrize("hook_minutes", [0, 17])
+    def test_one_that_ends_within_the_wait_keeps_its_objects(self, dumps: bool, hook_minutes: int) -> None:
+        setup = Setup(old_objects=0, dumps=dumps, hook_minutes=hook_minutes)
+        assert played(*self.STEPS, setup=setup).deleted == 0
 
-    def test_without_dumps_a_commit_shorter_than_the_wait_before_the_recheck_keeps_its_objects(self) -> None:
-        assert played(*self.STEPS, setup=self.BLIND).deleted == 0
-
-    def test_one_that_takes_longer_can_lose_what_is_staged_anew_meanwhile(self) -> None:
+    @pytest.mark.parametrize("dumps", [True, False])
+    def test_one_that_takes_longer_than_anybody_said_can_lose_what_is_staged_anew_meanwhile(self, dumps: bool) -> None:
         with (
             mock.patch.object(versioning, "COMMIT_SECONDS", 2 * HOUR),
             pytest.raises(Violation, match="a commit under way"),
         ):
-            played(*self.STEPS, setup=self.BLIND)
+            played(*self.STEPS, setup=Setup(old_objects=0, dumps=dumps))
+
+    def test_an_approval_makes_up_for_a_dry_run_that_dumps_refs_at_once(self) -> None:
+        """The dry run names the object, since its dump came too early; the approval waits for the commit."""
+        with remembering(), deterministic(2):
+            scene = Scene(World.from_setup(Setup(old_objects=0, hook_minutes=17)))
+            scene.do((("upload_now", (0, 0, 1, 0)),))
+            scene.world.pass_time(30 * HOUR)
+            (old,) = [key for key in scene.world.bucket.objects if key.startswith("data/")]
+            scene.world.start("w0 commit", versioning.commit(scene.world, 0, 0, 0))
+            scene.world.start("w1 upload_now", OPERATIONS["upload_now"](scene.world, 0, 0, 2, 0))
+            assert scene.start(DRY, Faults(), ASKED) is Ended.WELL
+            assert addresses(scene.store, scene.reported.run_id, "candidates") == {old}
+            assert scene.opened is not None
+            scene.completed[scene.opened.run_id] = [*STEPS[:4]]
+            approved = DRY.model_copy(update={"approve_run": scene.opened.run_id})
+            assert scene.go_on(approved, Faults()) is Ended.WELL
+            head = scene.world.repository.head(scene.world.repository.branches["main"])
+            assert [entry.address for entry in head.values()] == [old]
+            assert old in scene.world.bucket.objects
+            assert scene.reported.waited_seconds["deleted_report"] > 10 * 17 * MINUTE
 
 
 class TestServersThatLeaveOutWhatIsStaged:
@@ -190,7 +209,7 @@ class TestServersThatLeaveOutWhatIsStaged:
     def test_without_that_wait_what_is_staged_is_lost(self) -> None:
         with (
             self.blind_for(5 * MINUTE),
-            mock.patch.object(passes, "wait_for_recheck", lambda step, prepared_at: None),
+            mock.patch.object(passes, "wait_for_recheck", lambda step, uncommitted: None),
             pytest.raises(Violation),
         ):
             played(*self.STEPS)

@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import replace
 from urllib.parse import quote
 
+from lakefs_gc_assets.lakefs.formats.actions import TRIES
 from lakefs_gc_assets_tests.simulation import lakefs_files
 from lakefs_gc_assets_tests.simulation.bucket import md5
 from lakefs_gc_assets_tests.simulation.choosing import Operation, branch_at, commit_id_at, registering
@@ -14,15 +15,18 @@ from lakefs_gc_assets_tests.simulation.repository import Branch, Refused, applie
 from lakefs_gc_assets_tests.simulation.world import BRANCHES, TAGS, Job, World
 
 COMMIT_SECONDS = 9 * MINUTE
-"""A commit ends, well or badly, within this time after sealing, where the collector cannot see that it is under way."""
-LONG_COMMIT_SECONDS = 3 * HOUR
-"""The same where refs can be dumped, which shows sealed tokens."""
+"""A commit without hooks ends, well or badly, within this time after sealing."""
 _DATED = 10_000
 LAG_SECONDS = 20
 """A commit shows up in a scan of all commits within this time."""
 
 OPERATIONS: dict[str, Operation] = {}
 operation = registering(OPERATIONS)
+
+
+def longest_commit_seconds(world: World) -> float:
+    """How long a commit lasts at most: hooks hold it, each time that the server tries."""
+    return COMMIT_SECONDS + TRIES * world.setup.hook_minutes * MINUTE
 
 
 @operation
@@ -46,7 +50,7 @@ def commit(world: World, branch: int, date: int, lag: int) -> Job:
 
     world.oracle.committing[token] = Committing(keys, unchanged)
     try:
-        yield COMMIT_SECONDS if world.servers.misbehaviour.refuse_dumps else LONG_COMMIT_SECONDS
+        yield longest_commit_seconds(world)
         if not unchanged():
             raise Refused("the branch changed")
         # What was staged anew meanwhile hid the older entry, which nothing promised: it counts from now on.
@@ -121,7 +125,7 @@ def _move(world: World, branch: Branch, entries: dict[str, Entry], parents: tupl
     _require_clean(world, branch)
     head = branch.commit_id
     world.repository.seal(branch)
-    yield COMMIT_SECONDS
+    yield longest_commit_seconds(world)
     if world.repository.branches.get(branch.name) is not branch or branch.commit_id != head:
         raise Refused("the branch changed")
     branch.commit_id = world.commit(entries, parents, float(lag % LAG_SECONDS))

@@ -16,7 +16,14 @@ from lakefs_gc_assets_tests.simulation.oracle import Oracle
 from lakefs_gc_assets_tests.simulation.other_repository import OtherRepository, listed
 from lakefs_gc_assets_tests.simulation.repository import Refused, Repository
 from lakefs_gc_assets_tests.simulation.retention_oracle import RetentionOracle
-from lakefs_gc_assets_tests.simulation.servers import LINK_SECONDS, Misbehaviour, Server, Servers
+from lakefs_gc_assets_tests.simulation.servers import (
+    ACTION_KEY,
+    LINK_SECONDS,
+    Misbehaviour,
+    Server,
+    Servers,
+    action_file,
+)
 
 Rules = Literal["oss", "seed"]
 """Copies are full, or within one staging area by reference and remembered."""
@@ -47,6 +54,7 @@ class Setup:
         retention: whether runs by retention rules are among those that collect.
         signed: whether collectors sign what they leave, and believe nothing else.
         around: other repositories, and what the settings allow.
+        hook_minutes: timeout of a webhook that holds commits and merges on every branch; 0 for none.
     """
 
     seed: int = 0
@@ -67,6 +75,7 @@ class Setup:
     retention: bool = False
     signed: bool = False
     around: Around = ALONE
+    hook_minutes: int = 0
 
 
 @dataclass
@@ -118,6 +127,7 @@ class World:
         servers = Servers(repository, machines)
         servers.misbehaviour.page_rows = setup.page_rows
         servers.misbehaviour.refuse_dumps = not setup.dumps
+        servers.hook_minutes = setup.hook_minutes
         kind = RetentionOracle if setup.retention else Oracle
         oracle = kind(time, repository, bucket, min(setup.server_skews))
         if isinstance(oracle, RetentionOracle):
@@ -136,6 +146,8 @@ class World:
         self.repository.new_branch("main", first)
         self.bucket.put("_lakefs/dummy", b"")
         self.bucket.put("dummy", b"")
+        if self.setup.hook_minutes:
+            self.bucket.put(ACTION_KEY, action_file(self.setup.hook_minutes))
         for number in range(self.setup.old_objects):
             content = CONTENTS[1 + number % 4]
             names = (f"data/repo:token-{number}/{number:021d}", md5(str(number).encode()), f"data/foreign/{number}")

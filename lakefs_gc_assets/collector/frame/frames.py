@@ -15,6 +15,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import pyarrow as pa
 
 from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS, Outcome, Why
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.lakefs.layout import Layout
 
 TIME = pa.timestamp("us", "UTC")
@@ -269,13 +270,19 @@ class UncommittedFigures:
         server_run_ids: ids under which the server wrote, of this repository alone.
         pages: pages of the server that count: those with a location, and empty ones that it repeated.
         files: keys of the files, relative to the storage namespace.
-        heads_before: commit ids of the branch heads right before; empty in flows that keep all commits.
+        reasons_before: what kept commits right before; None in flows that keep all commits.
+        hooks_seconds: how long hooks can hold a commit that was under way, all tries together.
+        slowest_hooks: the action file and branch of these hooks; empty without hooks.
+        hooks_without_limit: a file and branch whose hooks have no known time limit, and why; empty if there is none.
     """
 
     server_run_ids: tuple[str, ...]
     pages: Annotated[int, "pages"]
     files: tuple[str, ...]
-    heads_before: tuple[str, ...] = ()
+    reasons_before: ReasonsToStay | None = None
+    hooks_seconds: Annotated[float, "seconds"] = 0.0
+    slowest_hooks: str = ""
+    hooks_without_limit: str = ""
 
 
 @dataclass(frozen=True)
@@ -290,7 +297,6 @@ class CommittedFigures:
         ranges_read: ranges that this run read.
         entries_promised: entries that the metaranges count; unknown where commits come from a listing of files.
         heads: metarange of each branch's head, by the branch's name.
-        sealed: the branch of each sealed staging token: its commit is under way, or failed and was not repeated.
         branches_before: branches by the count of the earlier run that this one is compared with.
         read_sha256: SHA-256 of the file with the ids of all ranges and metaranges that this run and those it builds
             on have read.
@@ -303,8 +309,6 @@ class CommittedFigures:
         compacted_bases: compacted bases that the branches of this repository rest on.
         provisional_ranges: ranges of the frame `provisional` that were read: of compacted bases, of other repositories'
             too, and young ones that nothing names; where it is 0 the run has no such frame.
-        dump_at_once: whether refs were dumped right after uncommitted data, so that `sealed` may lack a token that was
-            sealed shortly before.
         tracked_sha256: SHA-256 of the file with all ranges that are live, in the flow `unified`, or with all ranges
             that expired and were looked at, in the flow `committed`; None where these are not known.
         expired, expired_bytes: what is looked at because ranges expired that the base run tracked.
@@ -320,7 +324,6 @@ class CommittedFigures:
     ranges_read: Annotated[int, "ranges"]
     entries_promised: Annotated[int | None, "entries"]
     heads: Mapping[str, str]
-    sealed: Mapping[str, str]
     branches_before: Annotated[int | None, "branches"]
     read_sha256: str
     retention: Mapping[str, int] = field(default_factory=dict)
@@ -331,7 +334,6 @@ class CommittedFigures:
     unnamed_ranges: Annotated[int, "ranges"] = 0
     compacted_bases: Annotated[int, "bases"] = 0
     provisional_ranges: Annotated[int, "ranges"] = 0
-    dump_at_once: bool = False
     tracked_sha256: str | None = None
     expired: Annotated[int, OBJECTS] = 0
     expired_bytes: Annotated[int, BYTES] = 0

@@ -242,7 +242,7 @@ def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
                 place = Place(repository.facts.id, f"{kind} {reference.id}", reference.commit_id)
                 problems.unreadable(f"commit {reference.commit_id}", f"the server does not know it: {missing}", [place])
     columns = CommitColumns.from_commits([*fetched.values()])
-    return Dump(started_at, clock.now(), columns, named[0], named[1], 0, {})
+    return Dump(started_at, clock.now(), columns, named[0], named[1], 0)
 
 
 def read_named(

@@ -7,7 +7,7 @@ whose facts do not fit what their metarange counts. Some others are read all the
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -31,6 +31,7 @@ from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges, find_unnamed
 from lakefs_gc_assets.collector.live.uncommitted import Prepared, StagedSample
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
@@ -270,7 +271,7 @@ def ask_committed(
     step: Step[R],
     prepared_until: datetime,
     known: Set[str],
-    shown: Collection[str] = (),
+    before: ReasonsToStay | None = None,
     *,
     at_once: bool = False,
 ) -> Committed:
@@ -286,9 +287,9 @@ def ask_committed(
     Args:
         prepared_until: end of the last preparation of uncommitted data, UTC.
         known: ids of ranges and metaranges that were read before.
-        shown: branch heads before uncommitted data was prepared, see `retention.live_definition`.
-        at_once: ask without a wait where nothing shows that a commit is under way. It matters only where a commit that
-            no dump shows yet counts all the same, by its ranges, which are looked for below.
+        before: what kept commits before uncommitted data was prepared, see `retention.live_definition`.
+        at_once: ask without a wait, for a mark that deletes nothing. It waits all the same if ranges that no commit
+            names count as live only while they are young: then the mark would name what a commit is about to hold.
     Raises:
         LakeFSError, CorruptFile: the answers are not complete.
         ConfigurationError: a retention rule cannot be meant, in flows that apply retention rules.
@@ -296,7 +297,7 @@ def ask_committed(
     settings = step.repository.settings
     at_once = at_once and settings.counts_old_unnamed_ranges
     if step.plan.flow.by_retention:
-        definition = define_live(step, prepared_until, shown, at_once=at_once)
+        definition = define_live(step, prepared_until, before, at_once=at_once)
         own = definition.live
     else:
         definition, own = None, commits.live_commits(step.repository, prepared_until, step.log, at_once=at_once)
@@ -368,20 +369,20 @@ def _find_unnamed(step: Step[R], committed: Committed, known: Set[str], expired:
     return Unread(repository, committed.own.source, unnamed.ids, unnamed.records, ())
 
 
-def heads_shown(step: Step[R]) -> list[str]:
-    """Commit ids of the branch heads now, to be asked for before uncommitted data is prepared.
+def read_reasons(step: Step[R]) -> ReasonsToStay | None:
+    """What keeps commits now, to be read before uncommitted data is prepared.
 
-    Empty in flows that keep all commits, which do not need them.
+    None in flows that keep all commits, which do not need it.
     """
-    return [branch.commit_id for branch in step.repository.api.branches()] if step.plan.flow.by_retention else []
+    return retention.read_reasons(step.repository) if step.plan.flow.by_retention else None
 
 
 def define_live(
-    step: Step[R], prepared_until: datetime, shown: Collection[str] = (), *, at_once: bool = False
+    step: Step[R], prepared_until: datetime, before: ReasonsToStay | None = None, *, at_once: bool = False
 ) -> LiveDefinition:
     """Commits that retention rules keep now, by refs, rules, policy and the server's list, which are all read anew."""
     repository, now = step.repository, step.plan.earliest_clock
-    return retention.live_definition(repository, now, prepared_until, step.log, shown, at_once=at_once)
+    return retention.live_definition(repository, now, prepared_until, step.log, before, at_once=at_once)
 
 
 _ASKED_AT_ONCE = 8_000_000

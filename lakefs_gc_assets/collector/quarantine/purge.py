@@ -25,8 +25,8 @@ from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     ask_committed,
-    heads_shown,
     prepare_uncommitted,
+    read_reasons,
     sample_staged,
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
@@ -471,13 +471,12 @@ class LiveCheck(Generic[R]):
         # Noted first: what becomes live while this looks may be missing from the answers.
         as_of = Moment.now(step.repository.clock)
         require_own_namespace(step)
-        shown = heads_shown(step)
+        before = read_reasons(step)
         prepared = prepare_uncommitted(step, samples=samples)
-        current = ask_committed(step, prepared.ended_at, self._known, shown)
+        current = ask_committed(step, prepared.ended_at, self._known, before)
         require_retention_holds(current)
         if self._first is not None:
             files.require_same_source(current.source, self._first.source)
-            guards.require_commits_ended(self._first.own.sealed, current.own.sealed)
         committed = engine.union(*current.addresses(step))
         live = engine.union(committed, *current.provisional_addresses(step), *prepared.addresses)
         held = engine.collect(engine.select(engine.among_exactly(copies, live), "address"))

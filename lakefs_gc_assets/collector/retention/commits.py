@@ -9,7 +9,7 @@ definition): it can lack commits that must stay.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -66,10 +66,8 @@ class LiveCommits:
         heads: metarange of each branch's head, by branch; branches whose head is empty are left out.
         commits: number of live commits; 0 with the fallback, which does not know.
         fetched: number of those that the dump lacked and the API gave.
-        sealed: the branch of each sealed staging token: a commit of it is under way, or failed and was not repeated.
         dump_tables: ids of the dump's own files, which lie beside the metaranges and hold no objects.
         waited: seconds of waiting before them that protect and are no work.
-        at_once: true if refs were dumped without that wait.
         compacted: the branch of each compacted base: a metarange that holds what is staged there, and no commit names.
             Empty with the fallback, which counts every file.
     """
@@ -82,10 +80,8 @@ class LiveCommits:
     heads: dict[str, str]
     commits: int = 0
     fetched: int = 0
-    sealed: Mapping[str, str] = field(default_factory=dict)
     dump_tables: tuple[str, ...] = ()
     waited: float = 0.0
-    at_once: bool = False
     compacted: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -96,11 +92,8 @@ class Dump:
     Attributes:
         branches, tags: the commit of each, hidden branches included.
         fetched: number of commits that the dump lacked and the API gave.
-        sealed: the branch of each sealed staging token.
         tables: ids of its files.
-        waited, at_once, compacted: as in LiveCommits.
-        hidden: branches that listings leave out.
-        tokens: staging token of each branch; it changes with each commit, and with each branch of the same name.
+        waited, compacted: as in LiveCommits.
     """
 
     started_at: datetime
@@ -109,13 +102,9 @@ class Dump:
     branches: dict[str, str]
     tags: dict[str, str]
     fetched: int
-    sealed: Mapping[str, str]
     tables: tuple[str, ...] = ()
     waited: float = 0.0
-    at_once: bool = False
     compacted: Mapping[str, str] = field(default_factory=dict)
-    hidden: frozenset[str] = frozenset()
-    tokens: Mapping[str, str] = field(default_factory=dict)
 
     def live(self, stays: npt.NDArray[np.bool_] | None = None) -> LiveCommits:
         """All of its commits, or those that stay; branch heads are always among them."""
@@ -130,10 +119,8 @@ class Dump:
             {branch: metarange for branch, metarange in metaranges if metarange},
             len(self.commits) if stays is None else int(stays.sum()),
             self.fetched,
-            self.sealed,
             self.tables,
             self.waited,
-            self.at_once,
             self.compacted,
         )
 
@@ -180,9 +167,7 @@ def live_commits(
 def without_dump(
     repository: OpenRepository, prepared_until: datetime, began: datetime, refusal: LakeFSError, note: LogLine
 ) -> LiveCommits:
-    """All commits, by the metadata folder, where no refs dump tells whether a commit is under way.
-
-    So it waits in any case, before the dump was refused or now.
+    """All commits, by the metadata folder, as long after uncommitted data as a refs dump would have been asked for.
 
     Args:
         began: when the dump was asked for, UTC.
@@ -198,35 +183,30 @@ def complete_dump(
     repository: OpenRepository,
     prepared_until: datetime,
     note: LogLine = lambda message: None,
+    named: Collection[str] = (),
     *,
     at_once: bool = False,
 ) -> Dump:
     """A complete refs dump: commits that a busy server left out are fetched, or another dump is requested.
 
-    It starts a set time after uncommitted data was prepared. By then a commit that was under way has ended, or shows
-    its sealed token, and a server whose database answers scans with what it knew some seconds ago knows both.
+    It starts a set time after uncommitted data was prepared. By then most commits that were under way have ended, and a
+    server whose database answers scans with what it knew some seconds ago knows them. Longer commits are the reason
+    for the wait before the recheck, see `commits_under_way`.
 
     Args:
         prepared_until: as for `live_commits`.
-        at_once: do without that time where a dump names no sealed token. Only for marks that delete nothing, and where
-            the ranges of a commit count that the dump does not show yet.
+        at_once: do without that time. Only for marks that delete nothing: the recheck of an approval makes up for it.
+        named: ids of commits that must be among the dump's, and are fetched if they are not.
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump, or does not know how.
         LakeFSError: on any other failure, or where the dump stays incomplete.
         CorruptFile: where one of its files cannot be read.
     """
-    if at_once:
-        dump = _dump_now(repository, note)
-        if not dump.sealed:
-            return replace(dump, at_once=True)
-        branches = ", ".join(sorted(set(dump.sealed.values())))
-        note(f"commits are under way, or failed, on {branches}: asking for another refs dump later")
-    waited = repository.wait_until(_starts_at(repository, prepared_until), note, "reading commits")
-    return replace(_dump_now(repository, note), waited=waited)
-
-
-def _dump_now(repository: OpenRepository, note: LogLine) -> Dump:
-    return dump_refs(repository.api, repository.store, repository.settings, repository.clock, note)
+    waited = 0.0
+    if not at_once:
+        waited = repository.wait_until(_starts_at(repository, prepared_until), note, "reading commits")
+    dump = dump_refs(repository.api, repository.store, repository.settings, repository.clock, note, named)
+    return replace(dump, waited=waited)
 
 
 def _starts_at(repository: OpenRepository, prepared_until: datetime) -> datetime:
@@ -240,13 +220,14 @@ def dump_refs(
     settings: CollectionSettings,
     clock: Clock,
     note: LogLine = lambda message: None,
+    named: Collection[str] = (),
 ) -> Dump:
     """A refs dump that lacks nothing, as it is now: `complete_dump` is for runs. Raises as that does."""
     started_at = clock.now()
     problem: IncompleteDump | None = None
     for _ in range(_DUMP_TRIES):
         try:
-            return _dumped(api, store, settings, clock, started_at)
+            return _dumped(api, store, settings, clock, started_at, named)
         except IncompleteDump as incomplete:
             note(f"{incomplete}; asking for another one")
             problem = incomplete
@@ -254,7 +235,12 @@ def dump_refs(
 
 
 def _dumped(
-    api: LakeFSApi, store: ObjectStore, settings: CollectionSettings, clock: Clock, started_at: datetime
+    api: LakeFSApi,
+    store: ObjectStore,
+    settings: CollectionSettings,
+    clock: Clock,
+    started_at: datetime,
+    named: Collection[str],
 ) -> Dump:
     dump = _finished_dump(api, settings, clock)
     tables: list[str] = []
@@ -268,10 +254,9 @@ def _dumped(
     tags = {tag.id: tag.commit_id for part in parts(dump.tags_meta_range_id, "tag", refs.read_tags) for tag in part}
     if not branches:
         raise IncompleteDump("the refs dump names no branch, and every repository has one")
-    fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values()])
+    fetched = _fetch_missing(api, settings, commits, [*branches.values(), *tags.values(), *named])
     if fetched:
         commits = CommitColumns.joined([commits, CommitColumns.from_commits(fetched)])
-    sealed = {token: branch.id for branch in records for token in branch.sealed_tokens}
     compacted = {base: branch.id for branch in records for base in branch.compacted_bases}
     return Dump(
         started_at,
@@ -280,11 +265,8 @@ def _dumped(
         branches,
         tags,
         len(fetched),
-        sealed,
         tuple(tables),
         compacted=compacted,
-        hidden=frozenset(branch.id for branch in records if branch.hidden),
-        tokens={branch.id: branch.staging_token for branch in records},
     )
 
 

@@ -7,7 +7,7 @@ can lack commits that must stay, and it may have commits that were made after th
 `describe_rules` and `encode_rules` show which rule applies to which branch, and how many commits it keeps.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits as live_commits
@@ -48,7 +49,7 @@ from lakefs_gc_assets.errors import (
     NotSupported,
     counted,
 )
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi, RetentionRules
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
 from lakefs_gc_assets.settings import CollectionSettings
 
@@ -85,12 +86,14 @@ class Retention:
         active: by the definition; None where every commit stays.
         tags, pins: commits that stay for these besides.
         listed: commits that stay because the server's list has them.
-        late: commits that stay although the dump lacks them: of the server's list, or branch heads that were there
-            before uncommitted data was prepared. Each has its metarange, empty for a commit without objects.
+        late: commits of the server's list that the dump lacks, each with its metarange, empty for a commit without
+            objects.
         flags: for each commit of the dump whether it stays.
         by_files: for each commit of the dump whether it stays for nothing but the date of a file, or of a parent, that
             is later than a claimed one.
         in_doubt: for each commit of the dump whether it stays only because a rule counts and its date is in doubt.
+        before: what stayed by branches, tags, rules and policy as they were before uncommitted data was prepared; None
+            if they were the same. `flags` are those of both.
     """
 
     readings: Readings
@@ -103,6 +106,7 @@ class Retention:
     flags: Flags
     by_files: Flags
     in_doubt: Flags
+    before: "Retention | None" = None
 
     def why(self, at: int) -> tuple[str, ...]:
         """Every reason for a commit to stay; none for an expired one."""
@@ -114,6 +118,8 @@ class Retention:
         reasons += [f"tag {tag}" for tag in self.tags.get(at, ())]
         if at in self.pins:
             reasons.append("pinned by the policy")
+        if not reasons and self.before is not None:
+            reasons = [f"{reason}, before uncommitted data was read" for reason in self.before.why(at)]
         if not reasons and self.flags[at]:
             reasons.append("in the server's own list, by its clock and its rules at that moment")
         return tuple(reasons)
@@ -178,7 +184,7 @@ def live_definition(
     now: datetime,
     prepared_until: datetime,
     note: LogLine = lambda message: None,
-    shown: Collection[str] = (),
+    before: ReasonsToStay | None = None,
     *,
     at_once: bool = False,
 ) -> LiveDefinition:
@@ -188,9 +194,9 @@ def live_definition(
         now: the moment that ages count back from, UTC; of several clocks the earliest, which keeps most.
         prepared_until: end of the last preparation of uncommitted data, UTC; the dump starts a set time later.
         note: is called with each line for the log: warnings first, then differences.
-        shown: ids of commits that stay as well: the branch heads before uncommitted data was prepared. An object of
-            such a head may be staged again after the preparation, on a branch that is then reset to an older commit:
-            neither uncommitted data nor an active commit shows it.
+        before: what kept commits before uncommitted data was prepared. It counts as well: an object that only a head,
+            a tag or a rule of that moment keeps may be staged again after the preparation, before that reason goes.
+            Then neither uncommitted data nor a commit that stays shows it.
         at_once: as for `commits.complete_dump`.
     Raises:
         ConfigurationError: the policy file or a rule of the server cannot be meant.
@@ -199,7 +205,7 @@ def live_definition(
     """
     settings, began = repository.settings, repository.clock.now()
     try:
-        readings = read(repository, prepared_until, note, at_once=at_once)
+        readings = read(repository, prepared_until, note, before, at_once=at_once)
     except (AccessDenied, NotFound, NotSupported) as refusal:
         rules, policy = repository.api.retention_rules(), policy_of(settings)
         if rules is not None or policy.replace:
@@ -209,7 +215,9 @@ def live_definition(
         live = live_commits.without_dump(repository, prepared_until, began, refusal, note)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
         return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
-    retained = _with_shown(repository.api, retention(repository, readings, now), shown)
+    retained = retention(repository, readings, now)
+    if before is not None:
+        retained = _keep_earlier(repository, retained, before, now)
     definition = define(retained, settings, now)
     for line in _noted(definition):
         note(line)
@@ -221,11 +229,34 @@ def policy_of(settings: CollectionSettings) -> Policy:
     return retention_rules.load_policy(Path(settings.retention_policy)) if settings.retention_policy else Policy()
 
 
-def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, *, at_once: bool = False) -> Readings:
+def read_reasons(repository: OpenRepository) -> ReasonsToStay:
+    """What keeps commits now: branches, tags, rules and policy.
+
+    Raises:
+        ConfigurationError: the policy file cannot be read.
+        LakeFSError: the server refuses or fails.
+    """
+    file, api = repository.settings.retention_policy, repository.api
+    policy, rules = retention_rules.read_policy(Path(file)) if file else "", api.retention_rules()
+    if rules is None and not retention_rules.parse_policy(policy, file).replace:
+        return ReasonsToStay(policy=policy)
+    branches, tags = ({ref.id: ref.commit_id for ref in refs} for refs in (api.branches(), api.tags()))
+    return ReasonsToStay(branches, tags, rules, policy)
+
+
+def read(
+    repository: OpenRepository,
+    prepared_until: datetime,
+    note: LogLine,
+    before: ReasonsToStay | None = None,
+    *,
+    at_once: bool = False,
+) -> Readings:
     """Reads what retention is computed from; rules and the server's list after the dump, so that they are newer.
 
     Args:
         prepared_until, at_once: as for `commits.complete_dump`.
+        before: the commits that this names are among those of the dump.
     Raises:
         AccessDenied, NotFound, NotSupported: the server refuses to dump.
         ConfigurationError: the policy file or a rule of the server cannot be meant.
@@ -233,7 +264,8 @@ def read(repository: OpenRepository, prepared_until: datetime, note: LogLine, *,
         CorruptFile: a file cannot be read.
     """
     policy = policy_of(repository.settings)
-    dump = live_commits.complete_dump(repository, prepared_until, note, at_once=at_once)
+    named = before.commit_ids if before else ()
+    dump = live_commits.complete_dump(repository, prepared_until, note, named, at_once=at_once)
     try:
         rules = repository.api.retention_rules()
         if rules is not None:
@@ -292,13 +324,20 @@ def with_dates(graph: Graph, written: Integers, now: datetime) -> Graph:
     return graph.dated(dated_by_files(graph.commits, written, now), earliest_seconds(graph.commits, written))
 
 
-def _with_shown(api: LakeFSApi, retained: Retention, shown: Collection[str]) -> Retention:
-    at = retained.graph.commits.positions(pa.array(shown, pa.string()))
-    flags, by_files, in_doubt = retained.flags.copy(), retained.by_files.copy(), retained.in_doubt.copy()
-    flags[at[at >= 0]], by_files[at[at >= 0]], in_doubt[at[at >= 0]] = True, False, False
-    unknown = [commit_id for commit_id, place in zip(shown, at.tolist(), strict=True) if place < 0]
-    late = {commit_id: api.commit(commit_id).metarange_id for commit_id in unknown}
-    return replace(retained, flags=flags, by_files=by_files, in_doubt=in_doubt, late={**retained.late, **late})
+def _keep_earlier(repository: OpenRepository, retained: Retention, before: ReasonsToStay, now: datetime) -> Retention:
+    """Retention by which also stays what the reasons of an earlier moment keep."""
+    readings = retained.readings
+    policy = retention_rules.parse_policy(before.policy, repository.settings.retention_policy)
+    dump = replace(readings.dump, branches=dict(before.branches), tags=dict(before.tags))
+    earlier_readings = replace(readings, dump=dump, rules=before.rules, policy=policy, listed=None)
+    same_refs = (dump.branches, dump.tags) == (readings.dump.branches, readings.dump.tags)
+    if retained.active is None or (same_refs and (before.rules, policy) == (readings.rules, readings.policy)):
+        return retained
+    earlier = retention(repository, earlier_readings, now)
+    certain = (retained.flags & ~retained.by_files) | (earlier.flags & ~earlier.by_files)
+    beyond_doubt = (retained.flags & ~retained.in_doubt) | (earlier.flags & ~earlier.in_doubt)
+    flags = retained.flags | earlier.flags
+    return replace(retained, flags=flags, by_files=flags & ~certain, in_doubt=flags & ~beyond_doubt, before=earlier)
 
 
 def _by_commit(columns: CommitColumns, tags: Mapping[str, str]) -> dict[int, tuple[str, ...]]:

@@ -28,6 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier_runs import deleted_since
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, R
 from lakefs_gc_assets.collector.engine.work import first_of_each
@@ -43,7 +44,9 @@ from lakefs_gc_assets.collector.frame.frames import (
     CandidateFigures,
     DeletedFigures,
     Frame,
+    UncommittedFigures,
 )
+from lakefs_gc_assets.collector.live.commits_under_way import longest_commit
 from lakefs_gc_assets.collector.live.current import sample_staged
 from lakefs_gc_assets.collector.records import across_runs, report
 from lakefs_gc_assets.collector.records import plan as plans
@@ -53,7 +56,8 @@ from lakefs_gc_assets.collector.records.plan import Approval
 from lakefs_gc_assets.collector.repository.lock import LockToken, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Pace
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.collector.sweep.recheck import Countdown, Validity, find_live_again
+from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep.recheck import RESOLUTION, Countdown, Validity, find_live_again, store_time
 from lakefs_gc_assets.errors import (
     CollectionError,
     ObjectArchived,
@@ -319,6 +323,16 @@ def decide_dry(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tupl
     return step.write(DELETED_REPORT, _decide(step, candidates.rows(step.engine), Outcome.DRY_RUN))
 
 
+def log_wait_of_approval(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]) -> None:
+    """Logs until when an approval of this dry run waits, and whose hook is the reason."""
+    figures = uncommitted.figures
+    span = longest_commit(figures.hooks_seconds, step.repository.settings)
+    if span:
+        until = uncommitted.manifest.span.ended_at + span
+        hook = f", which {figures.slowest_hooks} may hold" if figures.slowest_hooks else ""
+        step.log(f"an approval before {until:%F %T}Z waits until then, for commits that are under way{hook}")
+
+
 def require_inputs(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> None:
     """Raises OrderViolation where an input of the candidates was stored again after they were made from it.
 
@@ -344,15 +358,30 @@ def require_all_decided(outcomes: StoredFrame[DeletedFigures], candidates: Store
         )
 
 
-def wait_for_recheck(step: Step[R], prepared_at: datetime) -> None:
-    """Waits until `collection.wait_before_recheck_seconds` have passed since uncommitted data was complete, in UTC.
+def wait_for_recheck(step: Step[R], uncommitted: StoredFrame[UncommittedFigures]) -> None:
+    """Waits until the mark's uncommitted data is older than any commit lasts, see `commits_under_way`.
 
-    Two looks protect better than one only where they are apart: what a server leaves out for a while without saying so
-    it would leave out of both. They are looks at uncommitted data: a listing may be hours older than the first of them,
-    where a run was broken off in between. Without a refs dump, nothing but this wait lets a commit under way end.
+    It is also the time for which a server may leave data out of its answers without saying so: it would leave the same
+    out of two looks in quick succession. Uncommitted data counts, since a listing may be hours older if a run was
+    broken off in between. An approval may come from another machine, and clocks may be set meanwhile, so the time must
+    have passed by this machine's clock and by the store's.
+
+    Raises:
+        GuardTripped: nobody knows how long a commit lasts.
+        StorageError: the store cannot be asked for the time.
     """
-    until = prepared_at + timedelta(seconds=step.repository.settings.wait_before_recheck_seconds)
-    step.waited += step.repository.wait_until(until, step.log, "checking again what is live")
+    repository, figures = step.repository, uncommitted.figures
+    guards.require_limited_commits(figures.hooks_without_limit, repository.settings)
+    span = longest_commit(figures.hooks_seconds, repository.settings)
+    if not span:
+        return
+    run_id = step.plan.run_id
+    # The frame was stored after the last answer had come.
+    stored_at = repository.store.head(run_folder.manifest(run_id, UNCOMMITTED_DF.name)).last_modified
+    left = stored_at + span + RESOLUTION - store_time(repository.store, run_id)
+    hook = f" since a commit may be held by {figures.slowest_hooks}" if figures.slowest_hooks else ""
+    moment = max(uncommitted.manifest.span.ended_at + span, repository.clock.now() + left)
+    step.waited += repository.wait_until(moment, step.log, f"checking again what is live{hook}")
 
 
 def resume(step: Step[R], candidates: StoredFrame[CandidateFigures]) -> tuple[R, int, tuple[FrameFile, ...]]:

@@ -13,7 +13,6 @@ would delete behind its back.
 """
 
 import uuid
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,35 +22,30 @@ from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.earlier_runs import without_deleted
 from lakefs_gc_assets.collector.engine.port import R
 from lakefs_gc_assets.collector.frame import files, receipts
-from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF, CommittedFigures
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.live import other_repositories
 from lakefs_gc_assets.collector.live.current import (
     Committed,
     Samples,
     Uncommitted,
     ask_committed,
-    heads_shown,
     prepare_uncommitted,
+    read_reasons,
 )
 from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.repository.repository import Clock, Moment
-from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import (
-    AccessDenied,
     CorruptFile,
-    NotFound,
-    NotSupported,
     OrderViolation,
     StorageError,
     counted,
 )
 from lakefs_gc_assets.storage.interface import ObjectStore
 
-_RESOLUTION = timedelta(seconds=1)
+RESOLUTION = timedelta(seconds=1)
 """Stores tell times in whole seconds, the fraction cut off."""
 
 
@@ -90,7 +84,7 @@ class Validity:
         """The rest of the span, for the task that calls this. Raises StorageError."""
         # Noted before the store is asked, so that the time it takes to answer counts.
         began = Moment.now(clock)
-        remaining = self.as_of + self.span - store_time(store, run_id) - _RESOLUTION
+        remaining = self.as_of + self.span - store_time(store, run_id) - RESOLUTION
         return Countdown(clock, remaining, began)
 
 
@@ -158,42 +152,23 @@ def find_live_again(step: Step[R], samples: Samples) -> R:
     """
     marked, repository = step.stored(COMMITTED_DF).figures, step.repository
     require_own_namespace(step)
-    sealed = sealed_now(step, marked)
-    shown = heads_shown(step)
+    before = read_reasons(step)
     prepared = prepare_uncommitted(step, samples=samples)
     known = tables.read_run_ids(repository.store, step.plan.run_id, step.plan.attempt, marked.read_sha256)
-    current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, shown)
+    current = ask_committed(_without(step, marked.retention_differences), prepared.ended_at, known, before)
     step.waited += current.waited
-    files.require_same_source(CommitSource.METADATA_FOLDER if sealed is None else current.source, marked.commit_source)
+    files.require_same_source(current.source, marked.commit_source)
     require_retention_holds(current)
-    guards.require_commits_ended({**marked.sealed, **(sealed or {})}, current.own.sealed)
     heads, run = current.own.heads, step.plan.run_id
     # Those that were deleted as stale since the mark are not missed.
-    before = without_deleted(repository.store, run, step.plan.repository, len(marked.heads), heads, step.warn)
-    guards.require_branches(len(heads), before, repository.settings)
+    branches = without_deleted(repository.store, run, step.plan.repository, len(marked.heads), heads, step.warn)
+    guards.require_branches(len(heads), branches, repository.settings)
     live = step.engine.union(*prepared.addresses, *current.addresses(step), *current.provisional_addresses(step))
     require_uncommitted_kept(step, live, prepared, current)
     step.log(
         f"recheck: {counted(prepared.files, 'files')} of uncommitted data, {counted(current.own.commits, 'commits')}"
     )
     return live
-
-
-def sealed_now(step: Step[R], marked: CommittedFigures) -> Mapping[str, str] | None:
-    """The branch of each staging token that is sealed before the recheck, where the mark may not have seen all of its.
-
-    The mark of a dry run that dumped refs at once may lack a token that was sealed right before. Such a token that is
-    still sealed is among these. A token of a younger commit is too, and is sealed no more when the recheck dumps refs.
-    None where the server refuses to dump by now.
-    """
-    if not marked.dump_at_once:
-        return {}
-    repository = step.repository.dumping_at_once()
-    try:
-        return commits.complete_dump(repository, repository.clock.now(), step.log).sealed
-    except (AccessDenied, NotFound, NotSupported) as refusal:
-        step.log(f"refs dump not available ({refusal})")
-        return None
 
 
 def require_own_namespace(step: Step[R]) -> None:

@@ -108,6 +108,12 @@ class LakeFSClient:
         results = self._pages(call, self._branches.list_branches_with_http_info, self._repository, show_hidden=True)
         return tuple(sorted(map(parsing.branch, results), key=lambda branch: branch.id))
 
+    def visible_branches(self) -> frozenset[str]:
+        """Names of the branches that are not hidden: nothing but their absence from this list tells hidden ones."""
+        call = self._call("GET", "/branches", "fs:ListBranches")
+        results = self._pages(call, self._branches.list_branches_with_http_info, self._repository, show_hidden=False)
+        return frozenset(parsing.branch(each).id for each in results)
+
     def branch(self, name: str) -> Branch | None:
         """A branch; None only where lakeFS itself says that there is none. Any other 404 raises NotFound."""
         call = self._call("GET", f"/branches/{name}", "fs:ReadBranch")
@@ -200,15 +206,19 @@ class LakeFSClient:
             raise fields.wrong("path", f"is {stats.path!r}, which was not asked for")
         return stats
 
-    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+    def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
         """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
+
+        Only those whose path begins with `prefix`.
 
         There are none where there is no such branch or commit, which only lakeFS itself can say: any other 404 raises
         NotFound.
         """
-        call = self._call("GET", f"/refs/{reference}/objects/ls?after={after}", "fs:ListObjects")
+        call = self._call("GET", f"/refs/{reference}/objects/ls?prefix={prefix}&after={after}", "fs:ListObjects")
         operation = self._objects.list_objects_with_http_info
         query: dict[str, Any] = {"user_metadata": False, "presign": False, "after": after, "amount": OBJECTS_ON_PAGE}
+        if prefix:
+            query["prefix"] = prefix
         fields = self._fields_unless_absent(call, operation, self._repository, reference, **query)
         if fields is None:
             return ObjectsPage((), more=False)

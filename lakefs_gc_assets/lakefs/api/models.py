@@ -172,8 +172,10 @@ class LakeFSApi(Protocol):
         """The object at a path of a branch or commit, staged changes included; None where there is none."""
         ...
 
-    def list_objects(self, reference: str, after: str) -> ObjectsPage:
+    def list_objects(self, reference: str, after: str, prefix: str = "") -> ObjectsPage:
         """The objects of a branch or commit behind a path, staged changes included, at most OBJECTS_ON_PAGE.
+
+        Only those whose path begins with `prefix`.
 
         There are none where there is no such branch or commit.
         """

@@ -30,7 +30,7 @@ from lakefs_gc_assets.lakefs.api.models import Branch, Commit
 from lakefs_gc_assets.lakefs.formats import records
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord, read_checked, strings
 from lakefs_gc_assets.lakefs.formats.records import DATA_END, DATA_START
-from lakefs_gc_assets.lakefs.formats.sstables import BYTES, VARINT, Table, fields, parsing, raise_fault
+from lakefs_gc_assets.lakefs.formats.sstables import BYTES, Table, fields, parsing, raise_fault
 
 Integers = npt.NDArray[np.int64]
 
@@ -140,7 +140,7 @@ def read_commits(data: bytes | memoryview, file: str, *, expected: RangeRecord |
 
 Entity = Literal["commit", "branch", "tag"]
 
-_HIDDEN = 5
+_LAST_FIELD = 5
 """The last field of BranchData in the open source server."""
 _SCHEMA = b"schema_definition"
 _METARANGE_ID = re.compile(r"[0-9a-f]{64}")
@@ -149,7 +149,10 @@ _NAMES_METARANGE = re.compile(r"meta_?range", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class BranchRecord:
-    """A branch as a dump holds it; entries not yet committed lie under its staging and sealed tokens.
+    """A branch as a dump holds it: its id and its commit.
+
+    The message has fields for staging tokens and for hidden branches too, and servers leave them out of dumps
+    (`branchValueIterator.setValue` in `pkg/graveler/graveler.go` as of 1.86).
 
     Attributes:
         compacted_bases: metaranges that the branch rests on in place of its commit's, which a compaction of staging
@@ -158,9 +161,6 @@ class BranchRecord:
 
     id: str
     commit_id: str
-    staging_token: str
-    sealed_tokens: tuple[str, ...]
-    hidden: bool
     compacted_bases: tuple[str, ...] = ()
 
 
@@ -180,11 +180,6 @@ class _Message:
         if any(actual != wire for actual, _ in values):
             raise ValueError(f"field {number} has the wrong wire type")
         return [value for _, value in values]
-
-    def flag(self, number: int) -> bool:
-        """True or false, false where absent."""
-        values = self._values(number, VARINT)
-        return bool(values and values[-1])
 
     def texts(self, number: int) -> tuple[str, ...]:
         """All values of a repeated string."""
@@ -226,21 +221,14 @@ def _field_numbers(properties: Mapping[bytes, bytes]) -> dict[str, int] | None:
 
 def _branch(message: _Message, numbers: Mapping[str, int] | None) -> BranchRecord:
     if numbers is None:
-        bases = message.metarange_ids_beyond(_HIDDEN)
+        bases = message.metarange_ids_beyond(_LAST_FIELD)
     else:
         named = [number for name, number in numbers.items() if _NAMES_METARANGE.search(name)]
         bases = tuple(base for number in named for base in message.texts(number) if base)
         for base in bases:
             if not _METARANGE_ID.fullmatch(base):
                 raise ValueError(f"{base!r} is no id of a metarange")
-    return BranchRecord(
-        id=message.text(1),
-        commit_id=message.text(2),
-        staging_token=message.text(3),
-        sealed_tokens=message.texts(4),
-        hidden=message.flag(_HIDDEN if numbers is None else numbers.get("hidden", 0)),
-        compacted_bases=bases,
-    )
+    return BranchRecord(message.text(1), message.text(2), bases)
 
 
 def read_tags(data: bytes | memoryview, file: str, *, expected: RangeRecord | None = None) -> list[Branch]:

@@ -17,13 +17,14 @@ from lakefs_gc_assets.collector.live.current import (
     Unread,
     ask_committed,
     find_committed,
-    heads_shown,
     prepare_uncommitted,
+    read_reasons,
 )
 from lakefs_gc_assets.collector.live.facts_of_ranges import SIZES
 from lakefs_gc_assets.collector.live.references import References
 from lakefs_gc_assets.collector.live.uncommitted import Prepared
 from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.commits import CommitSource, LiveCommits
@@ -33,7 +34,7 @@ from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import AccessDenied
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import AddressType
-from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats
+from lakefs_gc_assets.lakefs.api.models import Branch, Commit, DiffEntry, ObjectStats, RetentionRules
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.settings import CollectionSettings, StoreSettings
 from lakefs_gc_assets.storage.opening import StoreOpener
@@ -336,11 +337,12 @@ class TestCommits:
         monkeypatch.setattr(retention, "live_definition", defined)
         step = repositories.step(flow=flow)
         own = step.repository
-        found = ask_committed(step, NOW, frozenset(), ["shown"], at_once=True)
+        before = ReasonsToStay({"main": "c" * 64})
+        found = ask_committed(step, NOW, frozenset(), before, at_once=True)
         if flow is Flow.CLEAN:
             assert asked == [] and found.definition is None
             return
-        until = (step.plan.earliest_clock, NOW, step.log, ["shown"], True)
+        until = (step.plan.earliest_clock, NOW, step.log, before, True)
         assert asked == [(own, *until)]
         assert (found.definition, found.own, found.unread[0].metarange_ids) == (definition, live, (held,))
         # What only expired commits name is no other repository's.
@@ -348,10 +350,23 @@ class TestCommits:
         assert addresses(step, found.addresses(step)) == {"data/new"}
 
 
-def test_heads_are_shown_where_commits_expire(repositories: Repositories) -> None:
+@pytest.mark.parametrize("flow", [Flow.UNIFIED, Flow.COMMITTED])
+def test_reasons_to_stay_are_read_where_commits_expire(repositories: Repositories, flow: Flow) -> None:
     api = cast(ScriptedApi, repositories.own.api)
+    api.rules = Script(RetentionRules(7, {"x": 9}))
     api.branch_lists = Script((Branch("main", "c" * 64), Branch("x", "d" * 64)))
-    assert heads_shown(repositories.step(flow=Flow.UNIFIED)) == ["c" * 64, "d" * 64]
-    assert heads_shown(repositories.step(flow=Flow.COMMITTED)) == ["c" * 64, "d" * 64]
-    api.branch_lists = Script(AssertionError("branches were asked for"))
-    assert heads_shown(repositories.step()) == []
+    api.tag_lists = Script((Branch("v1", "e" * 64),))
+    branches, tags = {"main": "c" * 64, "x": "d" * 64}, {"v1": "e" * 64}
+    assert read_reasons(repositories.step(flow=flow)) == ReasonsToStay(branches, tags, RetentionRules(7, {"x": 9}))
+
+
+def test_without_rules_nothing_but_their_absence_is_a_reason(repositories: Repositories) -> None:
+    api = cast(ScriptedApi, repositories.own.api)
+    api.rules, api.branch_lists = Script(None), Script(AssertionError("branches were asked for"))
+    assert read_reasons(repositories.step(flow=Flow.UNIFIED)) == ReasonsToStay()
+
+
+def test_where_every_commit_stays_nothing_is_asked_for(repositories: Repositories) -> None:
+    api = cast(ScriptedApi, repositories.own.api)
+    api.rules = Script(AssertionError("rules were asked for"))
+    assert read_reasons(repositories.step()) is None

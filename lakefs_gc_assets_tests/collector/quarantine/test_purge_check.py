@@ -253,16 +253,6 @@ class TestRefusals:
         with pytest.raises(GuardTripped, match="rules of unknown branches"):
             world.check(world.moved)
 
-    def test_a_commit_that_is_under_way_at_both_looks(self, world: World) -> None:
-        head = Commit("c" * 64, put_commit_objects(world.store, {"other": Staged(OTHER, size=1)}), (), 7)
-        branches = [Branch("main", head.id)]
-        under_way = put_dump(world.store, [head], branches, sealed={"main": ["token"]})
-        world.api.dumps = Script(under_way)
-        with pytest.raises(GuardTripped, match="commits under way"):
-            world.check(world.moved)
-        world.api.dumps = Script(under_way, put_dump(world.store, [head], branches))
-        assert LiveCheck(world.step)(world.moved).live == frozenset()
-
     def test_nothing_committed_although_commits_promise_entries(self, world: World) -> None:
         with (
             mock.patch.object(LiveFiles, "range", lambda files, record: LIVE.empty_table()),

@@ -113,11 +113,6 @@ class TestDumps:
         found = live(dumping(put_dump(store, [ROOT], [branch("main", "root")])), store)
         assert (found.metarange_ids, found.heads, found.commits) == ((), {}, 1)
 
-    def test_commits_under_way_are_reported_by_their_sealed_tokens(self, store: LocalStore) -> None:
-        dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], sealed={"main": ["one", "two"]})
-        found = live(dumping(dump), store)
-        assert found.sealed == {"one": "main", "two": "main"}
-
     def test_compacted_bases_are_reported_by_their_branches_and_are_no_commits(self, store: LocalStore) -> None:
         dump = put_dump(store, LINE, [*MAIN, branch("x", "a")], compacted={"x": "b" * 64})
         found = live(dumping(dump), store)
@@ -334,28 +329,16 @@ class TestWaiting:
 
     def test_a_dump_waits(self, store: LocalStore) -> None:
         found, waited = self.live(dumping(put_dump(store, LINE, MAIN)), store, at_once=False)
-        assert (found.waited, found.at_once, waited) == (30, False, 30)
+        assert (found.waited, waited) == (30, 30)
         assert found.started_at == NOW + timedelta(seconds=30)
 
-    def test_at_once_it_does_not_where_no_commit_is_under_way(self, store: LocalStore) -> None:
+    def test_at_once_it_does_not(self, store: LocalStore) -> None:
         api = dumping(put_dump(store, LINE, MAIN))
         found, waited = self.live(api, store, at_once=True)
-        assert (found.waited, found.at_once, waited, api.dump_starts.calls) == (0, True, 0, 1)
-
-    def test_a_commit_that_is_under_way_at_once_may_have_ended_in_the_dump_that_counts(self, store: LocalStore) -> None:
-        first = put_dump(store, LINE, MAIN, sealed={"main": ["token"]})
-        second = put_dump(store, [*LINE, commit("c", "b")], [branch("main", "c")])
-        api = dumping(first, second)
-        found, waited = self.live(api, store, at_once=True)
-        assert (found.waited, found.at_once, waited, api.dump_starts.calls) == (30, False, 30, 2)
-        assert tuple(sorted(found.metarange_ids)) == metaranges("a", "b", "c") and found.sealed == {}
-
-    def test_a_commit_that_lasts_is_reported_of(self, store: LocalStore) -> None:
-        found, _ = self.live(dumping(put_dump(store, LINE, MAIN, sealed={"main": ["token"]})), store, at_once=True)
-        assert (found.sealed, found.at_once) == ({"token": "main"}, False)
+        assert (found.waited, waited, api.dump_starts.calls) == (0, 0, 1)
 
     @pytest.mark.parametrize("at_once", [True, False])
-    def test_where_no_dump_shows_commits_under_way_it_waits_in_any_case(self, store: LocalStore, at_once: bool) -> None:
+    def test_without_a_dump_it_waits_in_any_case(self, store: LocalStore, at_once: bool) -> None:
         api = ScriptedApi(dump_starts=Script(NotSupported("POST dump: 501")), branch_lists=Script(()))
         found, waited = self.live(api, store, at_once)
         assert (found.source, found.waited, waited) == (CommitSource.METADATA_FOLDER, 30, 30)

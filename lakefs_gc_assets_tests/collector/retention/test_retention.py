@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.commits import CommitSource
@@ -107,7 +108,11 @@ class Server:
         self.store.put(LIST, "\n".join(["commit_id,expired,metarange_id", *rows, ""]).encode())
 
     def define(
-        self, now: datetime = NOW, notes: list[str] | None = None, shown: Collection[str] = (), **settings: Any
+        self,
+        now: datetime = NOW,
+        notes: list[str] | None = None,
+        before: ReasonsToStay | None = None,
+        **settings: Any,
     ) -> LiveDefinition:
         if not self.written:
             self.write()
@@ -116,7 +121,7 @@ class Server:
             now,
             NOW,
             (lambda message: None) if notes is None else notes.append,
-            shown,
+            before,
         )
 
 
@@ -173,7 +178,7 @@ class TestLive:
     @pytest.mark.parametrize(
         "each", [*HISTORY, FIRST_OF_DUMP], ids=["first", "a", "b", "c", "d", "old", "older", "first of the dump"]
     )
-    def test_a_commit_stays_where_it_is_pinned_or_was_shown_wherever_the_dump_has_it(
+    def test_a_commit_stays_if_it_is_pinned_or_was_a_head_before_wherever_the_dump_has_it(
         self, server: Server, each: Commit
     ) -> None:
         server.listed = [("d", None)]
@@ -183,7 +188,8 @@ class TestLive:
         rules = "default: 1h\nreplace: true"
         plain = server.define(**server.policy(rules))
         pinned = server.define(**server.policy(f"{rules}\npinned: [{each.id}]"))
-        shown = server.define(shown=[each.id], **server.policy(rules))
+        before = ReasonsToStay({"gone": each.id}, policy=rules)
+        shown = server.define(before=before, **server.policy(rules))
         expired = each.id not in {digest("d"), digest("old")}
         assert FIRST_OF_DUMP.id < min(commit.id for commit in HISTORY)
         assert plain.counts["commits_expired"] == 6
@@ -409,10 +415,11 @@ def test_longer_rules_and_new_branches_count_when_they_are_read(server: Server) 
     assert third.rules_digest == first.rules_digest
 
 
-def test_heads_that_a_recheck_was_shown_before_stay(server: Server) -> None:
+def test_heads_that_were_there_before_stay(server: Server) -> None:
     """A branch on an expired commit may be set back while uncommitted data is prepared."""
     server.api.commits = {digest("new"): Script(commit("new", 0, "d"))}
-    found = server.define(shown=[digest("a"), digest("d"), digest("new")])
+    heads = {"x": digest("a"), "main": digest("d"), "y": digest("new")}
+    found = server.define(before=ReasonsToStay(heads, rules=RULES))
     assert tuple(sorted(found.live.metarange_ids)) == metaranges("d", "c", "b", "old", "older", "a", "new")
     assert found.expired_metaranges == ()
     assert found.counts["commits_expired"] == 1

@@ -69,9 +69,9 @@ class TestFindLiveAgain:
         return step
 
     @staticmethod
-    def committed_since(step: Step[ArrowRows], until: datetime, known: frozenset[str], shown: list[str]) -> Committed:
-        assert until == NOW and known == {"b" * 64} and shown == []
-        own = SimpleNamespace(commits=1234, heads={}, sealed={})
+    def committed_since(step: Step[ArrowRows], until: datetime, known: frozenset[str], before: None) -> Committed:
+        assert until == NOW and known == {"b" * 64} and before is None
+        own = SimpleNamespace(commits=1234, heads={})
         source = CommitSource.METADATA_FOLDER.value
         found = SimpleNamespace(
             own=own,

@@ -1,0 +1,105 @@
+"""Commits under way: nothing tells that there is one, so only time protects what they are about to hold.
+
+A commit seals what is staged on its branch, runs hooks, writes ranges, and moves the head. The same holds for merges,
+reverts, cherry-picks, imports and hard updates of branches. If a sealed path is staged anew meanwhile, or removed, the
+server lists the newer entry alone: no answer and no refs dump shows the sealed one until the commit ends. It was listed
+until then, and it is in a commit afterwards. So an object may be deleted only if two looks found nothing that needs it,
+and the refs of the second were dumped later after the first had ended than any commit lasts.
+
+How long commits last: an allowance for what the server does itself, and the limits of hooks, which are in each branch's
+own tree and may be staged there.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+
+from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.lakefs.addresses import AddressType
+from lakefs_gc_assets.lakefs.api.models import ObjectStats
+from lakefs_gc_assets.lakefs.formats.actions import ACTIONS_PREFIX, LARGEST_FILE, TRIES, HookLimit, read_hook_limit
+from lakefs_gc_assets.settings import CollectionSettings
+
+_CONCURRENT_QUESTIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SlowestHooks:
+    """The action files that can hold commits longest.
+
+    Attributes:
+        seconds: how long, all tries together; 0 without hooks.
+        where: the file and branch with this limit; empty without hooks.
+        without_limit: a file and branch whose hooks have no known limit, and why; empty if there is none.
+    """
+
+    seconds: float = 0.0
+    where: str = ""
+    without_limit: str = ""
+
+
+def find_slowest_hooks(repository: OpenRepository) -> SlowestHooks:
+    """Reads the action files of every branch, staged ones included, of this repository and of those in `also_live`.
+
+    One call for each branch, and one to the store for each different file.
+
+    Raises LakeFSError if a branch cannot be listed. A file that cannot be read has no known limit.
+    """
+    slowest = SlowestHooks()
+    for each in (repository, *repository.others):
+        name = "" if each is repository else f" of repository {each.facts.id}"
+        limits: dict[str, HookLimit] = {}
+        for branch, file in _list_action_files(each):
+            if file.physical_address not in limits:
+                limits[file.physical_address] = _read_file(each, file)
+            limit, where = limits[file.physical_address], f"{file.path} on branch {branch}{name}"
+            seconds, without_limit = slowest.seconds, slowest.without_limit
+            if limit.why_unknown and not without_limit:
+                without_limit = f"{where}: {limit.why_unknown}"
+            if limit.seconds * TRIES > seconds:
+                slowest = SlowestHooks(limit.seconds * TRIES, where, without_limit)
+            else:
+                slowest = SlowestHooks(seconds, slowest.where, without_limit)
+    return slowest
+
+
+def longest_commit(hooks_seconds: float, settings: CollectionSettings) -> timedelta:
+    """How long a commit lasts at most, from its seal to the new head.
+
+    Args:
+        hooks_seconds: how long hooks can hold it, all tries together.
+    """
+    by_hooks = settings.wait_before_recheck_seconds + hooks_seconds
+    return timedelta(seconds=max(by_hooks, 60 * settings.longest_commit_minutes))
+
+
+def _list_action_files(repository: OpenRepository) -> Iterator[tuple[str, ObjectStats]]:
+    """Each action file of each branch."""
+    api = repository.api
+
+    def list_files(branch: str) -> list[tuple[str, ObjectStats]]:
+        files: list[tuple[str, ObjectStats]] = []
+        after, more = "", True
+        while more:
+            page = api.list_objects(branch, after, ACTIONS_PREFIX)
+            files += [(branch, each) for each in page.objects]
+            after, more = (page.objects[-1].path if page.objects else after), page.more
+        return files
+
+    with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
+        yield from chain.from_iterable(pool.map(list_files, [branch.id for branch in api.branches()]))
+
+
+def _read_file(repository: OpenRepository, file: ObjectStats) -> HookLimit:
+    keys = repository.namespace.live_keys(file.physical_address, AddressType.FULL)
+    if not keys:
+        return HookLimit(why_unknown="it lies outside of the storage namespace")
+    if file.size is None or file.size > LARGEST_FILE:
+        return HookLimit(why_unknown=f"it is larger than {LARGEST_FILE:,} bytes")
+    try:
+        return read_hook_limit(repository.store.get(keys[0]))
+    except StorageError as error:
+        return HookLimit(why_unknown=f"it cannot be read: {error}")
