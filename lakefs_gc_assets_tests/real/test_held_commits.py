@@ -1,0 +1,196 @@
+"""Updates of branches that a hook holds while a run looks: nothing that they are about to hold is deleted."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import pytest
+from lakefs_sdk import (
+    BranchCreation,
+    BranchesApi,
+    CherryPickCreation,
+    ExperimentalApi,
+    Merge,
+    ObjectsApi,
+    RefsApi,
+    RevertCreation,
+)
+from lakefs_sdk.exceptions import ApiException
+
+from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.sweep import passes
+from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.errors import GuardTripped
+from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
+from lakefs_gc_assets_tests.real.held_commits import Hook, PassingClock, webhook
+from lakefs_gc_assets_tests.real.server import RealLakeFS, installation
+
+PATHS = [f"table/part-{number:02}" for number in range(12)]
+ACTION = "_lakefs_actions/hold.yaml"
+LUA = b"name: script\non:\n  pre-commit:\nhooks:\n  - id: check\n    type: lua\n    properties: {script: 'print(1)'}\n"
+HOOK_SECONDS = 10 * 600
+"""A webhook of ten minutes, which the server may call ten times for one commit."""
+
+
+@dataclass
+class Scene:
+    """A repository `repo` in which twelve paths of main were staged three days ago, beside one object of garbage."""
+
+    lakefs: RealLakeFS
+    hook: Hook
+
+    def runs(self, clock: PassingClock, **collection: Any) -> ArrowRuns:
+        """Runs that need no wait but the one for commits under way."""
+        waits = {"wait_before_dump_seconds": 0, "wait_before_recheck_seconds": 0, "max_candidate_share": 1}
+        configuration = Configuration.model_validate(
+            {
+                "repository": "repo",
+                "lakefs": self.lakefs.lakefs_settings().model_dump(),
+                "store": self.lakefs.store_settings().model_dump(),
+                "collection": {**waits, "sweep": True, **collection},
+            }
+        )
+        return ArrowRuns(Loaded(configuration, {}), clock)
+
+    def stage_anew(self) -> None:
+        for path in PATHS:
+            self.lakefs.upload("repo", "main", path, f"new content of {path}".encode())
+
+    def unreadable(self, reference: str) -> list[str]:
+        """Paths whose first content the server cannot read at a commit."""
+        return [path for path in PATHS if self.read(reference, path) != f"content of {path}".encode()]
+
+    def read(self, reference: str, path: str) -> bytes | None:
+        """An object as the server gives it; None if it is gone."""
+        try:
+            return bytes(ObjectsApi(self.lakefs.sdk()).get_object("repo", reference, path))
+        except ApiException as error:
+            assert error.status in (404, 410), error
+            return None
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with installation() as lakefs, webhook() as hook:
+        lakefs.start(days_ago=3)
+        lakefs.new_repository("repo")
+        lakefs.upload("repo", "main", ACTION, hook.action("10m"))
+        lakefs.upload("repo", "main", "other", b"other")
+        lakefs.commit("repo", "main")
+        for path in PATHS:
+            lakefs.upload("repo", "main", path, f"content of {path}".encode())
+        for content in (b"garbage", b"what replaced it"):
+            lakefs.upload("repo", "main", "replaced", content)
+        lakefs.start()
+        yield Scene(lakefs, hook)
+
+
+def test_sweep_waits_until_a_held_commit_has_ended_and_keeps_its_objects(scene: Scene) -> None:
+    with scene.hook.holding(lambda: scene.lakefs.commit("repo", "main")) as held:
+        scene.stage_anew()
+        clock = PassingClock(meanwhile=lambda seconds: held.release())
+        found = scene.runs(clock).collect()
+    assert clock.waited[0] == pytest.approx(HOOK_SECONDS, abs=60)
+    assert (found.counts["candidates"], found.counts["kept_live"], found.counts["deleted"]) == (13, 12, 1)
+    assert scene.unreadable(held.result.id) == []
+
+
+def test_without_that_wait_the_objects_of_the_commit_are_lost(scene: Scene) -> None:
+    """So the scene shows what it is about."""
+    with scene.hook.holding(lambda: scene.lakefs.commit("repo", "main")) as held:
+        scene.stage_anew()
+        with mock.patch.object(passes, "wait_for_recheck", lambda step, uncommitted: None):
+            assert scene.runs(PassingClock()).collect().counts["deleted"] == 13
+    assert held.error is None
+    assert scene.unreadable(held.result.id) == PATHS
+
+
+def test_approval_of_a_dry_run_waits_and_says_for_whose_hook(scene: Scene) -> None:
+    with scene.hook.holding(lambda: scene.lakefs.commit("repo", "main")) as held:
+        scene.stage_anew()
+        clock = PassingClock(meanwhile=lambda seconds: held.release())
+        dry = scene.runs(clock, sweep=False)
+        found = dry.collect()
+        assert found.counts["candidates"] == 13 and not clock.waited
+        assert [line for line in dry.lines if f"which {ACTION} on branch main may hold" in line]
+        approving = scene.runs(clock, sweep=False, approve_run=found.run_id)
+        approved = _approve(approving, found)
+    assert [line for line in approving.lines if f"may be held by {ACTION} on branch main" in line]
+    assert (approved.counts["kept_live"], approved.counts["deleted"]) == (12, 1)
+    assert scene.unreadable(held.result.id) == []
+
+
+def _approve(runs: ArrowRuns, dry: Report) -> Report:
+    """Makes the last step of a dry run again, as `lakefs-gc approve` does."""
+    made = runs.make(runs.open_run(Flow.CLEAN, dry.run_id), ["deleted_report"], "owner")
+    assert made.success, made.failures
+    found = report.read(runs.open().store, dry.run_id)
+    assert found is not None
+    return found
+
+
+def test_hook_without_a_time_limit_stops_the_sweep_until_the_settings_name_one(scene: Scene) -> None:
+    scene.lakefs.upload("repo", "main", "_lakefs_actions/script.yaml", LUA)
+    scene.stage_anew()
+    with pytest.raises(GuardTripped, match=r"commits under way: .*script\.yaml on branch main: hook check is of type"):
+        scene.runs(PassingClock()).collect()
+    clock = PassingClock()
+    assert scene.runs(clock, longest_commit_minutes=200).collect().counts["deleted"] == 13
+    assert clock.waited[0] == pytest.approx(200 * 60, abs=60)
+
+
+def test_action_file_that_is_staged_counts(scene: Scene) -> None:
+    scene.lakefs.upload("repo", "main", ACTION, scene.hook.action("45m"))
+    scene.stage_anew()
+    clock = PassingClock()
+    # The action file that was replaced is committed, and stays.
+    assert scene.runs(clock).collect().counts["deleted"] == 13
+    assert clock.waited[0] == pytest.approx(10 * 45 * 60, abs=60)
+
+
+def _merge(scene: Scene, commit_id: str) -> object:
+    return RefsApi(scene.lakefs.sdk()).merge_into_branch("repo", "side", "main", Merge.parse_obj({}))
+
+
+def _revert(scene: Scene, commit_id: str) -> object:
+    creation = RevertCreation.parse_obj({"ref": commit_id, "parent_number": 0})
+    return BranchesApi(scene.lakefs.sdk()).revert_branch("repo", "main", creation)
+
+
+def _cherry_pick(scene: Scene, commit_id: str) -> object:
+    side = BranchesApi(scene.lakefs.sdk()).get_branch("repo", "side").commit_id
+    return BranchesApi(scene.lakefs.sdk()).cherry_pick("repo", "main", CherryPickCreation.parse_obj({"ref": side}))
+
+
+@pytest.mark.parametrize("update", [_merge, _revert, _cherry_pick])
+def test_other_updates_that_a_hook_holds_lose_nothing(scene: Scene, update: Callable[[Scene, str], object]) -> None:
+    """They seal as well, after they saw that nothing is staged; what comes meanwhile is in the new token."""
+    lakefs = scene.lakefs
+    commit_id = lakefs.commit("repo", "main").id
+    creation = BranchCreation.parse_obj({"name": "side", "source": "main"})
+    BranchesApi(lakefs.sdk()).create_branch("repo", creation)
+    for number in range(3):
+        lakefs.upload("repo", "side", f"side/{number}", f"of side {number}".encode())
+    side = lakefs.commit("repo", "side").id
+    with scene.hook.holding(lambda: update(scene, commit_id)) as held:
+        scene.stage_anew()
+        clock = PassingClock(meanwhile=lambda seconds: held.release())
+        assert scene.runs(clock).collect().counts["deleted"] == 1
+    assert held.error is None
+    assert scene.unreadable(commit_id) == []
+    assert [scene.read(side, f"side/{number}") for number in range(3)] == [b"of side 0", b"of side 1", b"of side 2"]
+    assert [scene.read("main", path) for path in PATHS] == [f"new content of {path}".encode() for path in PATHS]
+
+
+def test_hard_update_of_a_branch_loses_nothing_that_is_staged_after_it(scene: Scene) -> None:
+    head = scene.lakefs.commit("repo", "main").id
+    first = RefsApi(scene.lakefs.sdk()).log_commits("repo", "main").results[1].id
+    ExperimentalApi(scene.lakefs.sdk()).hard_reset_branch("repo", "main", first)
+    scene.stage_anew()
+    assert scene.runs(PassingClock()).collect().counts["deleted"] == 1
+    assert scene.unreadable(head) == []
+    assert [scene.read("main", path) for path in PATHS] == [f"new content of {path}".encode() for path in PATHS]
