@@ -11,6 +11,7 @@ Both servers take their time from `programs.CLOCK_OFFSET`. The kernel dates the 
 in the past ends, these files get their time by `os.utime`.
 """
 
+import json
 import os
 import subprocess
 import time
@@ -23,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.error import URLError
-from urllib.parse import urlencode
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
@@ -97,7 +98,7 @@ class RealLakeFS:
         buckets.mkdir(exist_ok=True)
         self._run(_store_command(self.store_port, buckets), shift, "store.log")
         _wait_for(self.store_url, self._processes[-1], self.folder / "store.log")
-        self._run([str(programs.lakefs()), "run"], {**self._lakefs_variables(), **shift}, "lakefs.log")
+        self._run([str(programs.lakefs()), "run"], {**shift, **self._lakefs_variables()}, "lakefs.log")
         _wait_for(f"{self.url}/_health", self._processes[-1], self.folder / "lakefs.log")
 
     def stop(self) -> None:
@@ -159,17 +160,32 @@ class RealLakeFS:
 
     def upload(self, repository: str, branch: str, path: str, content: bytes) -> None:
         """Uploads an object through the API; lakefs-sdk would read it from a file."""
-        query = urlencode({"path": path})
+        self.upload_raw(repository, branch, quote(path, safe=""), content)
+
+    def upload_raw(self, repository: str, branch: str, escaped_path: str, content: bytes) -> None:
+        """The same with a path of any bytes, in percent-encoding."""
         request = Request(
-            f"{self.url}/api/v1/repositories/{repository}/branches/{branch}/objects?{query}",
+            f"{self.url}/api/v1/repositories/{repository}/branches/{branch}/objects?path={escaped_path}",
             content,
             {"Content-Type": "application/octet-stream", "Authorization": f"Basic {_BASIC}"},
         )
         urlopen(request, timeout=60).close()
 
-    def new_repository(self, name: str) -> str:
-        """Makes a repository with the branch main; returns its storage namespace."""
-        namespace = self.new_namespace()
+    def call(self, method: str, path: str, body: object = None) -> bytes:
+        """A call of the API that lakefs-sdk cannot make as it is needed; returns what the server answers."""
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {_BASIC}"}
+        data = None if body is None else json.dumps(body).encode()
+        with urlopen(Request(f"{self.url}/api/v1{path}", data, headers, method=method), timeout=60) as answer:
+            return bytes(answer.read())
+
+    def put(self, url: str, content: bytes) -> str:
+        """Uploads to a presigned address; returns the ETag."""
+        with urlopen(Request(url, content, {"Content-Type": ""}, method="PUT"), timeout=60) as answer:
+            return str(answer.headers["ETag"])
+
+    def new_repository(self, name: str, below: str = "", scheme: str = "s3") -> str:
+        """Makes a repository with the branch main; returns its storage namespace, which ends with `below`."""
+        namespace = (self.new_namespace() if scheme == "s3" else f"{scheme}://{name}") + below
         creation = {"name": name, "storage_namespace": namespace}
         RepositoriesApi(self.sdk()).create_repository(RepositoryCreation.parse_obj(creation))
         return namespace

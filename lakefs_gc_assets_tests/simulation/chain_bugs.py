@@ -68,8 +68,8 @@ def _new_by_date(limit: Callable[[BaseCheckpoint, Mapping[str, float]], float]) 
             dumps[:] = [complete_dump(*arguments, **named)]
             return dumps[0]
 
-        def ask(step: ArrowStep, until: datetime, known: frozenset[str], **named: Any) -> Committed:
-            found = ask_committed(step, until, known, **named)
+        def ask(step: ArrowStep, until: datetime, known: frozenset[str], *more: Any, **named: Any) -> Committed:
+            found = ask_committed(step, until, known, *more, **named)
             before = open_base_checkpoint(step)
             if found.own.source is not CommitSource.REFS_DUMP:
                 return found
