@@ -82,11 +82,13 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
             if act == "restore":
                 require_yes(f"Put back {files}?")
                 outcomes = unneeded_metadata.restore(opened, owner, show_progress)
-            else:
+            elif act == "purge":
                 days = opened.settings.quarantine_days
                 require_yes(f"Of {files}, delete for good what was moved {days:g} days ago and nothing names?")
                 with shown_bar("purging", quiet) as (say, _):
                     outcomes = unneeded_metadata.purge(opened, engine, owner, say, show_progress)
+            else:
+                raise ValueError(f"{act!r} is none of {', '.join(_USUAL)}")
     print_outcomes(outcomes, "id", _USUAL[act], as_json, frees=act == "purge")
 
 

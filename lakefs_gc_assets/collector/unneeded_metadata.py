@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -195,7 +195,13 @@ def _why_kept(file: File, is_young: bool, is_named: bool) -> str:
         return "too young: something under way may need them"
     if is_named:
         return "a young metarange names them"
-    return "they cannot be read" if file.kind is Kind.UNREADABLE else ""
+    match file.kind:
+        case Kind.UNREADABLE:
+            return "they cannot be read"
+        case Kind.RANGE | Kind.METARANGE:
+            return ""
+        case other:
+            assert_never(other)
 
 
 _Unnamed = tuple[str, int, bool]

@@ -6,7 +6,7 @@ Dagster runs; the sensor launch_opened_runs reads these tags and launches the jo
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 import dagster as dg
 from pydantic import Field, create_model
@@ -252,12 +252,16 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
 
 
 def _what_a_launch_deletes(names: Names, policy: LaunchSettings) -> str:
-    if policy.sweep == "any":
-        return "It deletes if `sweep` says so, and without that if the configuration does."
-    if policy.sweep == "approved":
-        approve = names.qualified("approve")
-        return f"It is a dry run: look at what it finds, and launch the job {approve} with its id to delete that."
-    return "It is a dry run."
+    match policy.sweep:
+        case "any":
+            return "It deletes if `sweep` says so, and without that if the configuration does."
+        case "approved":
+            approve = names.qualified("approve")
+            return f"It is a dry run: look at what it finds, and launch the job {approve} with its id to delete that."
+        case "never":
+            return "It is a dry run."
+        case other:
+            assert_never(other)
 
 
 def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:

@@ -513,7 +513,10 @@ def take_first_step(repository: OpenRepository, step: FirstStep) -> str:
     Raises:
         CollectionError: something else is at a path by now, a commit would take along what others staged, or the
             server refuses.
+        ValueError: what is to change is no staging area, branch or tag.
     """
+    if step.by not in _ORDER:
+        raise ValueError(f"there is no first step for what is held by a {step.by.value}")
     (opened,) = (each for each in (repository, *repository.others) if each.facts.id == step.repository)
     api = opened.branches_api
     if step.by is By.TAG:

@@ -431,8 +431,10 @@ class _Comparison(Generic[R]):
                 kind, detail, remedy = remedies[row["address"]]
             elif kind is Kind.SIZE:
                 detail = f"{detail}, its entry says {row['size']:,}"
-            else:
+            elif kind is Kind.CONTENT:
                 detail = f"the MD5 of its content is {detail}, its entry says {row['etag']}"
+            else:
+                raise ValueError(f"no comparison of an object with its entry finds {kind.value}")
             needed_at = tuple(dict.fromkeys(places.get(row["address"], ())))
             findings[Finding(kind, row["address"], detail, remedy, needed_at[:PLACES])] = None
         self.problems.findings.extend(findings)

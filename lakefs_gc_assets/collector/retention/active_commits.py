@@ -405,8 +405,9 @@ _FAR = 2**40
 def _mark_counted(graph: Graph, branch: str, rule: Rule, mark: int, marks: Integers) -> None:
     """Marks what a rule that counts keeps on the line of a branch: see `mark_counted`."""
     for name, limit in rule.keeps:
+        first, last = graph.periods.named(name)
         walk = (graph.heads[branch], limit, mark + 2 * _COUNTS.index(name))
-        mark_counted(graph.main_parents, *graph.periods.named(name), walk, marks)
+        mark_counted(graph.main_parents, first, last, walk, marks)
 
 
 class Periods:
@@ -425,15 +426,22 @@ class Periods:
 
 
 def _periods(seconds: Integers, name: str) -> Integers:
-    """Numbers of the days, ISO weeks, months or years (UTC) that seconds since 1970 lie in."""
+    """Numbers of the days, ISO weeks, months or years (UTC) that seconds since 1970 lie in.
+
+    Raises ValueError for a name that is none of PERIODS: taken for a longer period, it would keep fewer commits.
+    """
     near = np.clip(seconds, -_FAR, _FAR)
-    if name == "daily":
-        return near // 86_400
-    if name == "weekly":
-        return (near // 86_400 + 3) // 7  # 1970 began on a Thursday.
-    unit = "datetime64[M]" if name == "monthly" else "datetime64[Y]"
-    numbers: Integers = near.astype("datetime64[s]").astype(unit).astype(np.int64)
-    return numbers
+    match name:
+        case "daily":
+            return near // 86_400
+        case "weekly":
+            return (near // 86_400 + 3) // 7  # 1970 began on a Thursday.
+        case "monthly" | "yearly":
+            unit = "datetime64[M]" if name == "monthly" else "datetime64[Y]"
+            numbers: Integers = near.astype("datetime64[s]").astype(unit).astype(np.int64)
+            return numbers
+        case _:
+            raise ValueError(f"{name!r} is none of {', '.join(PERIODS)}")
 
 
 def kept_dangling(graph: Graph, rules: EffectiveRules, now: datetime) -> int:

@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure import find as finding
 from lakefs_gc_assets.collector.erasure.find import Selection
 from lakefs_gc_assets.collector.frame import receipts
+from lakefs_gc_assets.collector.fsck.metadata import By
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
@@ -64,6 +65,13 @@ def erasable(made: Erasing) -> Erasing:
     made.put("kept", "kept")
     made.commit("fourth", 1)
     return made
+
+
+@pytest.mark.parametrize("by", [By.COMMIT, By.UNCOMMITTED, By.RANGE])
+def test_first_step_for_other_holder_than_staging_branch_or_tag_raises(by: By) -> None:
+    step = finding.FirstStep("repo", by, "main", {"person/a": "data/a"})
+    with pytest.raises(ValueError, match=f"no first step for what is held by a {by.value}"):
+        finding.take_first_step(mock.Mock(), step)
 
 
 def test_what_only_expired_commits_hold_is_erased_and_nothing_else(erasable: Erasing) -> None:

@@ -530,6 +530,10 @@ class TestCounts:
         assert active_ids(self.kept(("monthly", 2))) == {"09", "05"}
         assert active_ids(self.kept(("yearly", 2))) == {"09"}
 
+    def test_unknown_period_raises_and_is_not_taken_for_years(self) -> None:
+        with pytest.raises(ValueError, match="'hourly' is none of daily, weekly, monthly, yearly"):
+            self.kept(("hourly", 2))
+
     def test_why(self) -> None:
         found = self.kept(("keep_last", 2), ("weekly", 2))
         assert [found.why(at) for at in (9, 8, 6)] == [
