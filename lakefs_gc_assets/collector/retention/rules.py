@@ -7,7 +7,7 @@ fault of the file is reported with its line:
 default: 21d            # branches that no rule below fits, and dangling commits
 branches:
   main: 8w
-  user-*: 36h           # an exact name wins over patterns, of patterns the longest
+  user-*: 36h           # an exact name wins over patterns, of patterns the longest; equally long ones all apply
   "{dev,test}-[0-9]": 5d
   "release-*":
     retention: 30d
@@ -129,15 +129,14 @@ class Policy:
     replace: bool = False
     stale: tuple[StaleRule, ...] = ()
 
-    def rule_of(self, branch: str) -> BranchRule | None:
-        """The rule that fits: an exact name wins over patterns, of patterns the longest, of equally long ones the one
-        that keeps longer."""
+    def rules_of(self, branch: str) -> tuple[BranchRule, ...]:
+        """The rules that apply, by their lines: an exact name wins over patterns, and of patterns the longest.
+
+        Of equally long patterns all apply together, so that nothing goes that one of them keeps.
+        """
         fitting = [rule for rule in self.rules if rule.fits(branch)]
-        return max(
-            fitting,
-            key=lambda rule: (rule.exact, _length(rule.pattern), rule.retention, rule.all_parents, rule.keeps),
-            default=None,
-        )
+        best = max(map(_precedence, fitting), default=None)
+        return tuple(sorted((rule for rule in fitting if _precedence(rule) == best), key=lambda rule: rule.line))
 
     def keeps_tag(self, tag: str) -> bool:
         """True if the commit of a tag stays."""
@@ -168,6 +167,10 @@ def _counted(rule: BranchRule) -> Iterator[object]:
     """What a rule states beside a duration; nothing of one that states no more, whose digest stays as it was."""
     if rule.keeps or rule.all_parents:
         yield rule.keeps, rule.all_parents
+
+
+def _precedence(rule: BranchRule) -> tuple[bool, int]:
+    return rule.exact, _length(rule.pattern)
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -641,12 +644,17 @@ def digest(server: RetentionRules | None, policy: Policy, commit_dates: CommitDa
 
 
 def _of_policy(policy: Policy, branch: str) -> Rule | None:
-    policy_rule = policy.rule_of(branch)
-    if policy_rule is not None:
-        source = f"the policy's rule {policy_rule.pattern}, line {policy_rule.line}"
-        merged = policy_rule.retention if policy_rule.all_parents else None
-        return Rule(policy_rule.retention, source, policy_rule.keeps, merged)
-    return None if policy.default is None else Rule(policy.default, "the policy's default")
+    rules = policy.rules_of(branch)
+    if not rules:
+        return None if policy.default is None else Rule(policy.default, "the policy's default")
+    named = " and ".join(f"{rule.pattern}, line {rule.line}" for rule in rules)
+    counts = {name: max(dict(rule.keeps).get(name, 0) for rule in rules) for name in (LAST, *PERIODS)}
+    return Rule(
+        retention=max(rule.retention for rule in rules),
+        source=f"the policy's rule {named}" if len(rules) == 1 else f"the policy's rules {named}",
+        keeps=tuple((name, count) for name, count in counts.items() if count),
+        merged=max((rule.retention for rule in rules if rule.all_parents), default=None),
+    )
 
 
 def _longer(first: Rule, second: Rule | None) -> Rule:

@@ -90,8 +90,8 @@ def test_no_policy_shortens_a_rule(default: int, branches: dict[str, int], polic
     assert alone is not None and together is not None
     assert together.default.retention == max(alone.default.retention, policy.default or timedelta())
     for branch in BRANCHES:
-        asked = policy.rule_of(branch)
-        least = asked.retention if asked else policy.default or timedelta()
+        asked = [rule.retention for rule in policy.rules_of(branch)]
+        least = max(asked, default=policy.default or timedelta())
         assert together.branches[branch].retention == max(alone.branches[branch].retention, least)
 
 
@@ -155,6 +155,24 @@ def test_what_a_policy_counts_comes_on_top_of_the_longer_rule() -> None:
     alone = effective(None, Policy(default=DAY, rules=(zero,), replace=True), ["main"])
     assert alone is not None
     assert list(headless(alone)) == []
+
+
+@pytest.mark.parametrize("names", [("user-*", "*-prod"), ("*-prod", "user-*")])
+def test_equally_long_patterns_keep_what_each_of_them_keeps(names: tuple[str, str]) -> None:
+    rules = (
+        BranchRule(names[0], 9 * DAY, 3, (("keep_last", 1), ("daily", 9), ("monthly", 1))),
+        BranchRule(names[1], 2 * DAY, 4, (("daily", 30), ("weekly", 52)), True),
+    )
+    found = effective(None, Policy(default=DAY, rules=rules, replace=True), ["user-prod", "user-x"])
+    assert found is not None
+    assert found.branches["user-prod"] == Rule(
+        9 * DAY,
+        f"the policy's rules {names[0]}, line 3 and {names[1]}, line 4",
+        (("keep_last", 1), ("daily", 30), ("weekly", 52), ("monthly", 1)),
+        2 * DAY,
+    )
+    (own,) = (rule for rule in rules if rule.pattern == "user-*")
+    assert found.branches["user-x"].keeps == own.keeps
 
 
 def test_a_digest_names_what_is_kept() -> None:

@@ -56,7 +56,7 @@ class TestFiles:
     def test_the_example_in_its_own_words(self) -> None:
         example = retention_rules.__doc__ or ""
         found = read(example.partition("line:\n")[2].partition("`load_server_rules`")[0])
-        assert found.rule_of("user-x") == BranchRule("user-*", timedelta(hours=36), 5)
+        assert found.rules_of("user-x") == (BranchRule("user-*", timedelta(hours=36), 5),)
         assert (len(found.pinned), found.keep_tags, found.replace) == (1, True, False)
 
     def test_stale_branches(self) -> None:
@@ -381,28 +381,22 @@ class TestRulesOfBranches:
     )
     def test_an_exact_name_wins_then_the_longest_pattern(self, branch: str, pattern: str | None) -> None:
         rules = tuple(BranchRule(name, number * DAY, number) for number, name in enumerate(self.RULES))
-        found = Policy(rules=rules).rule_of(branch)
-        assert (found.pattern if found else None) == pattern
-        assert Policy(rules=rules[::-1]).rule_of(branch) == found
+        found = Policy(rules=rules).rules_of(branch)
+        assert [rule.pattern for rule in found] == ([pattern] if pattern else [])
+        assert Policy(rules=rules[::-1]).rules_of(branch) == found
 
-    def test_of_equally_long_patterns_the_one_that_keeps_longer(self) -> None:
-        rules = (BranchRule("a*", 3 * DAY, 1), BranchRule("*b", 5 * DAY, 2))
+    def test_equally_long_patterns_apply_together(self) -> None:
+        rules = (BranchRule("a*", 3 * DAY, 1), BranchRule("*b", 5 * DAY, 2), BranchRule("*", 9 * DAY, 3))
         for order in (rules, rules[::-1]):
-            found = Policy(rules=order).rule_of("ab")
-            assert found is not None
-            assert found.pattern == "*b"
-
-    def test_of_those_that_keep_as_long_the_one_that_counts_more(self) -> None:
-        rules = (BranchRule("a*", DAY, 1), BranchRule("*b", DAY, 2, (("keep_last", 3),)))
-        for order in (rules, rules[::-1]):
-            assert Policy(rules=order).rule_of("ab") == rules[1]
+            assert Policy(rules=order).rules_of("ab") == rules[:2]
+            assert Policy(rules=order).rules_of("b") == (rules[1],)
 
     def test_braces_are_a_rule_for_each_alternative(self) -> None:
         policy = read("branches: {'{main,v[0-9]*}-x': 3d, 'v?*-x': 2d, 'v1*-x': 1d}")
         assert [rule.pattern for rule in policy.rules] == ["main-x", "v[0-9]*-x", "v?*-x", "v1*-x"]
-        assert policy.rule_of("main-x") == BranchRule("main-x", 3 * DAY, 1)
-        # A class stands for one character: as long as the other patterns, of which the one that keeps longest wins.
-        assert policy.rule_of("v1-x") == BranchRule("v[0-9]*-x", 3 * DAY, 1)
+        assert policy.rules_of("main-x") == (BranchRule("main-x", 3 * DAY, 1),)
+        # A class stands for one character: it is as long as the other patterns.
+        assert [rule.pattern for rule in policy.rules_of("v1-x")] == ["v[0-9]*-x", "v?*-x", "v1*-x"]
         assert [name for name, _ in policy.exact_names()] == ["main-x"]
 
     @given(
@@ -421,7 +415,7 @@ class TestRulesOfBranches:
             policy = read(f"branches: {{'{pattern}': 3d}}")
         except ConfigurationError:
             return
-        assert (policy.rule_of(branch) is not None) == matches(pattern, branch)
+        assert (policy.rules_of(branch) != ()) == matches(pattern, branch)
 
     @pytest.mark.parametrize(
         "pattern", ["*" * 600 + "x", "a*" * 400 + "x", "?*" * 400 + "x", "[ab]*" * 190 + "x", "[!b]" * 240 + "*x"]
@@ -443,8 +437,8 @@ class TestRulesOfBranches:
 
     def test_dots_are_dots(self) -> None:
         rule = Policy(rules=(BranchRule("v1.*", DAY, 1),))
-        assert rule.rule_of("v1.2") is not None
-        assert rule.rule_of("v142") is None
+        assert rule.rules_of("v1.2")
+        assert not rule.rules_of("v142")
 
 
 @pytest.mark.parametrize(
