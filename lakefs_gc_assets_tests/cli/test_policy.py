@@ -106,7 +106,7 @@ class TestShow:
         assert "keep_last: 3" in Path("policy.yaml").read_text()
         result = invoke("unset", "dev", "--yes")
         assert "SHORTER: dev to 7d" in result.stdout
-        assert Path("policy.yaml").read_text() == "branches:\nkeep_tags: ['v*', release]\n"
+        assert Path("policy.yaml").read_text() == "branches: {}\nkeep_tags: ['v*', release]\n"
 
     def test_a_server_that_refuses_dumps(self, made: RetainedRepository, monkeypatch: pytest.MonkeyPatch) -> None:
         user = routes.add_user(made.server, "no dumps", "fs:ListCommits")
@@ -270,7 +270,7 @@ class TestOneRule:
         assert file.read_text() == "default: 30d # promised\nbranches:\n  d*: 10w\n"
         assert file.stat().st_mode & 0o777 == 0o640
         assert invoke("unset", "d*", "--yes").exit_code == 0
-        assert file.read_text() == "default: 30d # promised\nbranches:\n"
+        assert file.read_text() == "default: 30d # promised\nbranches: {}\n"
         assert self.stated(made) == before
 
     def test_a_policy_of_several_repositories_says_so(self, made: RetainedRepository) -> None:

@@ -254,26 +254,26 @@ def _table(rows: Iterator[tuple[str, ...]], head: tuple[str, ...]) -> str:
 
 def policy_schema() -> str:
     """The JSON schema of a policy file: what a reader of one checks, but for dates and names that need a server."""
-    duration = {"type": ["string", "null"], "pattern": r"^\d{1,9}[hdw]$"}
-    flag = {"type": ["boolean", "null"]}
+    duration = {"type": "string", "pattern": r"^\d{1,9}[hdw]$"}
+    flag = {"type": "boolean"}
     pattern = {"pattern": r"^[A-Za-z0-9_./*?\[\]!{},-]{1,1000}$"}
     names = {"type": "array", "items": {"type": "string", **pattern}}
-    count = {"type": ["integer", "null"], "minimum": 1, "maximum": 100_000}
+    count = {"type": "integer", "minimum": 1, "maximum": 100_000}
     rule = {
         "type": "object",
         "additionalProperties": False,
         "required": ["retention"],
         "properties": {
-            "retention": {**duration, "type": "string"},
+            "retention": duration,
             "keep_last": {**count, "description": "How many of the newest commits stay."},
             "keep": {
-                "type": ["object", "null"],
+                "type": "object",
                 "description": "For how many days, weeks, months, years that have any the newest commit stays.",
                 "additionalProperties": False,
                 "properties": dict.fromkeys(("daily", "weekly", "monthly", "yearly"), count),
             },
             "follow": {
-                "enum": ["first-parents", "all-parents", None],
+                "enum": ["first-parents", "all-parents"],
                 "description": "Whether the retention counts for what merges brought in, too.",
             },
         },
@@ -281,13 +281,13 @@ def policy_schema() -> str:
     properties = {
         "default": {**duration, "description": "Retention of branches that no rule fits, and of dangling commits."},
         "branches": {
-            "type": ["object", "null"],
+            "type": "object",
             "description": "Retention by name or pattern of branches: * ? [abc] [!abc] {a,b}.",
             "propertyNames": pattern,
-            "additionalProperties": {"anyOf": [{**duration, "type": "string"}, rule]},
+            "additionalProperties": {"anyOf": [duration, rule]},
         },
         "pinned": {
-            "type": ["array", "null"],
+            "type": "array",
             "description": "Ids of commits that stay whatever their age.",
             "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
         },
@@ -297,7 +297,7 @@ def policy_schema() -> str:
         },
         "stale_after": {**duration, "description": "Branches whose head is older are reported, and nothing else."},
         "stale_branches": {
-            "type": ["array", "null"],
+            "type": "array",
             "description": "Branches that `lakefs-gc branches` deletes if approved; the first rule that fits counts.",
             "items": {
                 "type": "object",

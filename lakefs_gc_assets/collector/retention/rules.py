@@ -338,7 +338,7 @@ def _edited(text: str, file: str, branch: str | None, retention: str | None) -> 
 
     def replaced(node: yaml.Node, by: str) -> str:
         start, end = node.start_mark.index, node.end_mark.index
-        return text[:start] + (" " if start == end else "") + by + text[end:]
+        return text[:start] + by + text[end:]
 
     if name in rules and retention is not None:
         node = rules[name][1]
@@ -352,7 +352,12 @@ def _edited(text: str, file: str, branch: str | None, retention: str | None) -> 
         return replaced(branches, "{" + ", ".join(kept if retention is None else [*kept, entry]) + "}")
     lines = text.splitlines(keepends=True)
     if retention is None:
-        del lines[rules[name][0].start_mark.line : _last_line(rules[name][1]) + 1]
+        first, end = rules[name][0].start_mark.line, _last_line(rules[name][1]) + 1
+        del lines[first:end]
+        # The value of an alias stands above its key: then nothing was removed.
+        if len(rules) == 1 and end > first:
+            at = top["branches"][0].end_mark
+            lines[at.line] = lines[at.line][: at.column] + lines[at.line][at.column :].replace(":", ": {}", 1)
     else:
         key, value = [*rules.values()][-1]
         lines.insert(_last_line(value) + 1, " " * key.start_mark.column + entry + "\n")
@@ -502,7 +507,7 @@ class _Reader:
         return str(node.value)
 
     def _nodes(self, node: yaml.Node, what: str, keys: Sequence[str]) -> dict[str, yaml.Node]:
-        """Values by their keys, which may be no others; those that say nothing are left out."""
+        """Values by their keys, which may be no others. A key without a value is refused: it may be a limit."""
         nodes: dict[str, yaml.Node] = {}
         for key, value in self._items(node, what):
             if key.value in _SERVER_FIELDS:
@@ -512,8 +517,9 @@ class _Reader:
                 )
             if key.value not in keys:
                 self._wrong(key, f"{key.value!r} is none of {', '.join(keys)}")
-            if not (isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null"):
-                nodes[key.value] = value
+            if isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null":
+                self._wrong(key, f"{key.value} has no value: write one, or remove the key")
+            nodes[key.value] = value
         return nodes
 
     def _items(self, node: yaml.Node, what: str) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:

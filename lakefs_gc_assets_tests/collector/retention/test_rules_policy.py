@@ -47,7 +47,7 @@ class TestFiles:
             replace=True,
         )
 
-    @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "default:\nbranches:\npinned: ~\n", "replace: false"])
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "branches: {}\npinned: []\n", "replace: false"])
     def test_nothing_said_keeps_tags_and_replaces_nothing(self, text: str) -> None:
         assert read(text) == Policy()
         assert Policy().keep_tags
@@ -78,7 +78,7 @@ class TestFiles:
         text = "branches:\n  main: {retention: 8w, keep: {monthly: 12, daily: 7}, follow: all-parents, keep_last: 5}\n"
         counting = BranchRule("main", 56 * DAY, 2, (("keep_last", 5), ("daily", 7), ("monthly", 12)), True)
         assert read(text) == Policy(rules=(counting,))
-        nothing = "branches:\n  main: {retention: 8w, keep: , follow: first-parents, keep_last: ~}\n"
+        nothing = "branches:\n  main: {retention: 8w, keep: {}, follow: first-parents}\n"
         assert read(nothing) == Policy(rules=(BranchRule("main", 56 * DAY, 2),))
         others = read("branches: {'{a,b*}': {retention: 0d, keep: {weekly: 4, yearly: 100000}}}").rules
         assert [(rule.pattern, rule.keeps) for rule in others] == [
@@ -97,7 +97,7 @@ class TestFiles:
         ("text", "line", "words"),
         [
             ("branches:\n  main: {keep_last: 3}", 2, "a rule that keeps by number needs a `retention`, too; 0d keeps"),
-            ("branches:\n  main: {retention: ~}", 2, "needs a `retention`, too"),
+            ("branches:\n  main: {retention: ~}", 2, "retention has no value: write one, or remove the key"),
             ("branches:\n  main: {retention: 3}", 2, "3 has no unit"),
             (
                 "branches:\n  main: {retention: 3d, daily: 3}",
@@ -122,6 +122,21 @@ class TestFiles:
             ("keep_tags: [[v1]]", 1, "here must be a name or pattern of tags"),
             ("keep_tags:\n- 'a b'", 2, "'a b' is no name or pattern of tags"),
             ("keep_tags:\n- v1: 3d", 2, "here must be a name or pattern of tags"),
+            ("default:\nbranches: {main: 3d}", 1, "default has no value"),
+            ("default: 3d\nbranches:", 2, "branches has no value"),
+            ("branches:\n  main:\n    retention: 0d\n    keep_last:\n", 4, "keep_last has no value"),
+            ("branches:\n  main:\n    retention: 0d\n    keep:\n", 4, "keep has no value"),
+            ("branches:\n  main:\n    retention: 0d\n    keep: {daily: }\n", 4, "daily has no value"),
+            ("branches:\n  main: {retention: 0d, follow: null}", 2, "follow has no value"),
+            ("default: 3d\npinned:\n# none", 2, "pinned has no value"),
+            ("keep_tags: ~", 1, "keep_tags has no value"),
+            ("stale_after:", 1, "stale_after has no value"),
+            ("replace:\ndefault: 3d", 1, "replace has no value"),
+            ("stale_branches:", 1, "stale_branches has no value"),
+            ("stale_branches:\n- branches: a\n  max_age: 1d\n  max_inactivity:\n", 4, "max_inactivity has no value"),
+            ("stale_branches:\n- branches: a\n  max_age:\n  max_inactivity: 1d\n", 3, "max_age has no value"),
+            ("stale_branches:\n- branches:\n  max_age: 1d", 2, "branches has no value"),
+            ("stale_branches:\n- branches: a\n  uncommitted:", 3, "uncommitted has no value"),
             ("default: 3", 1, "3 has no unit: write 3d for days, 3h for hours or 3w for weeks"),
             ("branches:\n  main: 21d\n  dev: 7\n", 3, "7 has no unit"),
             ("default: 2.5", 1, "2.5 has no unit"),
@@ -264,14 +279,14 @@ class TestEdits:
         [
             ("", None, "4d", "default: 4d\n"),
             ("# none\n", "main", "4d", "# none\nbranches:\n  main: 4d\n"),
-            ("default:\nkeep_tags: true", None, "4d", "default: 4d\nkeep_tags: true\n"),
             ("keep_tags: true", None, "4d", "keep_tags: true\ndefault: 4d\n"),
-            ("branches:\n", "main", "4d", "branches: {main: 4d}\n"),
             ("branches: {}\n", "main", "4d", "branches: {main: 4d}\n"),
             ("branches: {a: 1d, 'b': 2d} # x\n", "main", "4d", "branches: {a: 1d, 'b': 2d, main: 4d} # x\n"),
             ("branches: {a: 1d, 'b': 2d} # x\n", "a", None, "branches: {'b': 2d} # x\n"),
             ("branches: {a: 1d, 'b': 2d} # x\n", "b", "3d", "branches: {a: 1d, 3d} # x\n".replace("3d", "'b': 3d")),
-            ("branches:\n  main: 4d", "main", None, "branches:\n"),
+            ("branches:\n  main: 4d", "main", None, "branches: {}\n"),
+            ("'branches' : # x\n  main: 4d\n  # y\n", "main", None, "'branches' : {} # x\n  # y\n"),
+            (f"branches:\n{COUNTING}", "a", None, "branches: {}\n"),
             (
                 "branches: {a: {retention: 1d, keep_last: 3}}",
                 "a",
@@ -279,7 +294,7 @@ class TestEdits:
                 "branches: {a: {retention: 4d, keep_last: 3}}\n",
             ),
             (f"branches:\n{COUNTING}  b: 1d\n", "a", None, "branches:\n  b: 1d\n"),
-            (f"branches:\n{COUNTING}pinned:\n", "b", "4d", f"branches:\n{COUNTING}  b: 4d\npinned:\n"),
+            (f"branches:\n{COUNTING}pinned: []\n", "b", "4d", f"branches:\n{COUNTING}  b: 4d\npinned: []\n"),
             (f"branches:\n{COUNTING}", "a", "4d", f"branches:\n{COUNTING}".replace("30d", "4d")),
             ("branches:\n  '{a,b}': 4d\n", "{a,b}", "5d", "branches:\n  '{a,b}': 5d\n"),
         ],
