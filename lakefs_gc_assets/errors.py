@@ -56,7 +56,7 @@ _NOUNS = (
     "request row run second"
 )
 _OF_ONE = {
-    **{f"{noun}s": noun for noun in (*_NOUNS.split(), "shard", "slice", "tag", "version")},
+    **{f"{noun}s": noun for noun in (*_NOUNS.split(), "rule", "shard", "slice", "tag", "version")},
     **{"addresses": "address", "branches": "branch", "copies": "copy", "entries": "entry"},
     **{"are": "is", "were": "was", "have": "has", "hold": "holds", "stay": "stays", "keep": "keeps"},
 }

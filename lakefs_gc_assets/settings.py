@@ -288,7 +288,8 @@ class CollectionSettings(Settings):
     )
     allow_rules_of_unknown_branches: bool = Field(
         default=False,
-        description="Sweep although retention rules name branches that do not exist: such a name may be misspelt.",
+        description="Sweep although retention rules name branches, or keep_tags of the policy names tags, that do not "
+        "exist: such a name may be misspelt.",
     )
     dump_timeout_seconds: float = Field(default=3600, gt=0, description="Timeout of a refs dump.")
     dump_fetch_limit: int = Field(

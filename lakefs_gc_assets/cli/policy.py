@@ -4,7 +4,7 @@ import difflib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +28,8 @@ from lakefs_gc_assets.collector.retention import commits, retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
 from lakefs_gc_assets.collector.retention.retention import Readings, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy, in_units
-from lakefs_gc_assets.configuration_file import Loaded, load_all
-from lakefs_gc_assets.errors import ConfigurationError, LogLine
+from lakefs_gc_assets.configuration_file import Loaded, default_file, load_all
+from lakefs_gc_assets.errors import ConfigurationError, LogLine, ServerUnavailable, counted
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -50,11 +50,15 @@ def policy() -> None:
 def check(target: Target, quiet: bool, as_json: bool, checked: Path | None) -> None:
     """Checks a policy file, by default the configured one, and shows what it would keep.
 
+    A file that is named is checked without a configuration or a server, too. Then only what is written there is
+    checked, and a line says so.
+
     Exit status 3 if it cannot be read, 4 if a sweep by it would be refused.
     """
-    if checked is not None:
-        retention_rules.load_policy(checked)
-    in_force = read_rules(target, checked, progress_unless(quiet))
+    if checked is None:
+        in_force = read_rules(target, None, progress_unless(quiet))
+    else:
+        in_force = _check_file(target, checked, progress_unless(quiet))
     in_force.print(as_json)
     if in_force.refused:
         sys.exit(Status.REFUSED)
@@ -191,6 +195,48 @@ def read_rules(target: Target, policy: Path | None, progress: LogLine) -> RulesI
     return _describe(repository, retention.retention(repository, readings, now), now)
 
 
+def _check_file(target: Target, file: Path, progress: LogLine) -> RulesInForce:
+    """The rules in force by a policy file; those in the file alone if there is no configuration, or no server.
+
+    Raises:
+        CollectionError.
+    """
+    policy = retention_rules.load_policy(file)
+    if target.file is None and default_file() is None:
+        return _describe_file(file, policy, "there is no configuration")
+    try:
+        return read_rules(target, file, progress)
+    except ServerUnavailable as failure:
+        return _describe_file(file, policy, str(failure))
+
+
+def _describe_file(file: Path, policy: Policy, why_alone: str) -> RulesInForce:
+    kept = policy.keep_tags
+    names = () if isinstance(kept, bool) else kept
+    tags = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+    shown = [
+        "no default" if policy.default is None else f"default {in_units(policy.default)}",
+        f"branches: {counted(len(policy.rules), 'rules')}",
+        f"tags that keep commits: {'all' if kept is True else tags or 'none'}",
+        counted(len(policy.pinned), "pinned commits"),
+        f"stale branches: {counted(len(policy.stale), 'rules')}",
+    ]
+    warning = f"only the file was checked, not if its names and patterns fit branches, tags and commits: {why_alone}"
+    rules = [
+        {
+            "branch": rule.pattern,
+            "line": rule.line,
+            "retention_seconds": rule.retention // timedelta(seconds=1),
+            "keeps": dict(rule.keeps),
+            "merged_seconds": rule.retention // timedelta(seconds=1) if rule.all_parents else None,
+        }
+        for rule in policy.rules
+    ]
+    lines = [f"{file}: {'; '.join(shown)}", f"WARNING: {warning}"]
+    content: dict[str, object] = {"file": str(file), "warnings": [warning], "rules": rules, "keep_tags": kept}
+    return RulesInForce(lines, content, refused=False)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of rules: all of the server's by a file, or one rule, in the policy file if the settings name one.
@@ -248,20 +294,15 @@ def _compare(
     """The commits that changed rules keep, and what is shorter by them than by those before.
 
     Raises:
-        ConfigurationError: the change names a branch that does not exist.
+        ConfigurationError: a file names a branch that does not exist.
         CollectionError.
     """
     now = repository.clock.now()
     dump = commits.complete_dump(repository, now, progress)
-    unknown = retention_rules.unknown_branches(*after, dump.branches)
-    if change.file is None:
-        there = retention_rules.unknown_branches(*before, dump.branches) if change.duration else unknown
-        unknown = tuple(name for name in unknown if name not in there)
+    unknown = retention_rules.unknown_names(*after, dump.branches, dump.tags) if change.file else ()
     if unknown and not repository.settings.allow_rules_of_unknown_branches:
-        source = f"{change.file}: " if change.file else ""
         raise ConfigurationError(
-            f"{source}{'; '.join(unknown)}: there is no such branch. Correct the name, or set "
-            "collection.allow_rules_of_unknown_branches"
+            f"{change.file}: {'; '.join(unknown)}. Correct the name, or set collection.allow_rules_of_unknown_branches"
         )
     written = retention.written_times(repository, dump.commits)
     readings = Readings(dump, *after, None, written)

@@ -403,19 +403,20 @@ def refuse_access_point(address: str, staged_as: str, key: str, namespace: Names
 
 
 def list_rule_guards(
-    unknown_branches: Sequence[str], lost_pins: Sequence[str], settings: CollectionSettings
+    unknown_names: Sequence[str], lost_pins: Sequence[str], settings: CollectionSettings
 ) -> Iterable[GuardTripped]:
     """The guards that retention rules trip.
 
     Args:
-        unknown_branches: rules of branches that the repository lacks, in words.
+        unknown_names: names of branches and tags in rules that the repository lacks, in words.
         lost_pins: pinned commits that it lacks.
     """
-    if unknown_branches and not settings.allow_rules_of_unknown_branches:
+    if unknown_names and not settings.allow_rules_of_unknown_branches:
         yield GuardTripped(
             "rules of unknown branches",
-            f"{'; '.join(unknown_branches)}: there is no such branch, so the default counts where this rule was meant",
-            "Correct the rules, or set collection.allow_rules_of_unknown_branches where the branch is gone",
+            f"{'; '.join(unknown_names)}. If a name is misspelt, what it was meant for is kept less long",
+            "Correct the rules, or set collection.allow_rules_of_unknown_branches if the branch or tag is gone, or not "
+            "made yet",
         )
     if lost_pins:
         yield GuardTripped(

@@ -216,6 +216,8 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
         )
     now = earliest_clock(repository)
     dump = commits.complete_dump(repository.dumping_at_once(), now, note)
+    for line in rules.fitting_nothing(policy, dump.branches, dump.tags):
+        note(f"WARNING: {line}")
     graph = Graph.from_commits(dump.commits, dump.branches)
     written = retention.written_times(repository, dump.commits)
     records = read_deleted_branches(repository.store, repository.facts.id, note)

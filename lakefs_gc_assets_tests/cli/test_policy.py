@@ -138,6 +138,36 @@ class TestCheck:
             "lakefs-gc: new.yaml, line 3: 7 has no unit: write 7d for days, 7h for hours or 7w for weeks\n"
         )
 
+    def test_file_alone_without_configuration(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("LAKEFS_GC_CONFIG", raising=False)
+        Path("new.yaml").write_text("default: 2w\nbranches: {main: {retention: 1d, keep_last: 2}}\nkeep_tags: ['v*']\n")
+        result = invoke("check", "new.yaml")
+        assert result.exit_code == 0, result.stderr
+        assert result.stdout.splitlines() == [
+            "new.yaml: default 14d; branches: 1 rule; tags that keep commits: v*; 0 pinned commits; "
+            "stale branches: 0 rules",
+            "WARNING: only the file was checked, not if its names and patterns fit branches, tags and commits: "
+            "there is no configuration",
+        ]
+        (rule,) = json.loads(invoke("check", "new.yaml", "--json").stdout)["rules"]
+        assert (rule["branch"], rule["retention_seconds"], rule["keeps"]) == ("main", 86_400, {"keep_last": 2})
+        assert invoke("check").exit_code == Status.CONFIGURATION
+
+    def test_file_alone_without_server(self, made: RetainedRepository) -> None:
+        file = made.configuration()
+        content = yaml.safe_load(file.read_text())
+        content["lakefs"] |= {"endpoint": "http://127.0.0.1:9", "retries": 0}
+        file.write_text(yaml.safe_dump(content))
+        Path("new.yaml").write_text("default: 2w\nkeep_tags: false\n")
+        result = invoke("check", "new.yaml")
+        assert result.exit_code == 0, result.stderr
+        shown, warning = result.stdout.splitlines()
+        assert shown.startswith("new.yaml: default 14d; branches: 0 rules; tags that keep commits: none; 0 pinned")
+        assert "only the file was checked" in warning
+        assert "Connection refused" in warning
+        assert invoke("check").exit_code not in (0, Status.CONFIGURATION)
+
     def test_branches_that_do_not_exist(self, made: RetainedRepository) -> None:
         Path("new.yaml").write_text("branches:\n  mian: 2w\n")
         result = invoke("check", "new.yaml")
@@ -255,6 +285,31 @@ class TestOneRule:
             assert "SHORTER" not in result.stdout or arguments[0] == "set"
         assert self.stated(made) == {"default_retention_days": 30, "branches": [_rule("dev", 14)]}
 
+    @pytest.mark.parametrize("policy", [None, "default: 1d\n"])
+    def test_of_branch_that_does_not_exist_is_set_with_a_warning(
+        self, made: RetainedRepository, policy: str | None
+    ) -> None:
+        if policy is not None:
+            Path("policy.yaml").write_text(policy)
+            made.configuration(retention_policy="policy.yaml")
+        result = invoke("set", "other-branch", "2d", "--yes")
+        assert result.exit_code == 0, result.stderr
+        rule = "the server's rule of other-branch" if policy is None else "the policy's rule of other-branch, line 3"
+        assert f"WARNING: {rule}: there is no such branch" in result.stdout.splitlines()
+        assert "a sweep would be refused: guard rules of unknown branches" in result.stdout
+        if policy is None:
+            branches = [_rule("main", 28), _rule("other-branch", 2)]
+            assert self.stated(made) == {"default_retention_days": 7, "branches": branches}
+        else:
+            assert Path("policy.yaml").read_text() == "default: 1d\nbranches:\n  other-branch: 2d\n"
+
+    def test_of_pattern_that_fits_no_branch_is_set_with_a_warning(self, made: RetainedRepository) -> None:
+        Path("policy.yaml").write_text("default: 1d\n")
+        made.configuration(retention_policy="policy.yaml")
+        result = invoke("set", "user-*", "2d", "--yes")
+        assert "WARNING: the policy's rule of user-*, line 3, fits no branch" in result.stdout.splitlines()
+        assert "refused" not in result.stdout
+
     def test_of_a_policy_file(self, made: RetainedRepository) -> None:
         before = self.stated(made)
         file = Path("policy.yaml")
@@ -324,7 +379,6 @@ class TestOneRule:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("set", "mian", "20d"), "the server's rule of mian: there is no such branch. Correct the name"),
             (("set", "main"), "there is no file main. The rule of a branch needs a duration, too"),
             (("set", "main", "20"), "20 has no unit: write 20d for days, 20h for hours or 20w for weeks"),
             (("unset", "dev"), "the server's rules: there is no rule of dev"),

@@ -16,12 +16,12 @@ from lakefs_gc_assets_tests.simulation.clocks import HOUR
 
 POLICIES = {
     "": "",
-    "last": "branches: {'*': {retention: 0d, keep_last: 2}}\nkeep_tags: [v2]",
+    "last": "branches: {'*': {retention: 0d, keep_last: 2}}\nkeep_tags: ['v[2]']",
     "days": "branches: {'*': {retention: 0d, keep: {daily: 3, monthly: 2}}}",
     "weeks": "branches: {'[ma]*': {retention: 0d, keep: {weekly: 2}}, '[doz]*': {retention: 0d, keep: {daily: 2}}}",
     "merges": "branches: {'*': {retention: 60h, keep_last: 1, follow: all-parents}}\nkeep_tags: ['v[13]']",
 }
-"""By name. None names a branch in full, which need not exist."""
+"""By name. None names a branch or tag in full, which need not exist."""
 Span = tuple[float, float]
 """The earliest and the latest moment at which a commit may have been made, seconds since 1970."""
 _PERIODS: dict[str, Callable[[datetime], tuple[int, ...]]] = {

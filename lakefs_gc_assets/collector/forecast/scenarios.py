@@ -293,7 +293,7 @@ class _Asked:
 
 def of_age(policy: Policy, days: int) -> Policy:
     """A policy by which everything has one retention, with the tags and pins of another one."""
-    return Policy(timedelta(days=days), pinned=policy.pinned, keep_tags=policy.keep_tags, replace=True)
+    return replace(policy, default=timedelta(days=days), rules=(), stale=(), stale_after=None, replace=True)
 
 
 def _notes(definition: LiveDefinition) -> tuple[str, ...]:

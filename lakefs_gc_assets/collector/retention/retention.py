@@ -377,7 +377,7 @@ def _listed(
 def define(retained: Retention, settings: CollectionSettings, now: datetime) -> LiveDefinition:
     """Puts together what stays and what may be taken, with the counts, warnings and guards that belong to it."""
     readings, dump, policy = retained.readings, retained.readings.dump, retained.readings.policy
-    unknown = retention_rules.unknown_branches(readings.rules, policy, dump.branches)
+    unknown = retention_rules.unknown_names(readings.rules, policy, dump.branches, dump.tags)
     pins = dump.commits.positions(pa.array(policy.pinned, pa.string()))
     lost = [commit_id for commit_id, at in zip(policy.pinned, pins.tolist(), strict=True) if at < 0]
     live = dump.live(retained.flags)
@@ -443,13 +443,13 @@ def _differences(retained: Retention, now: datetime) -> tuple[Difference, ...]:
     return tuple(alone + late)
 
 
-def _warnings(retained: Retention, unknown_branches: Sequence[str]) -> list[str]:
+def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
+    policy, dump = retained.readings.policy, retained.readings.dump
+    lines = [] if retained.active is None else list(retention_rules.headless(retained.active.rules))
     if retained.active is None:
-        policy = retained.readings.policy
         named = bool(policy.rules or policy.default is not None)
         advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
-        return [_NO_RULES + advice]
-    lines = list(retention_rules.headless(retained.active.rules))
+        lines.append(_NO_RULES + advice)
     if count := int(retained.by_files.sum()):
         lines.append(
             f"{counted(count, 'commits stay')} only because files were written later than the dates that commits "
@@ -462,7 +462,9 @@ def _warnings(retained: Retention, unknown_branches: Sequence[str]) -> list[str]
             "were made: what they claim and when files were written do not agree. They stay until newer commits fill "
             "as many periods as their rule counts"
         )
-    return lines + [f"{name}: there is no such branch" for name in unknown_branches]
+    idle = [*retention_rules.fitting_nothing(policy, dump.branches, dump.tags)]
+    more = [f"{len(idle) - _LINES} more names and patterns of the policy fit nothing"] if len(idle) > _LINES else []
+    return [*lines, *unknown_names, *idle[:_LINES], *more]
 
 
 def stale_branches(graph: Graph, stale_after: timedelta | None, now: datetime) -> tuple[StaleBranch, ...]:

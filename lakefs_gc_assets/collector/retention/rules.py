@@ -33,7 +33,7 @@ replace: false          # true: the server's rules do not count
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import translate
@@ -80,7 +80,7 @@ class BranchRule:
     @property
     def exact(self) -> bool:
         """True if it is the name of one branch."""
-        return not {"*", "?", "["}.intersection(self.pattern)
+        return _is_exact(self.pattern)
 
     def fits(self, branch: str) -> bool:
         """True if it applies to a branch."""
@@ -115,7 +115,8 @@ class Policy:
     Attributes:
         default: retention of branches that no rule fits, and of dangling commits; None for the server's alone.
         pinned: ids of commits that stay whatever their age.
-        keep_tags: whether tagged commits stay; patterns of the tags whose commits do.
+        keep_tags: whether tagged commits stay; names and patterns of the tags whose commits do.
+        tag_lines: the line of each of these names and patterns.
         stale_after: branches whose head is older are reported, and nothing else.
         stale: rules of branches to delete, in order; they decide nothing that a run keeps.
         replace: whether the server's rules do not count.
@@ -128,6 +129,7 @@ class Policy:
     stale_after: timedelta | None = None
     replace: bool = False
     stale: tuple[StaleRule, ...] = ()
+    tag_lines: tuple[int, ...] = field(default=(), compare=False)
 
     def rules_of(self, branch: str) -> tuple[BranchRule, ...]:
         """The rules that apply, by their lines: an exact name wins over patterns, and of patterns the longest.
@@ -148,9 +150,9 @@ class Policy:
         """The first rule of stale branches that fits."""
         return next((rule for rule in self.stale if any(_fits(pattern, branch) for pattern in rule.patterns)), None)
 
-    def exact_names(self) -> Iterator[tuple[str, int]]:
-        """The branches it names, with their lines."""
-        return ((rule.pattern, rule.line) for rule in self.rules if rule.exact)
+    def tag_names(self) -> Iterator[tuple[str, int]]:
+        """Names and patterns of the tags whose commits stay, with their lines."""
+        return iter(()) if isinstance(self.keep_tags, bool) else zip(self.keep_tags, self.tag_lines, strict=True)
 
     def stated(self) -> list[object]:
         """Everything that decides what is kept, as JSON can hold it."""
@@ -171,6 +173,10 @@ def _counted(rule: BranchRule) -> Iterator[object]:
 
 def _precedence(rule: BranchRule) -> tuple[bool, int]:
     return rule.exact, _length(rule.pattern)
+
+
+def _is_exact(pattern: str) -> bool:
+    return not {"*", "?", "["}.intersection(pattern)
 
 
 def _fits(pattern: str, name: str) -> bool:
@@ -392,11 +398,13 @@ class _Reader:
         default: timedelta | None = value_of("default", self._duration, None)
         if replace and default is None:
             self._wrong(nodes["replace"], "a policy that replaces the server's rules needs a `default`")
+        tags = self._tags(nodes["keep_tags"]) if "keep_tags" in nodes else True
         return Policy(
             default=default,
             rules=value_of("branches", self._rules, ()),
             pinned=value_of("pinned", self._commits, ()),
-            keep_tags=self._tags(nodes["keep_tags"]) if "keep_tags" in nodes else True,
+            keep_tags=tags if isinstance(tags, bool) else tuple(name for name, _ in tags),
+            tag_lines=() if isinstance(tags, bool) else tuple(line for _, line in tags),
             stale_after=value_of("stale_after", self._duration, None),
             replace=replace,
             stale=value_of("stale_branches", self._stale_rules, ()),
@@ -422,7 +430,7 @@ class _Reader:
             parts = self._nodes(item, "a rule of stale branches", _STALE_PARTS)
             if "branches" not in parts:
                 self._wrong(item, "a rule of stale branches needs `branches`: names and patterns")
-            patterns = self._names(parts["branches"], "branches")
+            patterns = tuple(name for name, _ in self._names(parts["branches"], "branches"))
             count += len(patterns)
             if count > _MOST_RULES:
                 self._wrong(item, f"a policy has stale branches by at most {_MOST_RULES:,} names and patterns")
@@ -466,19 +474,19 @@ class _Reader:
             self._wrong(node, f"{text!r} is no whole number from 1 to {_MOST_KEPT:,}")
         return int(text)
 
-    def _tags(self, node: yaml.Node) -> bool | tuple[str, ...]:
+    def _tags(self, node: yaml.Node) -> bool | list[tuple[str, int]]:
         return self._names(node, "tags") if isinstance(node, yaml.SequenceNode) else self._flag(node)
 
-    def _names(self, node: yaml.Node, what: str) -> tuple[str, ...]:
-        """Names and patterns of a list, without braces."""
-        patterns: list[str] = []
+    def _names(self, node: yaml.Node, what: str) -> list[tuple[str, int]]:
+        """Names and patterns of a list, without braces, with their lines."""
+        patterns: list[tuple[str, int]] = []
         for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(item, yaml.ScalarNode):
                 self._wrong(item, f"here must be a name or pattern of {what}")
-            patterns += islice(self._patterns(item, what), _MOST_RULES)
+            patterns += ((pattern, _line(item)) for pattern in islice(self._patterns(item, what), _MOST_RULES))
             if len(patterns) >= _MOST_RULES:
                 self._wrong(item, f"a policy has less than {_MOST_RULES:,} names and patterns of {what}")
-        return tuple(patterns)
+        return patterns
 
     def _commits(self, node: yaml.Node) -> tuple[str, ...]:
         if not isinstance(node, yaml.SequenceNode):
@@ -618,16 +626,44 @@ def effective(server: RetentionRules | None, policy: Policy, branches: Iterable[
     )
 
 
-def unknown_branches(server: RetentionRules | None, policy: Policy, branches: Iterable[str]) -> tuple[str, ...]:
-    """Rules for branches that do not exist: perhaps gone, perhaps misspelt."""
-    known = set(branches)
-    unmatched = [
-        f"the server's rule of {branch}" for branch in (server.branches if server else ()) if branch not in known
+def unknown_names(
+    server: RetentionRules | None, policy: Policy, branches: Iterable[str], tags: Iterable[str]
+) -> tuple[str, ...]:
+    """Names of branches and tags that do not exist, in rules that keep something: perhaps gone, perhaps misspelt."""
+    known, known_tags = set(branches), set(tags)
+    rules = [(f"the server's rule of {branch}", branch) for branch in (server.branches if server else ())]
+    rules += [
+        (f"the policy's rule of {rule.pattern}, line {rule.line}", rule.pattern) for rule in policy.rules if rule.exact
     ]
-    unmatched += [
-        f"the policy's rule of {name}, line {line}" for name, line in policy.exact_names() if name not in known
-    ]
-    return tuple(unmatched)
+    return (
+        *(f"{rule}: there is no such branch" for rule, branch in rules if branch not in known),
+        *(
+            f"{name} in the policy's keep_tags, line {line}: there is no such tag"
+            for name, line in policy.tag_names()
+            if _is_exact(name) and name not in known_tags
+        ),
+    )
+
+
+def fitting_nothing(policy: Policy, branches: Collection[str], tags: Collection[str]) -> Iterator[str]:
+    """Patterns that fit no branch or tag, and names of stale branches that do not exist, with their lines.
+
+    They may be meant for branches that are not made yet, or misspelt. `unknown_names` has all other names.
+    """
+
+    def fits_any(pattern: str, names: Collection[str]) -> bool:
+        return any(_fits(pattern, name) for name in names)
+
+    for rule in policy.rules:
+        if not (rule.exact or fits_any(rule.pattern, branches)):
+            yield f"the policy's rule of {rule.pattern}, line {rule.line}, fits no branch"
+    for pattern, line in policy.tag_names():
+        if not (_is_exact(pattern) or fits_any(pattern, tags)):
+            yield f"{pattern} in the policy's keep_tags, line {line}, fits no tag"
+    for stale in policy.stale:
+        for pattern in stale.patterns:
+            if not fits_any(pattern, branches):
+                yield f"{pattern} in the policy's stale_branches, {stale}, fits no branch"
 
 
 def headless(rules: EffectiveRules) -> Iterator[str]:

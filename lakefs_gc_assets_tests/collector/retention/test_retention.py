@@ -373,13 +373,29 @@ class TestBadRules:
     def test_of_unknown_branches_stop_a_sweep(self, server: Server) -> None:
         server.api.rules = Script(RetentionRules(21, {"mian": 365}))
         notes: list[str] = []
-        found = server.define(notes=notes, **server.policy("branches: {dve: 3d, 'x-*': 3d}"))
+        text = "branches: {dve: 3d, 'x-*': 3d}\nkeep_tags: [v1, v2, w*]\nstale_branches: [branches: z]"
+        found = server.define(notes=notes, **server.policy(text))
         assert [guard.guard for guard in found.guards] == ["rules of unknown branches"]
-        assert "the server's rule of mian; the policy's rule of dve, line 1" in str(found.guards[0])
+        assert found.warnings == (
+            "the server's rule of mian: there is no such branch",
+            "the policy's rule of dve, line 1: there is no such branch",
+            "v2 in the policy's keep_tags, line 2: there is no such tag",
+            "the policy's rule of x-*, line 1, fits no branch",
+            "w* in the policy's keep_tags, line 2, fits no tag",
+            "z in the policy's stale_branches, rule of line 3, fits no branch",
+        )
+        assert "; ".join(found.warnings[:3]) in str(found.guards[0])
         assert "collection.allow_rules_of_unknown_branches" in found.guards[0].lifted_by
         assert notes[0] == "WARNING: the server's rule of mian: there is no such branch"
         allowed = server.define(allow_rules_of_unknown_branches=True)
         assert (allowed.guards, len(allowed.warnings)) == ((), 1)
+
+    def test_patterns_that_fit_nothing_are_named_and_stop_no_sweep(self, server: Server) -> None:
+        names = ", ".join(f"'x{number:02}*': 3d" for number in range(23))
+        found = server.define(**server.policy(f"branches: {{{names}}}"))
+        assert found.guards == ()
+        assert len(found.warnings) == 21
+        assert found.warnings[-1] == "3 more names and patterns of the policy fit nothing"
 
     def test_of_zero_days_are_said_aloud_first(self, server: Server) -> None:
         server.api.rules = Script(RetentionRules(0, {}))

@@ -13,9 +13,11 @@ from lakefs_gc_assets.collector.retention.rules import (
     digest,
     edit_server_rules,
     effective,
+    fitting_nothing,
     headless,
+    parse_policy,
     require_sane,
-    unknown_branches,
+    unknown_names,
 )
 from lakefs_gc_assets.errors import ConfigurationError
 from lakefs_gc_assets.lakefs.api.models import RetentionRules
@@ -114,13 +116,39 @@ def test_numbers_that_cannot_be_meant(rules: RetentionRules, words: str) -> None
     require_sane(RetentionRules(0, {"main": 36_500}))
 
 
-def test_rules_of_branches_that_do_not_exist() -> None:
-    policy = Policy(rules=(BranchRule("mian", DAY, 7), BranchRule("nobody-*", DAY, 8), BranchRule("dev", DAY, 9)))
-    assert unknown_branches(SERVER, policy, BRANCHES) == (
-        "the server's rule of gone",
-        "the policy's rule of mian, line 7",
+def test_names_of_branches_and_tags_that_do_not_exist() -> None:
+    rules = (BranchRule("mian", DAY, 7), BranchRule("nobody-*", DAY, 8), BranchRule("dev", DAY, 9))
+    policy = Policy(rules=rules, keep_tags=("v1", "v2", "w*"), tag_lines=(11, 12, 12))
+    assert unknown_names(SERVER, policy, BRANCHES, ["v1"]) == (
+        "the server's rule of gone: there is no such branch",
+        "the policy's rule of mian, line 7: there is no such branch",
+        "v2 in the policy's keep_tags, line 12: there is no such tag",
     )
-    assert unknown_branches(None, Policy(), BRANCHES) == ()
+    for keep_tags in (True, False):
+        assert unknown_names(None, Policy(keep_tags=keep_tags), BRANCHES, []) == ()
+
+
+def test_patterns_that_fit_nothing() -> None:
+    policy = parse_policy(
+        """\
+branches: {'nobody-*': 1d, 'user-?': 1d, mian: 1d, 'd[a-e]v': 1d}
+keep_tags:
+- 'v*'
+- '{w,x}*'
+- v9
+stale_branches:
+- {branches: ['user-*', importnat], max_age: 3d}
+- branches: '{dev,m*,z*}'
+""",
+        "policy.yaml",
+    )
+    assert [*fitting_nothing(policy, BRANCHES, ["v1", "x1"])] == [
+        "the policy's rule of nobody-*, line 1, fits no branch",
+        "w* in the policy's keep_tags, line 4, fits no tag",
+        "importnat in the policy's stale_branches, rule of line 7, fits no branch",
+        "z* in the policy's stale_branches, rule of line 8, fits no branch",
+    ]
+    assert [*fitting_nothing(Policy(), (), ())] == []
 
 
 def test_rules_that_keep_heads_only_are_said_aloud() -> None:

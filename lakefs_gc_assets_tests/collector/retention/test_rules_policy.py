@@ -412,7 +412,7 @@ class TestRulesOfBranches:
         assert policy.rules_of("main-x") == (BranchRule("main-x", 3 * DAY, 1),)
         # A class stands for one character: it is as long as the other patterns.
         assert [rule.pattern for rule in policy.rules_of("v1-x")] == ["v[0-9]*-x", "v?*-x", "v1*-x"]
-        assert [name for name, _ in policy.exact_names()] == ["main-x"]
+        assert [rule.pattern for rule in policy.rules if rule.exact] == ["main-x"]
 
     @given(
         st.lists(
