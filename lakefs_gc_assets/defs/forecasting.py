@@ -105,7 +105,7 @@ def forecast_job(names: Names) -> dg.JobDefinition:
     @collector_op(names, NAME, "Makes a forecast, and its page.", ForecastConfig, in_pool=False)
     def retention_forecast(context: dg.OpExecutionContext, collector: Collector, config: ForecastConfig) -> None:
         ages = [None if days == _UNLIMITED else days for days in config.days]
-        policies = {name: rules.parse_policy(text, name) for name, text in config.policies.items()}
+        policies = rules.parse_policies(config.policies)
         namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
         shown = stored_page(namespace + forecast.page_key(result.forecast_id), collector.store.endpoint_url)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata={**described(result), "page": shown}))

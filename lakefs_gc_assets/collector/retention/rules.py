@@ -33,11 +33,11 @@ replace: false          # true: the server's rules do not count
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from fnmatch import translate
-from functools import cache
+from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
@@ -52,6 +52,11 @@ from lakefs_gc_assets.settings import CommitDates
 LONGEST_RETENTION = timedelta(days=36_500)
 """A hundred years: a longer one is taken for a mistake."""
 
+
+# A launch may bring policies, so their cost is bounded: each rule meets each branch, and YAML nests by recursion. A
+# pattern is compiled at about 9 µs and 30 bytes for each character.
+_LONGEST_FILE, _LONGEST_PATTERN, _MOST_ALTERNATIVES = 1_000_000, 1_000, 1_000
+_MOST_RULES, _MOST_CHARACTERS = 10_000, 500_000
 
 LAST = "keep_last"
 PERIODS = ("daily", "weekly", "monthly", "yearly")
@@ -84,7 +89,7 @@ class BranchRule:
 
     def fits(self, branch: str) -> bool:
         """True if it applies to a branch."""
-        return self.pattern == branch if self.exact else _fits(self.pattern, branch)
+        return _fits(self.pattern, branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +185,17 @@ def _is_exact(pattern: str) -> bool:
 
 
 def _fits(pattern: str, name: str) -> bool:
-    return _expression(pattern).fullmatch(name) is not None
+    return pattern == name if _is_exact(pattern) else _expression(pattern).fullmatch(name) is not None
 
 
-@cache
+# Bounded, since one process may read many policies; large enough for the patterns of one.
+@lru_cache(maxsize=2 * _MOST_RULES)
 def _expression(pattern: str) -> re.Pattern[str]:
     # `translate` never goes back behind a star that has matched: with plain `.*`, a pattern of many stars never ends.
     return re.compile(translate(pattern))
 
 
-@cache
+@lru_cache(maxsize=2 * _MOST_RULES)
 def _length(pattern: str) -> int:
     """The length of a pattern where `[abc]` counts as one character, which is what it stands for."""
     return len(_CLASS.sub("?", pattern))
@@ -197,8 +203,9 @@ def _length(pattern: str) -> int:
 
 def may_fit(pattern: str, name: str) -> bool:
     """True if a pattern of the server's fits a name, and where the pattern is written in a way that is not known."""
-    patterns = [*islice(expand_braces(pattern), _MOST_RULES)]
-    if len(pattern) > _LONGEST_PATTERN or len(patterns) == _MOST_RULES or not all(map(_is_pattern, patterns)):
+    patterns = [*islice(expand_braces(pattern), _MOST_ALTERNATIVES + 1)]
+    too_many = len(pattern) > _LONGEST_PATTERN or len(patterns) > _MOST_ALTERNATIVES
+    if too_many or not all(map(_is_pattern, patterns)):
         return True
     return any(_fits(each, name) for each in patterns)
 
@@ -235,8 +242,6 @@ _PATTERN = re.compile(rf"(?:[\w./*?-]|{_CLASS.pattern})+", re.ASCII)
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _PLAIN_NAME = re.compile(r"\w[\w./*?-]*", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{64}")
-# A launch may bring a policy, so its cost is bounded: each rule meets each branch, and YAML nests by recursion.
-_LONGEST_FILE, _LONGEST_PATTERN, _MOST_RULES = 1_000_000, 1_000, 10_000
 _MOST_KEPT = 100_000
 _COUNT = re.compile(r"[1-9]\d{0,5}", re.ASCII)
 _PARENTS = {"first-parents": False, "all-parents": True}
@@ -268,8 +273,43 @@ def _read_text(file: Path, name: str) -> str:
         raise ConfigurationError(f"{name} is not in UTF-8") from None
 
 
+@dataclass(slots=True)
+class _Spent:
+    """Names and patterns that policies have so far, with their alternatives written out, and their characters."""
+
+    names: int = 0
+    characters: int = 0
+
+    def add(self, pattern: str) -> None:
+        """Counts one more. Raises ConfigurationError if that is too much."""
+        self.names += 1
+        self.characters += len(pattern)
+        if self.names > _MOST_RULES or self.characters > _MOST_CHARACTERS:
+            raise ConfigurationError(
+                f"a policy, or all policies of a launch, have at most {_MOST_RULES:,} names and patterns with "
+                f"{_MOST_CHARACTERS:,} characters, with each alternative written out"
+            )
+
+
+def parse_policies(texts: Mapping[str, str]) -> dict[str, Policy]:
+    """The policies that texts state, by their names; together they are bounded as one policy is.
+
+    Raises ConfigurationError.
+    """
+    if (characters := sum(map(len, texts.values()))) > _LONGEST_FILE:
+        raise ConfigurationError(
+            f"the policies of a launch have at most {_LONGEST_FILE:,} characters together, these {characters:,}"
+        )
+    spent = _Spent()
+    return {name: _parse(text, name, spent) for name, text in texts.items()}
+
+
 def parse_policy(text: str, file: str) -> Policy:
-    """The policy that a text states; `file` is its name, for messages."""
+    """The policy that a text states; `file` is its name, for messages. Raises ConfigurationError."""
+    return _parse(text, file, _Spent())
+
+
+def _parse(text: str, file: str, spent: _Spent) -> Policy:
     if len(text) > _LONGEST_FILE:
         raise ConfigurationError(f"{file}: a policy has at most {_LONGEST_FILE:,} characters, this one {len(text):,}")
     try:
@@ -281,7 +321,7 @@ def parse_policy(text: str, file: str) -> Policy:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it is not YAML"
         raise ConfigurationError(f"{file}{line}: {problem}") from None
-    return Policy() if root is None else _Reader(file).policy(root)
+    return Policy() if root is None else _Reader(file, spent).policy(root)
 
 
 def parse_duration(text: str) -> timedelta:
@@ -314,7 +354,7 @@ def edit_policy(text: str, file: str, branch: str | None, retention: str | None)
     before = parse_policy(text, file)
     after = parse_policy(edited := _edited(text, file, branch, retention), file)
     # However the text is written, the policy may differ in this rule alone.
-    changed: set[str | None] = {None} if branch is None else {*islice(expand_braces(branch), _MOST_RULES)}
+    changed: set[str | None] = {None} if branch is None else {*expand_braces(branch)}
     expected = {pattern: rule for pattern, rule in _rules(before).items() if pattern not in changed}
     if duration is not None:
         expected |= {name: replace(_rules(before).get(name, _rule_like(name)), retention=duration) for name in changed}
@@ -385,8 +425,8 @@ def _entries(node: yaml.Node | None) -> dict[str, tuple[yaml.Node, yaml.Node]]:
 class _Reader:
     """Takes values out of a YAML document; raises ConfigurationError with file and line."""
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    def __init__(self, file: str, spent: _Spent) -> None:
+        self._file, self._spent = file, spent
 
     def policy(self, root: yaml.Node) -> Policy:
         nodes = self._nodes(root, "a policy", _KEYS)
@@ -415,8 +455,6 @@ class _Reader:
         for key, value in self._items(node, "branches"):
             rule = self._rule(value)
             for pattern in self._patterns(key, "branches"):
-                if len(rules) == _MOST_RULES:
-                    self._wrong(key, f"a policy has rules for at most {_MOST_RULES:,} branches and patterns")
                 if pattern in rules:
                     self._wrong(key, f"{pattern} is said twice")
                 rules[pattern] = replace(rule, pattern=pattern, line=_line(key))
@@ -425,15 +463,12 @@ class _Reader:
     def _stale_rules(self, node: yaml.Node) -> tuple[StaleRule, ...]:
         if not isinstance(node, yaml.SequenceNode):
             self._wrong(node, "stale_branches must be a list of rules")
-        rules, count = [], 0
+        rules = []
         for item in node.value:
             parts = self._nodes(item, "a rule of stale branches", _STALE_PARTS)
             if "branches" not in parts:
                 self._wrong(item, "a rule of stale branches needs `branches`: names and patterns")
             patterns = tuple(name for name, _ in self._names(parts["branches"], "branches"))
-            count += len(patterns)
-            if count > _MOST_RULES:
-                self._wrong(item, f"a policy has stale branches by at most {_MOST_RULES:,} names and patterns")
             limits = [self._duration(parts[name]) if name in parts else None for name in ("max_age", "max_inactivity")]
             uncommitted = "uncommitted" in parts and self._flag(parts["uncommitted"])
             rules.append(StaleRule(patterns, limits[0], limits[1], uncommitted, _line(item)))
@@ -443,7 +478,13 @@ class _Reader:
         """What a name or pattern stands for without its braces, one at a time."""
         if len(node.value) > _LONGEST_PATTERN:
             self._wrong(node, f"a name or pattern of {what} has at most {_LONGEST_PATTERN:,} characters")
-        for pattern in expand_braces(node.value):
+        for number, pattern in enumerate(expand_braces(node.value), 1):
+            if number > _MOST_ALTERNATIVES:
+                self._wrong(node, f"a pattern of {what} has at most {_MOST_ALTERNATIVES:,} alternatives")
+            try:
+                self._spent.add(pattern)
+            except ConfigurationError as fault:
+                self._wrong(node, str(fault))
             if not _is_pattern(pattern):
                 self._wrong(
                     node,
@@ -483,9 +524,7 @@ class _Reader:
         for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(item, yaml.ScalarNode):
                 self._wrong(item, f"here must be a name or pattern of {what}")
-            patterns += ((pattern, _line(item)) for pattern in islice(self._patterns(item, what), _MOST_RULES))
-            if len(patterns) >= _MOST_RULES:
-                self._wrong(item, f"a policy has less than {_MOST_RULES:,} names and patterns of {what}")
+            patterns += ((pattern, _line(item)) for pattern in self._patterns(item, what))
         return patterns
 
     def _commits(self, node: yaml.Node) -> tuple[str, ...]:

@@ -28,6 +28,10 @@ replace: true
 """
 
 
+MANY = "branches:\n" + "".join(f"  b{number}: 3d\n" for number in range(10_001))
+"""One rule more than a policy may have."""
+
+
 def read(text: str) -> Policy:
     return retention_rules.parse_policy(text, "policy.yaml")
 
@@ -207,22 +211,46 @@ class TestFiles:
             ("# " + "x" * 1_000_000, "at most 1,000,000 characters"),
             ("default: " + "[" * 5_000, "nested too deeply"),
             ("branches:\n  " + "a" * 1_001 + ": 3d", "at most 1,000 characters"),
-            ("branches:\n" + "".join(f"  b{number}: 3d\n" for number in range(10_001)), "at most 10,000 branches"),
-            ("branches:\n  '" + "{a,b}" * 199 + "': 3d", "at most 10,000 branches"),
-            ("keep_tags: ['" + "{a,b}" * 199 + "']", "less than 10,000 names and patterns of tags"),
-            ("keep_tags: ['" + "{a,b}" * 13 + "', '" + "{a,b}" * 11 + "']", "less than 10,000 names and patterns"),
-            ("keep_tags: [" + "a" * 1_001 + "]", "of tags has at most 1,000 characters"),
-            ("stale_branches: [branches: '" + "{a,b}" * 199 + "']", "less than 10,000 names and patterns of branches"),
+            (MANY, "line 10002: a policy, or all policies of a launch, have at most 10,000 names and patterns"),
+            (MANY.replace("b10000: 3d", "'{a,b}': 3d"), "line 10002: .* at most 10,000 names"),
             (
-                "stale_branches:\n" + ("- branches: '" + "{a,b}" * 12 + "'\n") * 3,
-                "stale branches by at most 10,000 names",
+                "branches:\n  '" + "{a,b}" * 199 + "': 3d",
+                "line 2: a pattern of branches has at most 1,000 alternatives",
             ),
-            ("branches: {'" + "{a,b}" * 13 + "': 3d, '" + "{c,d}" * 11 + "': 3d}", "at most 10,000 branches"),
+            ("branches:\n  '" + "{a,b}" * 10 + "': 3d", "line 2: a pattern of branches has at most 1,000 alternatives"),
+            ("keep_tags: ['" + "{a,b}" * 199 + "']", "a pattern of tags has at most 1,000 alternatives"),
+            ("stale_branches: [branches: '" + "{a,b}" * 199 + "']", "a pattern of branches has at most 1,000 alt"),
+            (
+                "keep_tags:\n" + "".join(f"- '{{a,b}}{n}*'\n" for n in range(5_001)),
+                "line 5002: .* at most 10,000 names",
+            ),
+            (MANY.replace("  b10000: 3d", "keep_tags: [v1, v2]"), "line 10000: .* at most 10,000 names"),
+            (MANY.replace("  b10000: 3d", "stale_branches: [branches: a]"), "line 10002: .* at most 10,000 names"),
+            (
+                "keep_tags:\n" + ("- '{a,b}" + "*c" * 400 + "'\n") * 313,
+                "line 314: .* with 500,000 characters, with each alternative written out",
+            ),
+            ("keep_tags: [" + "a" * 1_001 + "]", "of tags has at most 1,000 characters"),
         ],
     )
     def test_a_policy_that_would_cost_without_bound_is_refused(self, text: str, words: str) -> None:
         with pytest.raises(ConfigurationError, match=words):
             read(text)
+
+    def test_policies_up_to_the_bounds_are_read(self) -> None:
+        assert len(read(MANY.rpartition("  b")[0]).rules) == 10_000
+        assert len(read("branches: {'" + "{a,b,c,d,e,f,g,h,i,j}" * 3 + "': 3d}").rules) == 1_000
+
+    def test_policies_of_a_launch_are_bounded_together(self) -> None:
+        half = MANY.rpartition("  b5001")[0]
+        assert retention_rules.parse_policies({"a": half, "b": "default: 3d"}) == {
+            "a": read(half),
+            "b": Policy(default=3 * DAY),
+        }
+        with pytest.raises(ConfigurationError, match=r"b, line 5001: .* all policies of a launch, have at most 10,000"):
+            retention_rules.parse_policies({"a": half, "b": half})
+        with pytest.raises(ConfigurationError, match="at most 1,000,000 characters together, these 1,000,002"):
+            retention_rules.parse_policies({"a": "#" * 500_001, "b": "#" * 500_001})
 
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"cannot read policy file .*nowhere\.yaml: No such file"):
