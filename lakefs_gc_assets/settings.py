@@ -306,8 +306,10 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="Maximum share of candidates among all stored objects that the run knows, those in sealed slices "
-        "included. A sweep with a larger share is refused; ten candidates are always allowed, unless this is 0.",
+        description="Maximum share of candidates among all objects that the run knows, each counted once: those that "
+        "it listed, and those in sealed slices. A run of the flow committed lists nothing: it knows what live commits "
+        "hold, and what it looked at that nothing references. A sweep with a larger share is refused; ten candidates "
+        "are always allowed, unless this is 0.",
     )
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="Maximum candidates; a sweep with more is refused."
@@ -335,9 +337,10 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="Maximum share of branches that may be gone since the newest successful sweep, or a dry run "
-        "after it. Above it a sweep is refused. Up to five may always go if one is left, unless this is 0. Branches "
-        "that `lakefs-gc branches` deleted do not count; that command refuses to delete a larger share at once.",
+        description="Maximum share of branches whose head holds an object that may be gone since the newest "
+        "successful sweep, or a dry run after it. Above it a sweep is refused. Up to five may always go if one is "
+        "left, unless this is 0. Branches that `lakefs-gc branches` deleted do not count; that command refuses to "
+        "delete a larger share of all branches at once.",
     )
     max_uncommitted_loss_share: float = Field(
         default=0.5,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NoReturn
 
+from lakefs_gc_assets.collector.records.outcomes import share
 from lakefs_gc_assets.collector.repository.repository import Clocks
 from lakefs_gc_assets.errors import GuardTripped, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
@@ -36,7 +37,8 @@ class Mark:
 
     Attributes:
         listed: objects that the run looked at.
-        stored: objects of the repository, those that an optimized run knows of without looking included.
+        known: objects that the run knows, each once: the share of candidates is of these. They are the listed ones,
+            and those in sealed slices that an optimized run does not list; in the flow `committed`, see `count_known`.
         committed, uncommitted: distinct live addresses.
         noted: addresses of live ranges that were read by an earlier run alone, each range for itself.
         entries_promised: entries that the metaranges of live commits say there are; None where none was read.
@@ -49,12 +51,12 @@ class Mark:
         retention: guards that the retention rules trip.
         nested: repositories whose namespace lies inside of this one, or around it.
         repositories_unknown: the server's answer if it does not list repositories; None if it does.
-        limited_to: the windows that were listed alone, in words; empty where none were left out. `stored` counts no
+        limited_to: the windows that were listed alone, in words; empty where none were left out. `known` counts no
             others then.
     """
 
     listed: int
-    stored: int
+    known: int
     listed_bytes: int
     uncommitted: int
     committed: int
@@ -98,7 +100,7 @@ class Gauge:
         cls, guard: str, setting: str, count: int, whole: int, settings: CollectionSettings, floor: int | None = None
     ) -> "Gauge":
         """The gauge of a part of a whole."""
-        return cls(guard, setting, count / max(whole, 1), getattr(settings, setting), True, floor, count)
+        return cls(guard, setting, share(count, whole), getattr(settings, setting), True, floor, count)
 
     @classmethod
     def of_count(cls, guard: str, setting: str, count: int, settings: CollectionSettings) -> "Gauge":
@@ -127,16 +129,22 @@ def measure(mark: Mark, settings: CollectionSettings) -> tuple[Gauge, ...]:
     These are four gauges, of candidates and of the gap in the listing, by share and by number, and the one of branches
     where an earlier run counted them.
     """
-    # More candidates than objects is a contradiction, however few they are.
-    few = _FEW_CANDIDATES if mark.candidates <= mark.stored else 0
     gap = "gap in the listing"
     before = mark.branches_before
     return (
-        Gauge.of_share("share of candidates", "max_candidate_share", mark.candidates, mark.stored, settings, floor=few),
-        Gauge.of_count("number of candidates", "max_candidates", mark.candidates, settings),
+        *_measure_candidates(mark.candidates, mark.known, settings),
         Gauge.of_share(gap, "max_missing_share", mark.missing, mark.expected, settings),
         Gauge.of_count(gap, "max_missing", mark.missing, settings),
         *([] if before is None else [_branch_loss(mark.branches, before, settings)]),
+    )
+
+
+def _measure_candidates(candidates: int, known: int, settings: CollectionSettings) -> tuple[Gauge, Gauge]:
+    # More candidates than objects is a contradiction, however few they are.
+    few = _FEW_CANDIDATES if candidates <= known else 0
+    return (
+        Gauge.of_share("share of candidates", "max_candidate_share", candidates, known, settings, floor=few),
+        Gauge.of_count("number of candidates", "max_candidates", candidates, settings),
     )
 
 
@@ -175,21 +183,8 @@ def tripped(mark: Mark, settings: CollectionSettings) -> tuple[GuardTripped, ...
 
 
 def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]:
-    share, number, missing_share, missing, *branches = measure(mark, settings)
-    scope = f", in {mark.limited_to} alone" if mark.limited_to else ""
-    if share.is_exceeded:
-        yield GuardTripped(
-            "share of candidates",
-            f"{mark.candidates:,} of {counted(mark.stored, 'stored objects')} would go, {share.figure:.1%}, more than "
-            f"{share.limit:.1%}{scope}",
-            "Look at the candidates; if they are right, raise collection.max_candidate_share",
-        )
-    if number.is_exceeded:
-        yield GuardTripped(
-            "number of candidates",
-            f"{counted(mark.candidates, 'objects')} would go, more than {number.limit:,}",
-            "Look at the candidates; if they are right, raise collection.max_candidates",
-        )
+    _, _, missing_share, missing, *branches = measure(mark, settings)
+    yield from too_many_candidates(mark.candidates, mark.known, settings, mark.limited_to)
     if missing_share.is_exceeded or missing.is_exceeded:
         yield GuardTripped(
             "gap in the listing",
@@ -203,6 +198,31 @@ def _tripped(mark: Mark, settings: CollectionSettings) -> Iterable[GuardTripped]
             yield _lost_branches(mark.branches, mark.branches_before or 0)
     yield from mark.retention
     yield from _shared_namespace(mark.nested, mark.repositories_unknown, settings)
+
+
+def too_many_candidates(
+    candidates: int, known: int, settings: CollectionSettings, limited_to: str = ""
+) -> Iterable[GuardTripped]:
+    """The guards that so many candidates trip.
+
+    Args:
+        known, limited_to: see Mark.
+    """
+    of_known, number = _measure_candidates(candidates, known, settings)
+    if of_known.is_exceeded:
+        scope = f", in {limited_to} alone" if limited_to else ""
+        yield GuardTripped(
+            "share of candidates",
+            f"{candidates:,} of {counted(known, 'known objects')} would go, {of_known.figure:.1%}, more than "
+            f"{of_known.limit:.1%}{scope}",
+            "Look at the candidates; if they are right, raise collection.max_candidate_share",
+        )
+    if number.is_exceeded:
+        yield GuardTripped(
+            "number of candidates",
+            f"{counted(candidates, 'objects')} would go, more than {number.limit:,}",
+            "Look at the candidates; if they are right, raise collection.max_candidates",
+        )
 
 
 def _shared_namespace(

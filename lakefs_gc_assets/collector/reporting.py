@@ -31,7 +31,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.across_runs import Verdict
-from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, RunStatistics, size
+from lakefs_gc_assets.collector.records.outcomes import Amount, Kept, Outcome, RunStatistics, count_known, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import WOULD_BE_REFUSED, Checkpoint, Report, ending, failed, from_plan
 from lakefs_gc_assets.collector.step import Step
@@ -53,11 +53,13 @@ def mark_of(
     candidates: Manifest[CandidateFigures],
 ) -> Mark:
     """The figures of a mark."""
-    unlisted = committed.rows if listed.figures.flow == Flow.COMMITTED else listed.figures.sealed_objects
     # What expired was listed by an earlier run, and is among the objects that are not listed now.
+    known = listed.rows + listed.figures.sealed_objects
+    if listed.figures.flow == Flow.COMMITTED:
+        known = count_known(committed.rows, candidates.rows, candidates.figures.kept)
     return Mark(
         listed=listed.rows + committed.figures.expired,
-        stored=listed.rows + unlisted,
+        known=known,
         listed_bytes=listed.object_bytes + committed.figures.expired_bytes,
         uncommitted=uncommitted.rows,
         committed=committed.rows,
@@ -124,7 +126,7 @@ def make_report(
     provisional = max(committed.figures.provisional_ranges - unnamed, 0)
     objects = {outcome: amount.objects for outcome, amount in amounts.items()}
     statistics = RunStatistics(
-        stored=None if plan.flow is Flow.COMMITTED or mark.limited_to else mark.stored,
+        stored=None if plan.flow is Flow.COMMITTED or mark.limited_to else mark.known,
         listed=mark.listed,
         listed_bytes=mark.listed_bytes,
         slices_listed=listed.figures.slices_listed,

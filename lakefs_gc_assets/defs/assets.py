@@ -17,6 +17,7 @@ from lakefs_gc_assets.collector.records import report as reports
 from lakefs_gc_assets.collector.records.outcomes import declarations
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching, pages
@@ -71,7 +72,8 @@ def candidates(
         if not context.instance.is_ephemeral:
             now = collector.clock.now()
             counts = pages.keep_counted(collector, current.repository, marked, now, context.log.warning)
-            found = Garbage(marked.manifest.rows, marked.manifest.object_bytes, store_df.manifest.rows)
+            mark = mark_of(store_df.manifest, uncommitted_df.manifest, committed_df.manifest, marked.manifest)
+            found = Garbage(mark.candidates, mark.candidate_bytes, mark.known)
             link_first = _approval(context, collector, current.plan, found)
             charts = pages.garbage_charts(marked, counts, current.plan.slice_window, now)
             context.add_output_metadata({**link_first, **charts})

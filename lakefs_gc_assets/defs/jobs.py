@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.frame.slices import select_windows
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import size
+from lakefs_gc_assets.collector.records.outcomes import share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -168,22 +168,22 @@ class Garbage:
     """Garbage that a dry run found, as a person is asked to approve its deletion.
 
     Attributes:
-        listed: objects that the run listed; None or 0 if it did not list the store.
+        known: objects that the run knows, which the share is of, as in `guards.Mark`.
     """
 
     objects: int
     bytes: int
-    listed: int | None
+    known: int
 
     @classmethod
     def from_report(cls, report: Report) -> "Garbage":
         """The garbage that the report of a dry run counts."""
         statistics = report.statistics
-        return cls(statistics.candidates or 0, statistics.candidates_bytes or 0, statistics.listed)
+        return cls(statistics.candidates or 0, statistics.candidates_bytes or 0, report.known)
 
     def __str__(self) -> str:
-        share = f", {self.objects / self.listed:.1%} of what was listed" if self.listed else ""
-        return f"{counted(self.objects, 'objects')}, {size(self.bytes)}{share}"
+        of_known = f"{share(self.objects, self.known):.1%} of the objects that the run knows"
+        return f"{counted(self.objects, 'objects')}, {size(self.bytes)}, {of_known}"
 
 
 def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: Garbage) -> str | None:

@@ -42,8 +42,8 @@ WARNED, ENDS_IT, TIME_ALONE, NO_RUN = (
     "it guards no run",
 )
 GUARDS = {
-    ("_tripped", "share of candidates"): WARNED,
-    ("_tripped", "number of candidates"): WARNED,
+    ("too_many_candidates", "share of candidates"): WARNED,
+    ("too_many_candidates", "number of candidates"): WARNED,
     ("_tripped", "gap in the listing"): WARNED,
     ("_shared_namespace", "namespaces"): WARNED,
     ("_shared_namespace", "other repositories"): WARNED,

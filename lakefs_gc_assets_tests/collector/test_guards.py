@@ -14,7 +14,7 @@ from lakefs_gc_assets.settings import CollectionSettings
 
 MARK = Mark(
     listed=1000,
-    stored=1000,
+    known=1000,
     listed_bytes=10_000,
     uncommitted=5,
     committed=900,
@@ -62,12 +62,12 @@ class TestTheLiveSet:
 class TestAmounts:
     def test_usual_ones_pass(self) -> None:
         assert names(MARK) == []
-        assert names(replace(MARK, listed=0, stored=0, candidates=0)) == []
+        assert names(replace(MARK, listed=0, known=0, candidates=0)) == []
 
     @given(st.integers(1, 10_000), st.integers(11, 10_000), st.integers(0, 100))
     def test_a_share_is_exceeded_by_more_than_it(self, listed: int, candidates: int, percent: int) -> None:
         tripped = "share of candidates" in names(
-            replace(MARK, stored=listed, candidates=candidates), max_candidate_share=percent / 100
+            replace(MARK, known=listed, candidates=candidates), max_candidate_share=percent / 100
         )
         assert tripped == (candidates * 100 > listed * percent)
 
@@ -77,7 +77,7 @@ class TestAmounts:
     def test_a_handful_may_be_any_share_of_a_small_repository(
         self, candidates: int, stored: int, tripped: bool
     ) -> None:
-        mark = replace(MARK, listed=stored, stored=stored, candidates=candidates)
+        mark = replace(MARK, listed=stored, known=stored, candidates=candidates)
         assert names(mark) == (["share of candidates"] if tripped else [])
 
     def test_nobody_who_allows_none_is_asked_to_let_a_handful_go(self) -> None:
@@ -85,8 +85,8 @@ class TestAmounts:
 
     @pytest.mark.parametrize("stored", [0, 1])
     def test_more_candidates_than_objects_exceed_any_share(self, stored: int) -> None:
-        assert names(replace(MARK, stored=stored, candidates=2), max_candidate_share=1) == ["share of candidates"]
-        assert names(replace(MARK, stored=0, candidates=1), max_candidate_share=0.5) == ["share of candidates"]
+        assert names(replace(MARK, known=stored, candidates=2), max_candidate_share=1) == ["share of candidates"]
+        assert names(replace(MARK, known=0, candidates=1), max_candidate_share=0.5) == ["share of candidates"]
 
     @pytest.mark.parametrize(("candidates", "expected"), [(94, []), (95, []), (96, ["number of candidates"])])
     def test_a_number_is_exceeded_by_one_more(self, candidates: int, expected: list[str]) -> None:
@@ -97,7 +97,7 @@ class TestAmounts:
             replace(MARK, candidates=600), CollectionSettings(max_candidates=10, max_candidate_share=0.25)
         )
         assert [str(guard) for guard in found] == [
-            "guard share of candidates: 600 of 1,000 stored objects would go, 60.0%, more than 25.0%. "
+            "guard share of candidates: 600 of 1,000 known objects would go, 60.0%, more than 25.0%. "
             "Look at the candidates; if they are right, raise collection.max_candidate_share",
             "guard number of candidates: 600 objects would go, more than 10. "
             "Look at the candidates; if they are right, raise collection.max_candidates",
@@ -307,7 +307,7 @@ class TestHowNearTheyAre:
         assert "number of branches" not in shown and "share of candidates" in shown
 
     def test_each_is_a_share_or_a_number_with_its_own_figure_and_limit(self) -> None:
-        mark = replace(MARK, stored=200, missing=3, expected=30, branches=9, branches_before=10)
+        mark = replace(MARK, known=200, missing=3, expected=30, branches=9, branches_before=10)
         settings = CollectionSettings(
             max_candidate_share=0.1,
             max_candidates=20,
@@ -324,7 +324,7 @@ class TestHowNearTheyAre:
         )
 
     def test_of_an_empty_repository_no_share_is_gone(self) -> None:
-        mark = replace(MARK, stored=0, candidates=1, missing=1, expected=0, branches=2, branches_before=0)
+        mark = replace(MARK, known=0, candidates=1, missing=1, expected=0, branches=2, branches_before=0)
         assert [gauge.figure for gauge in guards.measure(mark, CollectionSettings())] == [1, 1, 1, 1, 0]
         assert guards.measure(replace(mark, branches_before=1), CollectionSettings())[-1].figure == 0
         assert guards.measure(replace(mark, branches=0, branches_before=1), CollectionSettings())[-1].figure == 1

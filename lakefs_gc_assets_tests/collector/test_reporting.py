@@ -1,9 +1,12 @@
 from dataclasses import replace
+from typing import ClassVar
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, STORE_DF
+from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF, STORE_DF, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.guards import Mark
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Amount, Kept
 from lakefs_gc_assets.collector.records.report import describe
@@ -13,12 +16,14 @@ from lakefs_gc_assets.collector.reporting import (
     describe_compacted,
     describe_unasked,
     foresee_archived,
+    mark_of,
 )
 from lakefs_gc_assets.settings import UNKNOWN_CLASS, CollectionSettings
 from lakefs_gc_assets_tests.collector.made_frames import (
     CANDIDATE_FIGURES,
     COMMITTED_FIGURES,
     LISTED_FIGURES,
+    UNCOMMITTED_FIGURES,
     made_frame,
 )
 from lakefs_gc_assets_tests.simulation.asked import ASKED
@@ -52,6 +57,31 @@ class TestStorageClasses:
             assert (UNKNOWN_CLASS in found) == bool(unknown)
             if unknown:
                 assert found[UNKNOWN_CLASS] == {"objects": unknown, "bytes": unknown_bytes}
+
+
+class TestShareOfCandidates:
+    KEPT: ClassVar = {"too young": 4, "unrecognised": 7}
+
+    def mark(self, flow: str, listed: int, committed: int, candidates: int, sealed: int = 0) -> Mark:
+        figures = replace(LISTED_FIGURES, flow=flow, sealed_objects=sealed)
+        return mark_of(
+            made_frame(STORE_DF, listed, figures).manifest,
+            made_frame(UNCOMMITTED_DF, 5, UNCOMMITTED_FIGURES).manifest,
+            made_frame(COMMITTED_DF, committed, COMMITTED_FIGURES).manifest,
+            made_frame(CANDIDATES_DF, candidates, replace(CANDIDATE_FIGURES, kept=self.KEPT)).manifest,
+        )
+
+    def test_counts_each_object_once_where_expired_and_live_commits_hold_the_same(self) -> None:
+        """Expired commits hold 687 objects, and live ones 355 of these."""
+        mark = self.mark("committed", listed=687, committed=355, candidates=321)
+        assert (mark.listed, mark.known) == (687, 687)
+        (tripped,) = guards.tripped(mark, CollectionSettings(max_candidate_share=0.4))
+        assert "321 of 687 known objects would go, 46.7%, more than 40.0%" in str(tripped)
+        assert guards.tripped(mark, CollectionSettings(max_candidate_share=0.47)) == ()
+
+    def test_is_that_of_listed_and_sealed_objects_in_other_flows(self) -> None:
+        for flow in ("clean", "optimized", "unified"):
+            assert self.mark(flow, listed=100, committed=80, candidates=9, sealed=50).known == 150
 
 
 class TestArchivedObjects:

@@ -209,7 +209,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
     assert comment == (
         f"Deletes what dry run {dry.run_id} of sample found, unless it is live by now: 1,200 objects, 3.0 GiB, "
-        "5.0% of what was listed."
+        "5.0% of the objects that the run knows."
     )
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
     assert address(replace(dry, sweep=True)) is address(replace(dry, opened=False)) is None
@@ -217,7 +217,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     automated.changes |= {"launch": {"approvers": 2}, "collection": {"sweep_mode": "quarantine"}}
     _, comment, _, _ = filled(address(), definitions)
     assert comment.startswith(f"Moves to quarantine what dry run {dry.run_id} of sample found, ")
-    assert comment.endswith(" of what was listed. Two must approve it, under different names.")
+    assert comment.endswith(" of the objects that the run knows. Two must approve it, under different names.")
 
     swept = began(automated.repository, HOUR)
     report = ended(automated.repository, swept, counts={"deleted": 7})

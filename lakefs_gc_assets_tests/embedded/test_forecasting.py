@@ -49,6 +49,7 @@ class History:
     names: dict[str, str]
     tagged: str = ""
     also_live: tuple[str, ...] = ()
+    max_candidate_share: float = 0.5
 
     def put(self, version: str, path: str, branch: str = "main", content: str = "") -> None:
         self.names[clients.upload(self.server, path, (content or version).encode(), branch=branch)] = version
@@ -64,6 +65,7 @@ class History:
         """Runs with a policy; the default one where none is given."""
         given = demo.configuration(self.server, "repo")
         changes: dict[str, object] = {"wait_before_dump_seconds": 0.0, "also_live": [*self.also_live]}
+        changes["max_candidate_share"] = self.max_candidate_share
         if policy:
             file = self.folder / "policy.yaml"
             file.write_text(policy)
@@ -178,6 +180,27 @@ def test_every_column_is_what_a_run_with_that_policy_marks(history: History) -> 
     # `dev` has the second versions of main's files, and the first of `hidden` is staged where nothing lists it.
     assert marked == {"path 1", "path 3", "path 4", "tagged", "of dev 1"}
     assert report.kept == {Kept.YOUNG.value: 1, Kept.HIDDEN_STAGED.value: 1}
+
+
+def test_share_of_candidates_is_that_of_the_run_by_these_rules(history: History) -> None:
+    policies = {
+        "": "",
+        "dev": "{default: 10d, replace: true, branches: {dev: 0d}}",
+        "heads": "{default: 0d, replace: true, keep_tags: false}",
+    }
+    strict = replace(history, max_candidate_share=0)
+    parsed = {name: retention_rules.parse_policy(text, name) for name, text in policies.items()}
+    found = forecast.make(strict.runs().open(), LocalEngine(), print, ages=[3], policies=parsed)
+    in_force, of_age, *by_policy = found.rules
+    assert in_force.scenario.notes == by_policy[0].scenario.notes
+    assert of_age.scenario.notes == ()
+    for (name, policy), freed in zip(policies.items(), by_policy, strict=True):
+        marked, report = strict.marked(policy)
+        refusals = tuple(line for line in report.warnings if "share of candidates" in line)
+        assert tuple(line for line in freed.scenario.notes if "share of candidates" in line) == refusals, name
+        (refusal,) = refusals
+        assert f"{len(marked)} of {report.known} known objects would go, {report.candidate_share:.1%}" in refusal
+        assert report.known <= found.stored.objects
 
 
 @pytest.mark.slow

@@ -18,11 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakefs_gc_assets.collector import guards
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import sum_by, sum_in_task
 from lakefs_gc_assets.collector.forecast import marking, scenarios
 from lakefs_gc_assets.collector.forecast.marking import SUMS, Marked, binary_of, count, words_of
-from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Questions, Scenario
+from lakefs_gc_assets.collector.forecast.scenarios import AGES, Holder, Kind, Questions, Scenario
 from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.current import prepare_uncommitted
 from lakefs_gc_assets.collector.live.live_files import FOLDER
@@ -328,7 +329,13 @@ def _summed(asked: Asked[R]) -> Forecast:
     engine, width = step.engine, questions.width
     held = _Sums.count(engine, engine.select(marked.objects, "held", "size", "objects"), width)
     candidates = _Sums.count(engine, engine.select(marked.candidates, "held", "size"), width)
-    freed = [Freed(scenario, candidates.without(number)) for number, scenario in enumerate(questions.scenarios)]
+    unreferenced = _Sums.count(engine, engine.select(marked.unreferenced, "held", "size"), width)
+    freed = [
+        Freed(_foresee(step, scenario, amount.objects, known), amount)
+        for number, scenario in enumerate(questions.scenarios)
+        for amount in [candidates.without(number)]
+        for known in [held.having(number).objects + unreferenced.without(number).objects]
+    ]
     deletions = {(each.scenario.kind, each.scenario.name): each for each in freed}
     first = len(questions.scenarios)
     holders = range(first, first + len(questions.holders))
@@ -358,6 +365,18 @@ def _summed(asked: Asked[R]) -> Forecast:
         undecided=marked.undecided,
         by_folder=by_folder,
     )
+
+
+def _foresee(step: Step[R], scenario: Scenario, candidates: int, known: int) -> Scenario:
+    """The scenario with a note about each guard that so many candidates would trip.
+
+    Args:
+        known: objects that a run by these rules would know, as `guards.Mark` counts it.
+    """
+    if scenario.kind not in (Kind.IN_FORCE, Kind.POLICY):
+        return scenario
+    tripped = guards.too_many_candidates(candidates, known, step.repository.settings)
+    return replace(scenario, notes=(*scenario.notes, *(f"{report.WOULD_BE_REFUSED}{guard}" for guard in tripped)))
 
 
 @dataclass(frozen=True)

@@ -287,6 +287,7 @@ class Marked(Generic[R]):
         objects: objects that commits hold (SETTLED), with the bits of scenarios and holders.
         placed: every address that commits hold, for each of its folders (PLACED); None where nobody asks.
         entries: number of entries in the ranges.
+        unreferenced: objects that in some scenario no live commit holds, and nothing else references (MARKED).
         candidates: MARKED. Where not everything could be asked, an object may be there once for each scenario.
         ranges: number of ranges read.
         undecided: True if objects count as staying when branches and tags are deleted, because there are more entries
@@ -296,6 +297,7 @@ class Marked(Generic[R]):
     objects: R
     placed: R | None
     entries: int
+    unreferenced: R
     candidates: R
     ranges: int
     undecided: bool
@@ -333,9 +335,10 @@ def mark(step: Step[R], questions: Questions, uncommitted: Uncommitted[R], depth
         # Nothing was listed, so no object is known to be uploaded in parts: sightings do not matter.
         rows = subtract(step, universe, live, engine.table(SIGHTINGS.empty_table()), count)
         clear = partial(_clear, step, questions)
-        *_, cleared = stack.enter_context(choose_candidates(engine, rows, promised, MARKED, clear))
+        unreferenced, _, cleared = stack.enter_context(choose_candidates(engine, rows, promised, MARKED, clear))
         placed = cached if depth else None
-        yield Marked(objects, placed, promised, cleared.candidates, ranges.num_rows, bool(cleared.unasked))
+        undecided = bool(cleared.unasked)
+        yield Marked(objects, placed, promised, unreferenced, cleared.candidates, ranges.num_rows, undecided)
 
 
 def _settle_first(every: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

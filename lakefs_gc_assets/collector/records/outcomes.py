@@ -195,6 +195,19 @@ class Tally:
         return ", ".join((f"{self.counts[self.usual]:,} {self.usual}", *freed, *others))
 
 
+def count_known(committed: int, candidates: int, kept: Mapping[str, int]) -> int:
+    """Objects that a run knows which lists nothing, each once: held by live commits, or unreferenced and looked at.
+
+    What it reads of expired commits is no number to add: live commits hold most of that, too.
+    """
+    return committed + candidates + sum(kept.values())
+
+
+def share(count: int, whole: int) -> float:
+    """The part that a number is of a whole; nothing as a whole counts as one."""
+    return count / max(whole, 1)
+
+
 ADDRESSES, BYTES, OBJECTS, SECONDS = "addresses", "bytes", "objects", "seconds"
 Addresses = Annotated[int | None, ADDRESSES]
 Branches = Annotated[int | None, "branches"]

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, size
+from lakefs_gc_assets.collector.records.outcomes import Kept, Outcome, RunStatistics, count_known, share, size
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.stored import records_json, run_folder
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
@@ -179,6 +179,19 @@ class Report:
             seconds=sum(self.worked_seconds.values()) + waited if self.worked_seconds else None,
             seconds_waited=waited if self.worked_seconds else None,
         )
+
+    @property
+    def known(self) -> int:
+        """Objects that the run knows, as `guards.Mark` counts them."""
+        statistics = self.statistics
+        if self.flow == Flow.COMMITTED:
+            return count_known(statistics.committed or 0, statistics.candidates or 0, self.kept)
+        return (statistics.listed or 0) if statistics.stored is None else statistics.stored
+
+    @property
+    def candidate_share(self) -> float:
+        """The share of candidates, which `collection.max_candidate_share` limits."""
+        return share(self.statistics.candidates or 0, self.known)
 
     @property
     def is_complete(self) -> bool:

@@ -64,7 +64,10 @@ def test_a_dry_run_says_what_a_sweep_would_do_and_how(repository: OpenRepository
 
     assert f"Dry run of {found.started_at:%F}: marked, nothing deleted" in reported
     assert "A sweep would free 3.0 GiB. |" in reported
-    assert "10 objects are stored; 3 of them (30%) are garbage" in reported
+    assert (
+        "10 objects are stored; 3 of them are garbage: no commit, branch or tag needs them. That is 30.0% of the 10 obj"
+        in reported
+    )
     assert "Guards: none refuses a sweep; nearest is max_candidate_share, 60% of which is used." in reported
     assert "There is no undo, unless the bucket keeps versions." in reported
     assert "Live: something references it | 6" in reported and "Unreferenced, kept: too young | 1" in reported
@@ -190,7 +193,10 @@ def test_an_old_run_whose_frames_were_removed_still_has_a_page(repository: OpenR
 def test_what_expired_commits_hold_is_not_said_to_be_all_that_is_stored(repository: OpenRepository) -> None:
     counts = {name: count for name, count in COUNTS.items() if name != "stored"}
     found = stored_run(repository, plan={"flow": Flow.COMMITTED}, counts=counts)
-    assert "10 objects that expired commits hold were looked at; 3 of" in text(make(repository, found.run_id))
+    reported = text(make(repository, found.run_id))
+    assert "10 objects that expired commits hold were looked at; 3 of" in reported
+    # Live commits hold 3, 3 are garbage, and one is too young.
+    assert "That is 42.9% of the 7 objects that the run knows." in reported
 
 
 def test_a_guard_that_would_refuse_the_sweep_is_named_first(repository: OpenRepository) -> None:
