@@ -305,7 +305,7 @@ def _compare(
             f"{change.file}: {'; '.join(unknown)}. Correct the name, or set collection.allow_rules_of_unknown_branches"
         )
     written = retention.written_times(repository, dump.commits)
-    readings = Readings(dump, *after, None, written)
+    readings = Readings(dump, *after, None, written, retention.expired_in_earlier_sweeps(repository, progress))
     kept = retention.retention(repository, readings, now)
     outcome = _describe(repository, kept, now)
     try:

@@ -80,7 +80,15 @@ from lakefs_gc_assets.collector.sweep.recheck import require_not_overtaken
 from lakefs_gc_assets.collector.universe import listing
 from lakefs_gc_assets.collector.universe.listing import find_expired, read_expired
 from lakefs_gc_assets.collector.universe.subtraction import choose_candidates, subtract_committed, subtract_live
-from lakefs_gc_assets.errors import CollectionError, GuardTripped, LakeFSError, OrderViolation, StorageError, counted
+from lakefs_gc_assets.errors import (
+    CollectionError,
+    CorruptFile,
+    GuardTripped,
+    LakeFSError,
+    OrderViolation,
+    StorageError,
+    counted,
+)
 
 Stored = StoredFrame[StoredFigures]
 UncommittedData = StoredFrame[UncommittedFigures]
@@ -306,6 +314,14 @@ def note_for_pages(step: Step[R], what: str, write: Callable[..., None], facts: 
         step.warn(f"{what} is not noted: {error}")
 
 
+def note_expired(step: Step[R]) -> None:
+    """Notes what had expired, before it is deleted, so that later runs can say what is gone if rules become longer."""
+    try:
+        active_commits.add_expired_before(step.repository.store, step.plan.run_id, step.plan.attempt)
+    except (CorruptFile, StorageError) as error:
+        step.warn(f"later runs cannot say which commits had expired when this run deleted: {error}")
+
+
 def require_source_of_base_run(committed: Committed, before: BaseCheckpoint | None) -> None:
     """Raises OrderViolation where the commits come from another source than those of the base run."""
     if before and before.report.commit_source != committed.source:
@@ -505,6 +521,8 @@ def sweep_candidates(step: Step[R], candidates: Candidates) -> Iterator[FrameFil
             step, remaining, undecided, listed.manifest.span.started_at
         )
         yield from deleted_before
+    if undecided and step.plan.flow.by_retention:
+        note_expired(step)
     while undecided:
         outcomes = passes.sweep_once(step, candidates, remaining, undecided)
         yield from outcomes.manifest.files

@@ -2,13 +2,17 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.embedded import clients, routes
 from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, RetainedRepository, with_history
@@ -309,6 +313,16 @@ class TestOneRule:
         result = invoke("set", "user-*", "2d", "--yes")
         assert "WARNING: the policy's rule of user-*, line 3, fits no branch" in result.stdout.splitlines()
         assert "refused" not in result.stdout
+
+    def test_longer_rule_says_how_many_commits_lost_objects_before(self, made: RetainedRepository) -> None:
+        commit = made.call("GET", f"/commits/{made.commits['of gone']}")
+        ids = pa.table([[commit["meta_range_id"]]], schema=EXPIRED_BEFORE)
+        tables.put(LocalStore(made.server.objects_folder / "repo"), EXPIRED_BEFORE_KEY, ids)
+        assert "had expired" not in invoke("show").stdout
+        result = invoke("set-default", "300d", "--yes", "--json")
+        assert result.exit_code == 0, result.stderr
+        (warning,) = json.loads(result.stdout)["warnings"]
+        assert warning.startswith("1 of the 7 commits that stay had expired when earlier sweeps deleted objects")
 
     def test_of_a_policy_file(self, made: RetainedRepository) -> None:
         before = self.stated(made)

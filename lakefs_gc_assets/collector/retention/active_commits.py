@@ -38,7 +38,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.retention.commits import NOT_LISTED
 from lakefs_gc_assets.collector.retention.rules import LAST, PERIODS, EffectiveRules, Rule
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import LakeFSError
+from lakefs_gc_assets.errors import CorruptFile, LakeFSError
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.formats.compilation import compiled
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -618,6 +619,37 @@ def read_last_holders(store: ObjectStore, run_id: str, attempt: str) -> pa.Table
     key = _key(run_id, attempt)
     data = get_if_there(store, key)
     return None if data is None else tables.decode(LAST_HOLDERS, data, key, "expired commits")
+
+
+EXPIRED_BEFORE = pa.schema([pa.field("metarange_id", pa.string(), nullable=False)])
+"""Metaranges that only expired commits had when some sweep began to delete, of all sweeps so far."""
+EXPIRED_BEFORE_KEY = f"{layout.RUNS_PREFIX}expired.parquet"
+
+
+def read_expired_before(store: ObjectStore) -> pa.ChunkedArray:
+    """The ids that `add_expired_before` stored. Raises CorruptFile."""
+    data = get_if_there(store, EXPIRED_BEFORE_KEY)
+    table = EXPIRED_BEFORE.empty_table()
+    if data is not None:
+        table = tables.decode(EXPIRED_BEFORE, data, EXPIRED_BEFORE_KEY, "metaranges that expired before")
+    return table.column("metarange_id")
+
+
+def add_expired_before(store: ObjectStore, run_id: str, attempt: str) -> None:
+    """Adds what an attempt took to be expired (LAST_HOLDERS) to the one list of all sweeps, which outlasts its frames.
+
+    A list that cannot be read is replaced. Raises StorageError; CorruptFile if the attempt's own list cannot be read.
+    """
+    holders = read_last_holders(store, run_id, attempt)
+    if holders is None or not holders.num_rows:
+        return
+    try:
+        before = read_expired_before(store)
+    except CorruptFile:
+        before = EXPIRED_BEFORE.empty_table().column("metarange_id")
+    ids = pc.unique(pa.chunked_array([*before.chunks, *holders.column("metarange_id").chunks], pa.string()))
+    if len(ids) > len(before):
+        tables.put(store, EXPIRED_BEFORE_KEY, pa.table([ids], schema=EXPIRED_BEFORE))
 
 
 def _key(run_id: str, attempt: str) -> str:

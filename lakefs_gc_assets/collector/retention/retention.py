@@ -36,6 +36,7 @@ from lakefs_gc_assets.collector.retention.active_commits import (
     kept_by_branch,
     kept_dangling,
     last_holders,
+    read_expired_before,
 )
 from lakefs_gc_assets.collector.retention.commits import Dump, LiveCommits, ServerCommits, server_commits, times_written
 from lakefs_gc_assets.collector.retention.rules import Policy, Rule, in_units
@@ -67,6 +68,7 @@ class Readings:
         listed: the server's own list; None where it has no rules to make one by.
         written: when the metarange's file of each commit was written, as `dated_by_files` wants it; None where claimed
             dates are believed.
+        expired_before: metaranges that only expired commits had when earlier sweeps deleted objects.
     """
 
     dump: Dump
@@ -74,6 +76,7 @@ class Readings:
     policy: Policy
     listed: ServerCommits | None
     written: Integers | None
+    expired_before: pa.ChunkedArray = field(default_factory=lambda: pa.chunked_array([], pa.string()), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +276,17 @@ def read(
         listed = None if rules is None else server_commits(repository, note)
     except (AccessDenied, NotFound, NotSupported) as refusal:
         raise LakeFSError(f"the retention rules cannot be applied: {refusal}") from refusal
-    return Readings(dump, rules, policy, listed, written_times(repository, dump.commits))
+    written = written_times(repository, dump.commits)
+    return Readings(dump, rules, policy, listed, written, expired_in_earlier_sweeps(repository, note))
+
+
+def expired_in_earlier_sweeps(repository: OpenRepository, note: LogLine) -> pa.ChunkedArray:
+    """Metaranges that only expired commits had when earlier sweeps deleted objects; none if the list is damaged."""
+    try:
+        return read_expired_before(repository.store)
+    except CorruptFile as damage:
+        note(f"WARNING: commits whose objects earlier sweeps deleted cannot be counted: {damage}")
+        return pa.chunked_array([], pa.string())
 
 
 def written_times(repository: OpenRepository, commits: CommitColumns) -> Integers | None:
@@ -444,7 +457,7 @@ def _differences(retained: Retention, now: datetime) -> tuple[Difference, ...]:
 
 
 def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
-    policy, dump = retained.readings.policy, retained.readings.dump
+    readings, policy, dump = retained.readings, retained.readings.policy, retained.readings.dump
     lines = [] if retained.active is None else list(retention_rules.headless(retained.active.rules))
     if retained.active is None:
         named = bool(policy.rules or policy.default is not None)
@@ -461,6 +474,13 @@ def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
             f"{counted(count, 'commits stay')} only because it is in doubt in which days, weeks, months or years they "
             "were made: what they claim and when files were written do not agree. They stay until newer commits fill "
             "as many periods as their rule counts"
+        )
+    expired = pc.is_in(dump.commits.metarange_ids, value_set=readings.expired_before)
+    if count := int((retained.flags & expired.to_numpy(zero_copy_only=False)).sum()):
+        lines.append(
+            f"{count:,} of the {counted(int(retained.flags.sum()), 'commits')} that stay had expired when earlier "
+            "sweeps deleted objects: what only expired commits held then is gone, and reading it answers 410. "
+            "`lakefs-gc restore` brings back what is in quarantine or has a version"
         )
     idle = [*retention_rules.fitting_nothing(policy, dump.branches, dump.tags)]
     more = [f"{len(idle) - _LINES} more names and patterns of the policy fit nothing"] if len(idle) > _LINES else []

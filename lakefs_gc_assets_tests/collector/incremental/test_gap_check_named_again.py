@@ -105,3 +105,27 @@ def test_what_was_deleted_although_a_commit_held_it_is_lost(repository: Reposito
     found = repository.collect(**FULL, max_missing_share=1)
     assert gone(found) == (1, 0, False) and found.is_complete
     assert any(line.startswith("1 object that earlier runs deleted is held") for line in found.warnings)
+
+
+def test_longer_rules_say_how_many_commits_earlier_sweeps_took_objects_of(repository: Repository) -> None:
+    line = "2 of the 4 commits that stay had expired when earlier sweeps deleted objects"
+    first = repository.collect(Flow.COMMITTED)
+    assert first.counts["deleted"] == 2
+    # Frames go after some runs, and what had expired is known all the same.
+    shutil.rmtree(repository.folder_of(first.run_id) / "committed_df")
+    assert not [warning for warning in repository.collect(Flow.COMMITTED).warnings if "earlier sweeps" in warning]
+    repository.call("PUT", "/settings/gc_rules", {"default_retention_days": 300, "branches": []})
+    for flow in (Flow.COMMITTED, Flow.UNIFIED):
+        (warning,) = [each for each in repository.collect(flow).warnings if "earlier sweeps" in each]
+        assert warning.startswith(line)
+    expired = repository.folder_of("x").parent / "expired.parquet"
+    expired.write_bytes(b"damaged")
+    damaged = repository.collect(Flow.COMMITTED)
+    assert damaged.success and not [warning for warning in damaged.warnings if line in warning]
+
+
+@pytest.mark.parametrize("sweep", [True, False])
+def test_only_a_sweep_notes_what_had_expired(repository: Repository, sweep: bool) -> None:
+    found = repository.collect(Flow.COMMITTED, sweep=sweep)
+    assert found.counts["candidates"] == 2
+    assert (repository.folder_of("x").parent / "expired.parquet").exists() == sweep

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention import rules as retention_rules
+from lakefs_gc_assets.collector.retention.active_commits import EXPIRED_BEFORE, EXPIRED_BEFORE_KEY
 from lakefs_gc_assets.collector.retention.commits import CommitSource
 from lakefs_gc_assets.collector.retention.retention import LiveDefinition, Retention
 from lakefs_gc_assets.collector.retention.rules import Policy
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.errors import (
     AccessDenied,
     ConfigurationError,
@@ -396,6 +399,20 @@ class TestBadRules:
         assert found.guards == ()
         assert len(found.warnings) == 21
         assert found.warnings[-1] == "3 more names and patterns of the policy fit nothing"
+
+    def test_commits_that_had_expired_at_earlier_sweeps_are_counted(self, server: Server) -> None:
+        ids = pa.table([pa.array(metaranges("a", "b", "c"))], schema=EXPIRED_BEFORE)
+        tables.put(server.store, EXPIRED_BEFORE_KEY, ids)
+        (line,) = server.define().warnings
+        assert line.startswith("2 of the 5 commits that stay had expired when earlier sweeps deleted objects: what")
+        tables.put(server.store, EXPIRED_BEFORE_KEY, ids.slice(0, 1))
+        assert server.define().warnings == ()
+
+    def test_damaged_list_of_earlier_sweeps_is_said_and_ends_no_run(self, server: Server) -> None:
+        server.store.put(EXPIRED_BEFORE_KEY, b"damaged")
+        notes: list[str] = []
+        assert server.define(notes=notes).live.commits == 5
+        assert any("commits whose objects earlier sweeps deleted cannot be counted" in line for line in notes)
 
     def test_of_zero_days_are_said_aloud_first(self, server: Server) -> None:
         server.api.rules = Script(RetentionRules(0, {}))
