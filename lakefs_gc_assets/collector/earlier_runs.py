@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.engine.port import Engine, R, nullable
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame import files as files_module
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest
@@ -360,8 +361,10 @@ def without_deleted(
     return counted - len(deleted.intersection(committed.figures.heads).difference(present))
 
 
-DELETIONS = pa.schema([RECEIPTS.field("address"), RECEIPTS.field("attempt")])
-"""Addresses, each with the attempt of the run that deleted it; null in receipts of old versions."""
+DELETIONS = pa.schema([RECEIPTS.field("address"), RECEIPTS.field("attempt"), RECEIPTS.field("decided_at")])
+"""Addresses, each with the attempt of the run that deleted it (null in receipts of old versions), and when; UTC."""
+_ASKED_AT_ONCE = 16
+"""Objects that a task asks the store for at once."""
 
 
 def deleted_before(step: Step[R], since: datetime | None = None, newer_than: str | None = None) -> R:
@@ -386,7 +389,7 @@ def deletions(step: Step[R], since: datetime | None = None, newer_than: str | No
 
 
 def deleted_since(step: Step[R], moment: datetime) -> R:
-    """Addresses (`address`) that other runs deleted or moved to quarantine since a moment, and nobody restored.
+    """Objects (DELETIONS) that other runs deleted or moved to quarantine since a moment, and nobody restored.
 
     A run that a newer one has overtaken deletes nothing. So runs are read newest first, up to the first one whose sweep
     ended before the moment: the reads do not grow with the number of earlier runs.
@@ -398,7 +401,13 @@ def deleted_since(step: Step[R], moment: datetime) -> R:
     """
     runs = EarlierRuns(step.repository.store)
     swept = _runs_that_may_have_swept_since(step.repository.store, runs, moment)
-    return step.engine.select(_deleted_by(step, runs, swept, moment), "address")
+    return _deleted_by(step, runs, swept, moment)
+
+
+def are_gone(opener: OpensStore, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """True for addresses without an object: somebody may have put one back by other means than `restore`."""
+    facts = work_ahead(partial(head_if_there, opener.open()), rows.column("address").to_pylist(), _ASKED_AT_ONCE)
+    return pa.array([each is None for each in facts], pa.bool_())
 
 
 def _runs_that_may_have_swept_since(store: ObjectStore, runs: EarlierRuns, moment: datetime) -> Iterator[str]:

@@ -190,7 +190,7 @@ def _nothing_deleted(step: ArrowStep, **about: Any) -> Any:
 
 
 def _nothing_deleted_since(step: ArrowStep, moment: datetime) -> Any:
-    return _nothing_deleted(step)
+    return step.engine.table(earlier_runs.DELETIONS.empty_table())
 
 
 def _any_content(self: BaseCheckpoint, step: ArrowStep, kind: Any, digest: str) -> Any:

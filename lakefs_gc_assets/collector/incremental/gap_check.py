@@ -16,9 +16,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakefs_gc_assets.collector.earlier_runs import DELETIONS, EarlierRuns, deleted_before, deletions
+from lakefs_gc_assets.collector.earlier_runs import DELETIONS, EarlierRuns, are_gone, deleted_before, deletions
 from lakefs_gc_assets.collector.engine.port import Engine, Holds, R
-from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
@@ -41,7 +40,6 @@ from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
 from lakefs_gc_assets.errors import CollectionError, CorruptFile, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
-from lakefs_gc_assets.storage.interface import OpensStore, head_if_there
 
 Expired = Mapping[str, frozenset[str]]
 """By the attempt of a run that deleted something: the metaranges that only expired commits had then."""
@@ -167,8 +165,6 @@ def _select_held(step: Step[R], rows: R, expired: Expired) -> R:
 
 
 _EXAMPLES = 3
-_AT_ONCE = 16
-"""Objects that a task asks the store for at once."""
 _COLUMNS = ("address", "slice")
 _LISTED = 1
 """In what `count_by_sets` tells: that an address is listed."""
@@ -242,7 +238,7 @@ def find_gap(
         heads = engine.distinct(engine.union(live[0], of_heads))
         lost = engine.among_exactly(gone_from_store, heads)
         if not lists_all:
-            lost = engine.where(lost, partial(_is_not_there, step.repository.opener))
+            lost = engine.where(lost, partial(are_gone, step.repository.opener))
         lacking = engine.select(engine.without(expected(heads), there, count=count), "address")
         with engine.cached(lacking, at_most=count) as missing, engine.cached(lost, at_most=count) as lost_rows:
             unexplained = engine.without_exactly(missing, lost_rows)
@@ -286,13 +282,6 @@ def _place(batch: pa.RecordBatch, window_size: WindowSize) -> pa.RecordBatch:
     """Adds to addresses the columns of LIVE."""
     places = layout.read_names(batch.column("address"), window_size)
     return pa.record_batch([batch.column("address"), places.slices, places.windows], schema=LIVE)
-
-
-def _is_not_there(opener: OpensStore, rows: pa.RecordBatch) -> pa.BooleanArray:
-    """True for addresses without an object: somebody may have put one back by other means than `restore`."""
-    store = opener.open()
-    facts = work_ahead(partial(head_if_there, store), rows.column("address").to_pylist(), _AT_ONCE)
-    return pa.array([object_facts is None for object_facts in facts], pa.bool_())
 
 
 def _examples(engine: Engine[R], rows: R) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector import guards
-from lakefs_gc_assets.collector.earlier_runs import deleted_since
+from lakefs_gc_assets.collector.earlier_runs import are_gone, deleted_since
 from lakefs_gc_assets.collector.engine.port import ChangeBatches, R
 from lakefs_gc_assets.collector.engine.work import first_of_each
 from lakefs_gc_assets.collector.frame import files, receipts
@@ -68,7 +68,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, deletes_until
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, OpensStore, deletes_until
 
 _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
@@ -413,15 +413,18 @@ def exclude_deleted(
     """The candidates that no other run has deleted since this one listed them, their number, and files of the others.
 
     An older run may have swept meanwhile, and this one would claim its deletions: the store accepts to delete what is
-    not there, and adds a second delete marker where it keeps versions.
+    not there, and adds a second delete marker where it keeps versions. A run that swept before the listing explains
+    nothing: what it deleted was put back, is listed, and is garbage again.
 
     Args:
         left: how many candidates remain.
-        listed_at: when this run began to list, UTC. Other machines' clocks may be behind by the skew.
+        listed_at: when this run began to list, UTC. Other machines' clocks may differ by the skew: the store is asked
+            for objects that were deleted so close to it.
     """
-    engine = step.engine
-    elsewhere = engine.among_exactly(deleted_since(step, listed_at - step.plan.skew), remaining)
-    with engine.cached(engine.distinct(elsewhere), left) as deleted:
+    engine, skew = step.engine, step.plan.skew
+    elsewhere = engine.among_exactly(deleted_since(step, listed_at - skew), remaining)
+    elsewhere = engine.where(elsewhere, partial(_are_deleted, step.repository.opener, listed_at + skew))
+    with engine.cached(engine.distinct(engine.select(elsewhere, "address")), left) as deleted:
         count = engine.count(deleted)
         if not count:
             return remaining, left, ()
@@ -430,6 +433,13 @@ def exclude_deleted(
         done = step.unfinished(DELETED_REPORT, DeletedFigures(swept=True), written)
     step.log(f"{counted(count, 'candidates were')} deleted by another run since this run listed them")
     return exclude_decided(step, remaining, left, done), left - count, written
+
+
+def _are_deleted(opener: OpensStore, certain_from: datetime, rows: pa.RecordBatch) -> pa.BooleanArray:
+    """True for objects (DELETIONS) deleted from this moment on, and for others that are not there now."""
+    certain = pc.greater_equal(rows.column("decided_at"), pa.scalar(certain_from, rows.schema.field("decided_at").type))
+    gone = are_gone(opener, rows.filter(pc.invert(certain)))
+    return pc.replace_with_mask(certain, pc.invert(certain), gone)
 
 
 def sweep_once(

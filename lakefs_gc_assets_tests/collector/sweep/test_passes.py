@@ -162,6 +162,14 @@ def test_a_run_may_be_kept_from_a_sweep_that_the_settings_ask_for(replaying: Rep
     assert runs.server.refused_deletes == set()
 
 
+def put_back(runs: PlainRuns, every: int = 1) -> set[str]:
+    """Puts back what was deleted, or every so many of it, with its old time, as no command of ours does."""
+    back = set(sorted(runs.server.deleted)[::every])
+    for address in back:
+        runs.server.place(address, written_at=runs.clock.now() - timedelta(days=400))
+    return back
+
+
 class TestTwoRunsOfTheSameGarbage:
     """Dry runs that are both approved, the older one first: the newer one claims nothing that is not its own."""
 
@@ -200,6 +208,40 @@ class TestTwoRunsOfTheSameGarbage:
         _, older, newer = self.swept(replaying, sweep_mode="quarantine")
         assert (newer.success, newer.counts["failed"], newer.counts["quarantined"]) == (True, 0, 0)
         assert newer.counts["deleted_by_another_run"] == older.counts["quarantined"] > 0
+
+    def test_object_put_back_long_after_the_listing_is_kept_once_more(self, replaying: Replaying) -> None:
+        """Somebody wanted it, and this run has not listed it since."""
+        runs = replaying("small", deletes="overlay", max_candidate_share=1)
+        older = runs.open()
+        assert runs.make(older).success
+        runs.clock.sleep(5)
+        newer = runs.open()
+        assert runs.make(newer).success
+        runs.clock.sleep(2 * 60 * 60)
+        runs.settings["approve_run"] = older.run_id
+        assert runs.make(older, assets=["deleted_report"]).success
+        garbage = put_back(runs)
+        runs.settings["approve_run"] = newer.run_id
+        assert runs.make(newer, assets=["deleted_report"]).success
+        assert garbage <= runs.server.stored()
+        assert runs.report(newer.run_id).counts["deleted_by_another_run"] == len(garbage) > 0
+
+
+@pytest.mark.parametrize(("mode", "outcome"), [("delete", "deleted"), ("quarantine", "quarantined")])
+def test_garbage_put_back_with_its_old_time_is_deleted_by_the_next_sweep(
+    replaying: Replaying, mode: str, outcome: str
+) -> None:
+    runs = replaying("small", deletes="overlay", max_candidate_share=1, sweep_mode=mode)
+    first = runs.open()
+    assert runs.make(first, sweep=True).success
+    back = put_back(runs, every=2)
+    runs.clock.sleep(60)
+    second = runs.open()
+    result = runs.make(second, sweep=True)
+    assert result.success, result.failures
+    counts = runs.report(second.run_id).counts
+    assert (counts[outcome], counts["deleted_by_another_run"]) == (len(back), 0)
+    assert not runs.server.stored() & back
 
 
 def stage(runs: ReplayedRuns, run_id: str, address: str) -> None:
