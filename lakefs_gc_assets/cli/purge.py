@@ -75,7 +75,7 @@ def _describe(planned: PurgePlan) -> Iterator[str]:
     """Lines about the objects in quarantine, run by run."""
     for moved in (*planned.due, *planned.waiting):
         due_at = f"due at {planned.due_at(moved):%F %T}Z"
-        yield f"run {moved.run_id}: {counted(moved.copies.num_rows, 'objects')}, {size(moved.size)}, {due_at}"
+        yield f"run {moved.run_id}: {moved.amount}, {due_at}"
         yield from (f"  {address}" for address in islice(moved.copies.column("address").to_pylist(), _SHOWN))
     yield from planned.describe_unreadable()
     if planned.due:

@@ -9,7 +9,6 @@ import click
 from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records import report
-from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -35,8 +34,7 @@ def summarize(repository: OpenRepository, runs: int) -> Iterator[str]:
     yield f"lock: {holder}" if holder else "lock: free"
     quarantine = plan_purge(repository, None)
     for moved in (*quarantine.due, *quarantine.waiting):
-        objects = f"{counted(moved.copies.num_rows, 'objects')}, {size(moved.size)}"
-        yield f"quarantine: {objects} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
+        yield f"quarantine: {moved.amount} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
     yield from quarantine.describe_unreadable()
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
     for run_id in run_ids:

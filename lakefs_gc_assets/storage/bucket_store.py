@@ -232,15 +232,15 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
         """Deletes objects, one at least; what became of each."""
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> ObjectFacts:
         """See ObjectStore.copy."""
-        self._copy(self._full(source), self._full(target), only_if_absent=False)
+        return self._facts(target, self._copy(self._full(source), self._full(target), only_if_absent=False))
 
     def copy_if_absent(self, source: str, target: str) -> None:
         """See ObjectStore.copy_if_absent."""
         self._copy(self._full(source), self._full(target), only_if_absent=True)
 
-    def _copy(self, source: str, target: str, only_if_absent: bool) -> None:
+    def _copy(self, source: str, target: str, only_if_absent: bool) -> _Contents:
         action = f"copy {source!r} to {target!r}"
         content, there = self._content(source), self._content(target)
         if content is None:
@@ -248,7 +248,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
         if there is not None and only_if_absent:
             raise self._errors.already_exists(action)
         if there is not None and self._alike(content, there):
-            return
+            return there
         try:
             made = self._copy_content(action, source, target, content, there, only_if_absent)
         except PreconditionFailed:
@@ -260,6 +260,7 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
             raise StorageError(
                 f"cannot {action} in {self._errors.place}: the copy has another size or digest, or failed"
             )
+        return made
 
     def _content(self, full: str) -> _Contents | None:
         """Content of an object as the service describes it; None if there is no object."""
@@ -271,6 +272,10 @@ class BucketStore(ABC, Generic[_Errors, _Contents]):
     @abstractmethod
     def _look(self, full: str) -> _Contents:
         """Content of an object as the service describes it. Raises ObjectNotFound."""
+
+    @abstractmethod
+    def _facts(self, key: str, content: _Contents) -> ObjectFacts:
+        """Facts of an object as `head` gives them."""
 
     @abstractmethod
     def _alike(self, one: _Contents, other: _Contents) -> bool:

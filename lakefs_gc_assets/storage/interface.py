@@ -271,10 +271,11 @@ class ObjectStore(GivesObjects, Protocol):
         """
         ...
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> ObjectFacts:
         """Copies an object within the storage namespace by the store itself, in place of any other at the target.
 
         The copy is compared with the source by size and, where the store has digests of both contents, by these.
+        Returns the facts of the copy.
 
         Raises:
             ObjectNotFound: there is no object at the source.

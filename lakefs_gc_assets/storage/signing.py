@@ -152,9 +152,9 @@ class SignedStore:
         """See ObjectStore.put_if_match."""
         return self._store.put_if_match(key, self._signed(key, data), etag)
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> ObjectFacts:
         """See ObjectStore.copy."""
-        self._store.copy(source, target)
+        return self._store.copy(source, target)
 
     def copy_if_absent(self, source: str, target: str) -> None:
         """See ObjectStore.copy_if_absent."""

@@ -93,8 +93,8 @@ class BreakingStore:
     def remove_delete_marker(self, key: str, version_id: str) -> bool:
         return self._do(lambda: cast(KeepsVersions, self.store).remove_delete_marker(key, version_id))
 
-    def copy(self, source: str, target: str) -> None:
-        self._do(lambda: self.store.copy(source, target))
+    def copy(self, source: str, target: str) -> ObjectFacts:
+        return self._do(lambda: self.store.copy(source, target))
 
     def copy_if_absent(self, source: str, target: str) -> None:
         self._do(lambda: self.store.copy_if_absent(source, target))

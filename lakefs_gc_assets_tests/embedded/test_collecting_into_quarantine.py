@@ -53,6 +53,9 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
 
         assert reported.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200
+        shown = [*summarize(collector.open(), 5)]
+        restored = f"quarantine: 1 object, 6 B (1 restored, copies stay until purged) of run {moved.run_id}, due "
+        assert any(line.startswith(restored) for line in shown)
         again = collected(server, repository, Flow.COMMITTED, sweep_mode="quarantine")
         assert again.counts["quarantined"] == 1
         assert reasons(server, repository, moved.run_id) == {Why.EXPIRED}

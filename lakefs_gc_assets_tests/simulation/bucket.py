@@ -262,13 +262,14 @@ class BucketView:
             raise StorageError("delete: the connection broke")
         return outcomes
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> ObjectFacts:
         lost = self._point(f"copy {source} {target}")
         data = self._stored(source).data
         self._written(target, data)
         self._bucket.put_data(target, data)
         if lost:
             raise StorageError(f"copy {source}: the connection broke")
+        return self._facts(target)
 
     def copy_if_absent(self, source: str, target: str) -> None:
         if target in self._bucket.objects:

@@ -150,8 +150,8 @@ class FailingStore:
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         return self._do(f"put_if_match {key}", lambda: self._view.put_if_match(key, data, etag), PreconditionFailed)
 
-    def copy(self, source: str, target: str) -> None:
-        self._do(f"copy {source}", lambda: self._view.copy(source, target))
+    def copy(self, source: str, target: str) -> ObjectFacts:
+        return self._do(f"copy {source}", lambda: self._view.copy(source, target))
 
     def copy_if_absent(self, source: str, target: str) -> None:
         self._do(f"copy_if_absent {source}", lambda: self._view.copy_if_absent(source, target), AlreadyExists)

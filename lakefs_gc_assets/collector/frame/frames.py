@@ -118,6 +118,13 @@ RECEIPT_COLUMNS: Columns = (
         "Version of the delete marker that the store made; null where its bucket keeps no versions.",
         True,
     ),
+    Column(
+        "copy_etag",
+        pa.string(),
+        "ETag of the copy in quarantine; null without a copy, and in frames of earlier versions.",
+        nullable=True,
+        added=True,
+    ),
 )
 
 UNRECOGNISED_COLUMNS: Columns = (ADDRESS, SLICE_WINDOW, SIZE)

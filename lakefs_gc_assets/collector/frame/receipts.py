@@ -18,7 +18,9 @@ from lakefs_gc_assets.collector.stored import run_folder, tables
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.storage.interface import ObjectStore, OpensStore
 
-_ADDED = ("attempt", "version_id")
+ADDED = ("attempt", "version_id", "copy_etag")
+"""Columns that files of earlier versions lack."""
+_COPY = "copy_etag"
 _AT_ONCE = 16
 """Files that a process reads at once: it waits for the store, not for them."""
 _READ_HERE = 100
@@ -44,6 +46,7 @@ def table(
     """Receipts (RECEIPTS) for candidates, in their order.
 
     Args:
+        candidates: with the column `copy_etag` if they have copies in quarantine.
         attempt: the attempt of the run that decided.
         version_ids: of the delete markers that were made; None where the store keeps no versions.
     """
@@ -57,6 +60,7 @@ def table(
             pa.array([decided_at] * count, RECEIPTS.field("decided_at").type),
             pa.array([attempt] * count, pa.string()),
             pa.array([None] * count if version_ids is None else version_ids, pa.string()),
+            candidates.column(_COPY) if _COPY in candidates.column_names else pa.nulls(count, pa.string()),
         ],
         schema=RECEIPTS,
     )
@@ -80,10 +84,9 @@ def keys(store: ObjectStore, run_id: str, beginning: str = "") -> list[str]:
 def read_file(store: ObjectStore, key: str) -> pa.Table:
     """The receipts of one file (RECEIPTS). Raises CorruptFile.
 
-    Files of earlier versions have no `attempt` and no `version_id`: both columns are null then, so delete markers of
-    that time are not known and stay.
+    Columns that files of earlier versions lack are null, so delete markers of that time are not known and stay.
     """
-    receipts = tables.decode(RECEIPTS, store.get(key), key, "receipts", _ADDED)
+    receipts = tables.decode(RECEIPTS, store.get(key), key, "receipts", ADDED)
     unknown = set(receipts.column("outcome").unique().to_pylist()).difference(Outcome)
     if unknown:
         raise CorruptFile(key, "receipts", f"there is no outcome {min(unknown)!r}")

@@ -31,8 +31,9 @@ from lakefs_gc_assets.collector.live.current import (
 )
 from lakefs_gc_assets.collector.live.hidden import clear_hidden
 from lakefs_gc_assets.collector.quarantine import restore
+from lakefs_gc_assets.collector.records import across_runs
 from lakefs_gc_assets.collector.records import plan as plans
-from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome
+from lakefs_gc_assets.collector.records.outcomes import BaseFate, Outcome, size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, LockToken, locked, verify
 from lakefs_gc_assets.collector.repository.repository import Clock, Clocks, Moment, OpenRepository, Pace
@@ -58,11 +59,13 @@ class Moved:
     Attributes:
         since: when the store wrote the last receipt of the run's sweep, UTC; without one, when the run started.
         copies: the copies that are there (COPIES).
+        restored: number of copies whose objects were brought back; they stay until they are purged.
     """
 
     plan: Plan
     since: datetime
     copies: pa.Table
+    restored: int = 0
 
     @property
     def run_id(self) -> str:
@@ -73,6 +76,12 @@ class Moved:
     def size(self) -> int:
         """Bytes of all copies."""
         return pc.sum(self.copies.column("size")).as_py() or 0
+
+    @property
+    def amount(self) -> str:
+        """Objects and bytes in words."""
+        restored = f" ({self.restored:,} restored, copies stay until purged)" if self.restored else ""
+        return f"{counted(self.copies.num_rows, 'objects')}, {size(self.size)}{restored}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,7 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
     """
     store, wanted = repository.store, repository.settings.only_addresses
     folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
+    any_restored = across_runs.read_restoration(store) is not None
     names = (folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/") for folder in folders)
     for each in sorted(name for name in names if layout.is_xid(name) and run_id in (None, name)):
         try:
@@ -142,7 +152,7 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
         if wanted is not None:
             copies = copies.filter(_among(copies, frozenset(wanted)))
         if copies.num_rows or wanted is None:
-            yield Moved(plan, _last_receipt(store, plan), copies)
+            yield Moved(plan, _last_receipt(store, plan), copies, _restored(store, plan, copies) if any_restored else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,7 @@ class PurgePlan:
                 "run_id": moved.run_id,
                 "objects": moved.copies.num_rows,
                 "bytes": moved.size,
+                "restored": moved.restored,
                 "due_at": self.due_at(moved),
                 "due": is_due,
             }
@@ -358,6 +369,12 @@ def _last_receipt(store: ObjectStore, plan: Plan) -> datetime:
     return max(times, default=plan.started_at)
 
 
+def _restored(store: ObjectStore, plan: Plan, copies: pa.Table) -> int:
+    """Number of copies whose objects were brought back; receipts that cannot be read name none."""
+    rows = receipts.read(store, plan.run_id, lambda damage: None, receipts.OF_RESTORE)
+    return pc.sum(_among(copies, frozenset(rows.column("address").to_pylist()))).as_py() or 0
+
+
 def _among(copies: pa.Table, addresses: Set[str]) -> pa.ChunkedArray:
     return pc.is_in(copies.column("address"), pa.array(sorted(addresses), pa.string()))
 
@@ -416,7 +433,7 @@ def _settle(store: ObjectStore, plan: Plan) -> None:
     """
     folder = passes.key(plan.run_id, _BEGUN)
     for key in keys_below(store, folder):
-        begun = tables.decode(RECEIPTS, store.get(key), key, "receipts")
+        begun = tables.decode(RECEIPTS, store.get(key), key, "receipts", receipts.ADDED)
         # Of all copies, also where only some are to be purged.
         still_there = pc.is_in(begun.column("address"), _copies(store, plan).column("address").combine_chunks())
         deleted = begun.filter(pc.invert(still_there))

@@ -1,8 +1,9 @@
 """Restores what a run deleted: out of quarantine, or from below delete markers.
 
-Out of quarantine, the store copies an object to its address, where no object is. The copy in quarantine stays until it
-is purged: a deletion whose answer was lost, or that of a process that stood still and lost the lock, can be done later
-than the restoration.
+Out of quarantine, the store copies an object to its address, where no object is. A copy whose ETag is no longer the one
+that the sweep noted was cut or exchanged, and is not brought back. The copy in quarantine stays until it is purged: a
+deletion whose answer was lost, or that of a process that stood still and lost the lock, can be done later than the
+restoration.
 
 In a bucket that keeps versions, delete markers are removed: only those whose version ids are in the run's receipts, and
 only where they are still the newest version. Where the answer to a deletion was lost, a marker that no receipt names
@@ -198,7 +199,9 @@ def restore_copies(
     latest_first = deleted.sort_by([("decided_at", "descending")])
     # Grouped in one thread, the version ids of an address stay in this order.
     groups = latest_first.group_by("address", use_threads=False)
-    by_address = groups.aggregate([("version_id", "list"), ("outcome", "list"), ("size", "max")])
+    by_address = groups.aggregate(
+        [("version_id", "list"), ("outcome", "list"), ("size", "max"), ("copy_etag", "first")]
+    )
     at_once = engine.tasks * _IN_TASK if in_tasks else BATCH
     for start in range(0, by_address.num_rows, at_once):
         addresses = engine.spread(engine.table(by_address.slice(start, at_once)))
@@ -242,7 +245,7 @@ def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dic
 
     def undo(row: dict[str, Any]) -> Restored:
         if has_copies and not _MOVED.isdisjoint(row["outcome_list"]):
-            return from_quarantine(store, run_id, row["address"], row["size_max"])
+            return from_quarantine(store, run_id, row["address"], row["size_max"], row["copy_etag_first"])
         if versions is not None:
             return _from_versions(versions, row)
         return Restored(row["address"], Fate.HIDDEN, "the run deleted it without a copy in quarantine")
@@ -250,21 +253,28 @@ def _undoing(store: ObjectStore, run_id: str, has_copies: bool) -> Callable[[dic
     return undo
 
 
-def from_quarantine(store: ObjectStore, run_id: str, address: str, size: int) -> Restored:
-    """Copies one object back where there is none.
+def from_quarantine(store: ObjectStore, run_id: str, address: str, size: int, copy_etag: str | None = None) -> Restored:
+    """Copies one object back where there is none, unless its copy was changed since the run made it.
 
     Args:
         run_id: the run that moved it, which names a folder of the quarantine.
         size: bytes of the object, as the run knew it.
+        copy_etag: ETag of the copy, as the run made it; None if that is not known.
     """
     try:
-        return _copy_back(store, address, passes.key(run_id, address), size)
+        return _copy_back(store, address, passes.key(run_id, address), size, copy_etag)
     except StorageError as error:
         return Restored(address, Fate.FAILED, str(error))
 
 
-def _copy_back(store: ObjectStore, address: str, copy: str, size: int) -> Restored:
-    kept: ObjectFacts | None = None
+def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag: str | None) -> Restored:
+    kept = None if copy_etag is None else head_if_there(store, copy)
+    if kept is not None and kept.etag not in (None, copy_etag):
+        why = (
+            f"its copy {copy} was changed since the run made it, and has {counted(kept.size, 'bytes')} now: restore an "
+            "earlier version of the copy, or look at it and copy it to the address yourself"
+        )
+        return Restored(address, Fate.FAILED if head_if_there(store, address) is None else Fate.THERE, why)
     try:
         # The store compares what it made with the copy.
         store.copy_if_absent(copy, address)

@@ -97,7 +97,7 @@ def decode(
     """Reads a table that `encode` wrote, with exactly the columns of the schema. Raises CorruptFile(file, what, …).
 
     Args:
-        added: the last columns, where files of earlier versions have none of them: null there.
+        added: the last columns, of which files of earlier versions lack all or the last ones: null there.
         groups: the row groups that are read; None for all.
     """
     with opened(data, file, what) as stored:
@@ -184,8 +184,10 @@ def _compare_with_footer(rows: int, stored: pq.ParquetFile) -> None:
 
 def _declared(rows: pa.Table, schema: pa.Schema, added: Sequence[str]) -> pa.Table:
     """The rows as a table of the schema. Raises ArrowException or ValueError where they are none."""
-    if not set(added).intersection(rows.column_names):
-        for name in added:
+    lacking = [name for name in added if name not in rows.column_names]
+    # Each version adds columns behind those of the version before.
+    if lacking == [*added][len(added) - len(lacking) :]:
+        for name in lacking:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
     table = rows.cast(schema)
     table.validate(full=True)

@@ -68,7 +68,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import Layout
-from lakefs_gc_assets.storage.interface import DeleteResult, ObjectStore, OpensStore, deletes_until
+from lakefs_gc_assets.storage.interface import DeleteResult, ObjectFacts, ObjectStore, OpensStore, deletes_until
 
 _NEVER_DELETED = (Layout.SPECIAL, Layout.UNRECOGNISED)
 
@@ -186,10 +186,11 @@ class Quarantine(Sweep):
         """
         addresses = batch.column("address").to_pylist()
         with ThreadPoolExecutor(_CALLERS) as pool:
-            errors = list(pool.map(self._copied, addresses))
+            copies = list(pool.map(self._copied, addresses))
         now = self.clock.now()
-        failed = [error is not None for error in errors]
-        reasons = [error for error in errors if error is not None]
+        failed = [isinstance(copy, StorageError) for copy in copies]
+        reasons = [copy for copy in copies if isinstance(copy, StorageError)]
+        etags = [copy.etag for copy in copies if isinstance(copy, ObjectFacts)]
         refused = receipts.table(
             batch.filter(pa.array(failed)),
             [Outcome.KEPT_ARCHIVED if isinstance(error, ObjectArchived) else Outcome.FAILED for error in reasons],
@@ -197,7 +198,9 @@ class Quarantine(Sweep):
             now,
             self.attempt,
         )
-        copied = batch.filter(pa.array([not each for each in failed]))
+        copied = batch.filter(pa.array([not each for each in failed])).append_column(
+            "copy_etag", pa.array(etags, pa.string())
+        )
         kept = receipts.table(copied, [Outcome.COPIED] * copied.num_rows, [None] * copied.num_rows, now, self.attempt)
         receipts.write(self.store, self.run_id, uuid.uuid4().hex, pa.concat_tables([refused, kept]))
         verify(self.store, self.lock)
@@ -231,18 +234,17 @@ class Quarantine(Sweep):
         except StorageError:
             return False
 
-    def _copied(self, address: str) -> StorageError | None:
-        """Makes sure that there is a copy; returns why there is none. Without one nothing is deleted."""
+    def _copied(self, address: str) -> ObjectFacts | StorageError:
+        """Makes sure that there is a copy; returns its facts, or why there is none. Without one nothing is deleted."""
         copy = key(self.run_id, address)
         try:
             try:
-                self.store.copy(address, copy)
+                return self.store.copy(address, copy)
             except ObjectNotFound:
                 # A sweep that was killed after it had deleted leaves the copy.
-                self.store.head(copy)
+                return self.store.head(copy)
         except StorageError as error:
             return error
-        return None
 
 
 def require_dry_run(store: ObjectStore, run_id: str) -> Manifest[CandidateFigures]:

@@ -371,6 +371,9 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             _facts(full, properties)
         return properties
 
+    def _facts(self, key: str, content: BlobProperties) -> ObjectFacts:
+        return _facts(key, content)
+
     def _alike(self, one: BlobProperties, other: BlobProperties) -> bool:
         """Same size, the same MD5 where both have one, and no copy to the other is under way, was aborted or failed."""
         digests = {bytes(digest) for blob in (one, other) if (digest := blob.content_settings.content_md5)}

@@ -278,6 +278,9 @@ class GCSStore(OrderedBucketStore[CloudErrors, Blob]):
             _facts(full, blob)
         return blob
 
+    def _facts(self, key: str, content: Blob) -> ObjectFacts:
+        return _facts(key, content)
+
     def _alike(self, one: Blob, other: Blob) -> bool:
         """Same size and at least one digest in common, and all digests that both have are equal."""
         digests = [pair for pair in ((one.md5_hash, other.md5_hash), (one.crc32c, other.crc32c)) if all(pair)]

@@ -157,7 +157,7 @@ class LocalStore:
         with self._exclusive():
             return [self._delete(key) for key in keys]
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> ObjectFacts:
         """See ObjectStore.copy. The copy is a hard link: content and time are the same ones."""
         path = self._writable(target)
         new = os.path.join(self._root, f"{HIDDEN}new-{uuid.uuid4().hex}".encode())
@@ -169,6 +169,7 @@ class LocalStore:
         finally:
             # A rename between two names of one file leaves both.
             _remove(new)
+        return self.head(target)
 
     def copy_if_absent(self, source: str, target: str) -> None:
         """See ObjectStore.copy_if_absent."""

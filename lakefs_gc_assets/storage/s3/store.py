@@ -96,8 +96,11 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
             if self._bucket_exists():
                 raise
             raise self._errors.refused(f"look at {full!r}", "404") from None
-        etag, modified = head.get("ETag", "").strip('"'), head["LastModified"].astimezone(UTC)
-        return ObjectFacts(key, head["ContentLength"], modified, etag or None, self._md5(etag, head))
+        return self._facts(key, head)
+
+    def _facts(self, key: str, content: Head) -> ObjectFacts:
+        etag, modified = content.get("ETag", "").strip('"'), content["LastModified"].astimezone(UTC)
+        return ObjectFacts(key, content["ContentLength"], modified, etag or None, self._md5(etag, content))
 
     def _md5(self, etag: str, head: Head) -> str | None:
         """The ETag where it is the MD5 of the content.

@@ -45,7 +45,7 @@ def test_a_row_for_each_candidate() -> None:
     outcomes = [Outcome.ACCEPTED, Outcome.FAILED]
     table = receipts.table(candidates("a", "bb"), outcomes, [None, "AccessDenied"], NOW, "attempt", ["marker", None])
     assert table.schema == RECEIPTS
-    common = {"slice": None, "slice_window": "legacy", "decided_at": NOW, "attempt": "attempt"}
+    common = {"slice": None, "slice_window": "legacy", "decided_at": NOW, "attempt": "attempt", "copy_etag": None}
     assert table.to_pylist() == [
         {"address": "a", "size": 1, "outcome": "accepted", "error": None, "version_id": "marker"} | common,
         {"address": "bb", "size": 2, "outcome": "failed", "error": "AccessDenied", "version_id": None} | common,
@@ -130,9 +130,12 @@ class TestStored:
         key = run_folder.receipts(RUN) + "batch.parquet"
         assert (caught.value.file, caught.value.check) == (key, "receipts")
 
-    def test_of_earlier_versions_name_no_attempt_and_no_delete_marker(self, store: ObjectStore) -> None:
+    @pytest.mark.parametrize("lacking", [["copy_etag"], ["attempt", "version_id", "copy_etag"]])
+    def test_of_earlier_versions_name_no_attempt_no_delete_marker_and_no_copy(
+        self, store: ObjectStore, lacking: list[str]
+    ) -> None:
         rows = receipts.table(candidates("a", "b"), [Outcome.ACCEPTED] * 2, [None] * 2, NOW)
-        receipts.write(store, RUN, "old", rows.drop_columns(["attempt", "version_id"]))
+        receipts.write(store, RUN, "old", rows.drop_columns(lacking))
         found = receipts.read(store, RUN)
         assert found.schema == RECEIPTS
         assert found.equals(rows)

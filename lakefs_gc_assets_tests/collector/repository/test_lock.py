@@ -335,8 +335,8 @@ class Wrapped:
     def put_if_match(self, key: str, data: bytes, etag: str) -> str:
         return self._store.put_if_match(key, data, etag)
 
-    def copy(self, source: str, target: str) -> None:
-        self._store.copy(source, target)
+    def copy(self, source: str, target: str) -> ObjectFacts:
+        return self._store.copy(source, target)
 
     def copy_if_absent(self, source: str, target: str) -> None:
         self._store.copy_if_absent(source, target)

@@ -16,6 +16,7 @@ from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.collector.sweep.passes import Quarantine
 from lakefs_gc_assets.collector.sweep.recheck import Validity
@@ -196,6 +197,28 @@ def test_what_a_client_named_another_size_of_comes_back(moving: Moving) -> None:
     assert moving.there() == ALL
 
 
+@pytest.mark.parametrize("store", ["local", "s3", "gcs", pytest.param("azure", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("changed", [b"XX", b"x" * len(content(1))])
+def test_copy_that_was_cut_or_exchanged_does_not_come_back(moving: Moving, changed: bytes) -> None:
+    moving.quarantine(moving.store)
+    moving.store.put(passes.key(moving.run, KEYS[1]), changed)
+    fates = {KEYS[0]: Fate.RESTORED, KEYS[1]: Fate.FAILED, KEYS[2]: Fate.RESTORED}
+    assert moving.restore(moving.store) == fates
+    assert moving.there() == {key: ALL[key] for key in (KEYS[0], KEYS[2])}
+    moving.store.put(KEYS[1], ALL[KEYS[1]])
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.THERE)
+    assert moving.there() == ALL
+
+
+def test_receipts_of_earlier_versions_name_no_etag_and_copies_come_back_as_they_are(moving: Moving) -> None:
+    moving.quarantine(moving.store)
+    for key in receipts.keys(moving.store, moving.run):
+        old = receipts.read_file(moving.store, key).drop_columns(["copy_etag"])
+        moving.store.put(key, tables.encode(old))
+    moving.store.put(passes.key(moving.run, KEYS[1]), b"XX")
+    assert moving.restore(moving.store) == dict.fromkeys(KEYS, Fate.RESTORED)
+
+
 def test_the_copy_of_what_cannot_be_deleted_goes_whatever_size_a_client_named(moving: Moving) -> None:
     class Refusing(BreakingStore):
         def delete(self, keys: Sequence[str]) -> Sequence[DeleteOutcome]:
@@ -247,10 +270,10 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
     moving: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(BreakingStore):
-        def copy(self, source: str, target: str) -> None:
+        def copy(self, source: str, target: str) -> ObjectFacts:
             if source == KEYS[1]:
                 raise StorageError("AccessDenied")
-            super().copy(source, target)
+            return super().copy(source, target)
 
     monkeypatch.setattr(passes, "BATCH", 1)
     moving.quarantine(Refusing(moving.store))
@@ -266,10 +289,10 @@ def test_every_batch_has_its_receipts_of_copies_and_of_deletions(
 
 def test_an_archived_object_is_kept_without_a_failure_until_it_is_brought_back(moving: Moving) -> None:
     class Archiving(BreakingStore):
-        def copy(self, source: str, target: str) -> None:
+        def copy(self, source: str, target: str) -> ObjectFacts:
             if source == KEYS[1]:
                 raise ObjectArchived(f"cannot copy {source!r}: it is in an archive tier")
-            super().copy(source, target)
+            return super().copy(source, target)
 
     for _ in range(2):
         rows = moving.quarantine(Archiving(moving.store)).to_pylist()
@@ -287,9 +310,9 @@ def test_sixteen_objects_are_copied_at_once(moving: Moving) -> None:
     keys, all_at_once = [f"{SLICE}dc0n8tpksdu988af5t{number:01x}0" for number in range(16)], Barrier(16, timeout=60)
 
     class Waiting(BreakingStore):
-        def copy(self, source: str, target: str) -> None:
+        def copy(self, source: str, target: str) -> ObjectFacts:
             all_at_once.wait()
-            super().copy(source, target)
+            return super().copy(source, target)
 
     for key in keys:
         moving.store.put(key, b"")
@@ -375,10 +398,10 @@ class TestWhatIsToldOfARestoration:
 class TestWithoutACopy:
     def test_nothing_is_deleted(self, moving: Moving) -> None:
         class Refusing(BreakingStore):
-            def copy(self, source: str, target: str) -> None:
+            def copy(self, source: str, target: str) -> ObjectFacts:
                 if source == KEYS[1]:
                     raise StorageError("AccessDenied")
-                super().copy(source, target)
+                return super().copy(source, target)
 
         rows = moving.quarantine(Refusing(moving.store))
         assert dict(zip(rows["address"].to_pylist(), rows["outcome"].to_pylist(), strict=True)) == {
@@ -409,9 +432,9 @@ class TestTheTimeAndTheLock:
         clock = HandClock()
 
         class Slow(BreakingStore):
-            def copy(self, source: str, target: str) -> None:
-                super().copy(source, target)
+            def copy(self, source: str, target: str) -> ObjectFacts:
                 clock.sleep(600)
+                return super().copy(source, target)
 
         token = moving.lock().token
         slow = Slow(moving.store)
@@ -425,10 +448,11 @@ class TestTheTimeAndTheLock:
         held = moving.lock()
 
         class Losing(BreakingStore):
-            def copy(self, source: str, target: str) -> None:
-                super().copy(source, target)
+            def copy(self, source: str, target: str) -> ObjectFacts:
+                facts = super().copy(source, target)
                 if source == KEYS[2]:
                     held.release()
+                return facts
 
         with pytest.raises(LockLost):
             list(Quarantine(Losing(moving.store), moving.run, held.token, HandClock()).delete(candidates(*KEYS)))
