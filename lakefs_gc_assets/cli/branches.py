@@ -84,9 +84,10 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
     """Makes branches again that `approve` deleted, each on its commit: those that are named, or all.
 
     A branch of that name that somebody made meanwhile on another commit stays as it is. Objects that runs have deleted
-    since do not come back; `lakefs-gc fsck` finds what is missing. Asks unless --yes is given. May be repeated.
+    since do not come back: the command counts them, `lakefs-gc fsck` names them. Asks unless --yes is given. May be
+    repeated.
 
-    Exit status 0 if all of them are there, 6 if not.
+    Exit status 0 if all of them are there with their data, 6 if not.
     """
     opened = target.open()
     planned = stale_branches.list_deleted(opened, names, show_progress)

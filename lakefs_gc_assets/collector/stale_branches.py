@@ -19,12 +19,19 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property, partial
 from itertools import islice
 
+import pyarrow as pa
+
 from lakefs_gc_assets.collector import guards
+from lakefs_gc_assets.collector.earlier_runs import are_gone, deleted_before
+from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast as forecasts
 from lakefs_gc_assets.collector.forecast.scenarios import Kind
+from lakefs_gc_assets.collector.incremental import planning
 from lakefs_gc_assets.collector.live.hidden import stats_at
+from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records.across_runs import (
     BRANCHES,
     BranchState,
@@ -33,19 +40,23 @@ from lakefs_gc_assets.collector.records.across_runs import (
     write_deleted_branch,
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount, BaseFate
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.lock import Lock, earliest_clock, locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits, retention, rules
 from lakefs_gc_assets.collector.retention.active_commits import Graph, date
 from lakefs_gc_assets.collector.retention.rules import StaleRule, in_units
+from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import records_json
 from lakefs_gc_assets.errors import (
+    CollectionError,
     ConfigurationError,
     GuardTripped,
     LakeFSError,
     LogLine,
     OrderViolation,
     ServerUnavailable,
+    counted,
 )
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
@@ -154,6 +165,7 @@ class Fate(BaseFate):
     KEPT = "kept"
     FAILED = "failed"
     RESTORED = "made again"
+    INCOMPLETE = "made again, data is gone"
     THERE = "there already"
 
 
@@ -509,14 +521,59 @@ def restore(repository: OpenRepository, branches: Collection[str], owner: str, w
         CollectionError: see `list_deleted`.
     """
     with locked(repository, _WORK, owner, warn) as lock:
+        data = _CommittedData(repository, lock, warn)
         for record in list_deleted(repository, branches, warn):
             lock.check()
             try:
-                yield _restore_one(repository, record)
+                outcome = _restore_one(repository, record)
+                gone = data.describe_gone(record.commit_id) if outcome.fate.is_well else ""
+                yield replace(outcome, fate=Fate.INCOMPLETE, why=gone) if gone else outcome
             except ServerUnavailable:
                 raise
             except LakeFSError as refusal:
                 yield Outcome(record.branch, record.commit_id, Fate.FAILED, str(refusal))
+
+
+@dataclass(frozen=True)
+class _CommittedData:
+    """What earlier runs deleted of commits. Their receipts are read once, and only if a branch is made again."""
+
+    repository: OpenRepository
+    lock: Lock
+    warn: LogLine
+
+    @cached_property
+    def _step(self) -> Step[ArrowRows]:
+        now, store_clock = self.repository.clock.now(), self.lock.store_clock
+        plan = planning.make_plan(self.repository, layout.issue_run_id(now), (), _WORK, store_clock, Flow.CLEAN)
+        return Step(lambda line: None, self.warn, self.repository, LocalEngine(), plan, self.lock)
+
+    @cached_property
+    def _deleted(self) -> pa.Table:
+        engine = self._step.engine
+        return engine.collect(engine.distinct(deleted_before(self._step)))
+
+    def describe_gone(self, commit_id: str) -> str:
+        """How many objects of a commit earlier runs deleted, or why that is not known; empty for none."""
+        try:
+            if not self._deleted.num_rows:
+                return ""
+            step, engine = self._step, self._step.engine
+            metarange_id = self.repository.api.commit(commit_id).metarange_id
+            records = find_ranges(step, self.repository, [metarange_id] if metarange_id else [])
+            deleted = engine.table(self._deleted)
+            held = engine.among_exactly(deleted, References.from_step(step).committed(records))
+            count = engine.count(engine.where(held, partial(are_gone, self.repository.opener)))
+        except ServerUnavailable:
+            raise
+        except CollectionError as error:
+            return f"whether its data is there is not known: {error}"
+        if not count:
+            return ""
+        return (
+            f"{counted(count, 'objects')} of its {counted(records.entries, 'entries')} {'is' if count == 1 else 'are'} "
+            "gone: earlier runs deleted them. `lakefs-gc fsck` names each, and whether it can be brought back"
+        )
 
 
 def _restore_one(repository: OpenRepository, record: DeletedBranch) -> Outcome:

@@ -25,6 +25,7 @@ from lakefs_gc_assets.collector.records.across_runs import (
     write_deleted_branch,
 )
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -43,6 +44,7 @@ from lakefs_gc_assets.errors import (
 )
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
+from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.fsck.test_check import Asked
 from lakefs_gc_assets_tests.embedded import clients
@@ -470,6 +472,22 @@ class TestRestoring:
         assert restored(made, create_branch=refuse)["old-1"].fate is Fate.FAILED
         assert restored(made)["old-1"].fate is Fate.RESTORED
 
+    def test_a_head_whose_data_a_run_by_rules_deleted(self, made: RetainedRepository) -> None:
+        retire_and_sweep(made)
+        outcomes = restored(made)
+        assert outcomes["old-1"].fate is Fate.RESTORED, "its objects are young"
+        outcome = outcomes["old-2"]
+        assert outcome.fate is Fate.INCOMPLETE and not outcome.fate.is_well
+        assert outcome.why.startswith("2 objects of its 3 entries are gone: earlier runs deleted them")
+        assert restored(made, "old-2")["old-2"].fate is Fate.INCOMPLETE
+
+    def test_a_head_whose_metarange_cannot_be_read(self, made: RetainedRepository) -> None:
+        commit_id = retire_and_sweep(made)
+        repository = opened(made)
+        repository.store.put(METADATA_PREFIX + repository.api.commit(commit_id).metarange_id, b"damaged")
+        outcome = restored(made)["old-2"]
+        assert outcome.fate is Fate.INCOMPLETE and outcome.why.startswith("whether its data is there is not known: ")
+
     def test_a_damaged_record_keeps_no_other_from_coming_back(self, made: RetainedRepository) -> None:
         branch(made, "old-2", 90)
         deleted(made, listed(made).digest)
@@ -521,13 +539,31 @@ def test_the_guard_on_branches_knows_those_that_we_deleted(made: RetainedReposit
     assert left_out(began) == {"old-2"}, "this deletion is not certain"
 
 
-def collecting(made: RetainedRepository, between: Callable[[str], None] = lambda name: None) -> Report:
+def collecting(
+    made: RetainedRepository, between: Callable[[str], None] = lambda name: None, flow: Flow = Flow.CLEAN
+) -> Report:
     """A sweep by the configuration; `between` is told the name of each step that ended."""
     policy(made, RULES, sweep=True, max_branch_loss_share=1, wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
     loaded = loaded_configuration(made.folder / "lakefs-gc.yaml", None)
-    settings = loaded.configuration.collection.model_copy(update={"max_branch_loss_share": 0.5})
+    settings = loaded.configuration.collection.model_copy(
+        update={"max_branch_loss_share": 0.5, "max_candidate_share": 1}
+    )
     configuration = loaded.configuration.model_copy(update={"collection": settings})
-    return ArrowRuns(replace(loaded, configuration=configuration), between=between).collect()
+    return ArrowRuns(replace(loaded, configuration=configuration), between=between).collect(flow)
+
+
+def retire_and_sweep(made: RetainedRepository) -> str:
+    """Deletes two stale branches, and the data of one by the rules; returns its head."""
+    made.call("POST", "/branches", {"name": "old-2", "source": "main"})
+    for number, days in enumerate((90, 40)):
+        with made.server.clock.at(datetime.now(UTC) - timedelta(days=days, hours=1)):
+            made.put(f"old-2 {number}", f"old-2/{number}", "old-2")
+        made.commit(f"old-2 {number}", days, "old-2")
+    head = heads(made)["old-2"]
+    assert {*fates(made, listed(made).digest).values()} == {Fate.DELETED}
+    made.rules(7)
+    assert collecting(made, flow=Flow.UNIFIED).statistics.deleted == 2
+    return head
 
 
 def retire_all(made: RetainedRepository, recorded: bool) -> None:

@@ -133,7 +133,7 @@ class BaseFate(StrEnum):
     @property
     def is_well(self) -> bool:
         """True if nothing is left to be done."""
-        return self.name not in ("KEPT", "FAILED")
+        return self.name not in ("KEPT", "FAILED", "INCOMPLETE")
 
 
 class Result(Protocol):
