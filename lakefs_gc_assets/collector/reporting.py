@@ -260,7 +260,8 @@ def describe_gone(figures: CandidateFigures) -> Iterator[str]:
         yield (
             f"{counted(figures.named_again, 'objects are')} referenced again by a branch head or by staging, such as "
             f"{', '.join(figures.named_again_examples)}. Only expired commits held them when earlier runs deleted "
-            f"them, so this is no loss: a branch was made on an expired commit, for example. {_WAY_BACK}"
+            "them, so no rule was broken: a branch was made on an expired commit, for example. Who reads them gets 410 "
+            f"Gone. {_WAY_BACK}"
         )
 
 

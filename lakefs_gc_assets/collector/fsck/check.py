@@ -422,7 +422,12 @@ class _Comparison(Generic[R]):
                 places.setdefault(address, []).append(place)
         for address, row in damaged.items():
             self.problems.unreadable(address, row["detail"], places.get(address, ()))
-        remedies = self._find_remedies(sorted({row["address"] for row in wrong if row["kind"] == Kind.MISSING}))
+        missing = [row for row in wrong if row["kind"] == Kind.MISSING]
+        remedies = self._find_remedies(sorted({row["address"] for row in missing}))
+        expired = [row for row in missing if remedies[row["address"]][0] is Kind.EXPIRED]
+        for address in self._held_by_heads(expired):
+            # Whatever let it happen, a branch cannot be read.
+            remedies[address] = (Kind.MISSING, *remedies[address][1:])
         # One object has a row for each range that holds it.
         findings = dict[Finding, None]()
         for row in wrong:
@@ -438,6 +443,16 @@ class _Comparison(Generic[R]):
             needed_at = tuple(dict.fromkeys(places.get(row["address"], ())))
             findings[Finding(kind, row["address"], detail, remedy, needed_at[:PLACES])] = None
         self.problems.findings.extend(findings)
+
+    def _held_by_heads(self, rows: Sequence[dict[str, Any]]) -> set[str]:
+        """The addresses of rows that branch heads hold, or that are staged."""
+        of_heads = set[int]()
+        for live in self.live if rows else ():
+            files = LiveFiles(live.repository.store, self.step.repository.namespace, self.step.plan.slice_window)
+            heads = sorted({*live.heads}.intersection(live.metarange_ids))
+            for ranges in work_ahead(files.metarange, heads, FILES_AHEAD):
+                of_heads.update(map(number_of, ranges.column("id").to_pylist()))
+        return {row["address"] for row in rows if row["range"] is None or row["range"] in of_heads}
 
     def _find_places(
         self, live: Commits, addresses: Mapping[int, Collection[str]], damaged: Collection[str]
@@ -512,6 +527,7 @@ class _Comparison(Generic[R]):
             answers[address] = (
                 Kind.EXPIRED,
                 f"{_GONE}: it had expired by the rules when an earlier run deleted it, and is referenced again",
-                "Make branches from commits that have not expired; `lakefs-gc policy show` shows the rules",
+                "Make branches from commits that have not expired, and delete this one or its path; `lakefs-gc policy "
+                "show` shows the rules",
             )
         return answers

@@ -134,6 +134,7 @@ class Commits:
         late: metaranges of those that are newer than the dump, by their ids.
         metarange_ids: those that can be read.
         damaged: metaranges that cannot be read, and why.
+        heads: metaranges of branch heads, and of what is compacted on branches, where these matter.
     """
 
     repository: OpenRepository
@@ -143,6 +144,7 @@ class Commits:
     metarange_ids: tuple[str, ...]
     records: RangeRecords
     damaged: Mapping[str, str]
+    heads: tuple[str, ...] = ()
 
     @classmethod
     def with_ranges(
@@ -153,12 +155,13 @@ class Commits:
         count: int,
         late: Mapping[str, str],
         named: Iterable[str],
+        heads: Sequence[str] = (),
     ) -> "Commits":
-        """Reads metaranges; each is read once, in this order."""
-        ordered = [*dict.fromkeys(filter(None, named))]
+        """Reads metaranges, those of heads first; each is read once, in this order."""
+        ordered = [*dict.fromkeys(filter(None, [*heads, *named]))]
         records, damaged = read_named(References.from_step(step, repository), LiveFiles.metarange, ordered)
         readable = tuple(each for each in ordered if each not in damaged)
-        return cls(repository, dump, count, late, readable, records, damaged)
+        return cls(repository, dump, count, late, readable, records, damaged, tuple(heads))
 
     def named_by(self, metarange_id: str) -> Iterator[tuple[By, str, int | None]]:
         """The branches with staged data, branches, tags, then other commits, newest first, that name a metarange.
@@ -220,11 +223,11 @@ def find_live(step: Step[R], repository: OpenRepository, problems: Problems, eve
         dump = _ask_for_heads(repository, problems)
     late, stays = (retained.late, retained.flags) if retained else ({}, None)
     live = dump.live(stays)
-    named = [*live.heads.values(), *late.values(), *dump.compacted, *reversed(live.metarange_ids)]
-    found = Commits.with_ranges(step, repository, dump, live.commits + len(late), late, named)
+    heads, named = [*live.heads.values(), *dump.compacted], [*late.values(), *reversed(live.metarange_ids)]
+    found = Commits.with_ranges(step, repository, dump, live.commits + len(late), late, named, heads)
     if is_complete and repository is step.repository and repository.settings.keep_unnamed_ranges:
         expired = [] if stays is None else commits.distinct_metaranges(dump.commits, ~stays).to_pylist()
-        _check_unnamed(References.from_step(step), found, sorted({*expired}.difference(named)), problems)
+        _check_unnamed(References.from_step(step), found, sorted({*expired}.difference(heads, named)), problems)
     return found
 
 

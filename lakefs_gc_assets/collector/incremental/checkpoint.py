@@ -43,6 +43,7 @@ from lakefs_gc_assets.collector.frame import files as frame_files
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import (
     CHECKPOINT_COMMITTED_DF,
+    COMMITTED_DF,
     EXPIRED_DF,
     LOST_DF,
     PENDING_DF,
@@ -252,6 +253,10 @@ class BaseCheckpoint:
         if self.checkpoint.tracked_sha256 is not None:
             return None
         return self._rows(step, CHECKPOINT_COMMITTED_DF, self.checkpoint.committed_digest)
+
+    def heads(self, step: Step[R]) -> set[str]:
+        """Metaranges of the branch heads that the base run saw. Raises OrderViolation and CorruptFile."""
+        return {*step.stored_of(self.run_id, COMMITTED_DF).manifest.figures.heads.values()}
 
     def lost(self, step: Step[R]) -> R | None:
         """Addresses (LIVE) that were held by a branch head or staging although earlier runs had deleted them.

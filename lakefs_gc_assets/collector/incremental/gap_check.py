@@ -23,13 +23,15 @@ from lakefs_gc_assets.collector.frame.frames import (
     COMMITTED_DF,
     LIVE,
     LOST_DF,
+    RANGES,
     CommittedFigures,
     NoFigures,
     StoredFigures,
     UncommittedFigures,
 )
 from lakefs_gc_assets.collector.incremental import checkpoint
-from lakefs_gc_assets.collector.incremental.checkpoint import open_base_checkpoint
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
+from lakefs_gc_assets.collector.live.live_files import RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_ranges
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
@@ -37,7 +39,7 @@ from lakefs_gc_assets.collector.retention import active_commits, commits
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet, lacking
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, counted
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.layout import DATA_PREFIX, WindowSize
 
@@ -205,7 +207,7 @@ def find_gap(
 
     Only what is missing there is looked for among branch heads and staging: of old commits, objects may have been
     collected by lakeFS's own retention. A run that does not list everything looks for losses among what it read anew,
-    what is staged, and what its base run found lost.
+    what branch heads hold that are new since its base run, what is staged, and what its base run found lost.
     """
     engine, before = step.engine, open_base_checkpoint(step)
     lists_all = lists_everything(step.plan, listed.manifest.figures)
@@ -222,19 +224,21 @@ def find_gap(
     if lists_all and all_listed:
         return complete
     lost_before = before.lost(step) if before else None
-    is_anything_new = uncommitted.count or committed.figures.ranges_read or lost_before is not None
+    new_heads = RangeRecords(RANGES.empty_table()) if before is None else find_new_ranges(step, before, committed)
+    is_anything_new = uncommitted.count or committed.figures.ranges_read or len(new_heads) or lost_before is not None
     if all_listed and not is_anything_new:
         return complete
     if lists_all:
         suspects = engine.without(engine.union(*map(compared, live)), there, count=count)
     else:
-        suspects = engine.union(*live, *([] if lost_before is None else [engine.select(lost_before, *_COLUMNS)]))
+        more = [References.from_step(step).committed(new_heads), *([] if lost_before is None else [lost_before])]
+        suspects = engine.union(*live, *(engine.select(rows, *_COLUMNS) for rows in more))
     deleted = engine.among_exactly(engine.select(suspects, "address"), deleted_before(step))
     with engine.cached(engine.distinct(deleted), at_most=count) as gone_from_store:
         if all_listed and not engine.count(gone_from_store):
             return complete
         read_before = before.read_ids if before and lost_before is None else IdSet()
-        of_heads = engine.select(_of_heads(step, committed, read_before), *_COLUMNS)
+        of_heads = engine.select(_of_heads(step, committed, read_before, new_heads), *_COLUMNS)
         heads = engine.distinct(engine.union(live[0], of_heads))
         lost = engine.among_exactly(gone_from_store, heads)
         if not lists_all:
@@ -314,13 +318,32 @@ def _earlier_than(moment: datetime) -> Holds:
     return is_earlier
 
 
-def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_before: Set[str]) -> R:
+def find_new_ranges(step: Step[R], before: BaseCheckpoint, committed: StoredFrame[CommittedFigures]) -> RangeRecords:
+    """Ranges of branch heads that are new since the base run, without those that a head had at that time.
+
+    A branch that was made on an old commit has ranges whose addresses are known, so that nothing reads them, and whose
+    objects may be gone. If the base run's heads cannot be read, nothing is left out.
+    """
+    references, heads_before, known = References.from_step(step), set[str](), IdSet()
+    try:
+        heads_before = before.heads(step)
+        if not heads_before.issuperset(committed.figures.heads.values()):
+            known = references.range_records(sorted(heads_before)).ids
+    except (OrderViolation, CorruptFile) as error:
+        # What a branch held that was deleted since may be gone.
+        step.warn(f"more ranges are read, since the branch heads of run {before.run_id} cannot be: {error}")
+    return references.range_records(sorted({*committed.figures.heads.values()} - heads_before)).without(known)
+
+
+def _of_heads(step: Step[R], committed: StoredFrame[CommittedFigures], read_before: Set[str], new: RangeRecords) -> R:
     """Addresses that branch heads hold.
 
     Args:
         read_before: ids of metaranges and ranges to leave out, where a run builds on another one. If a metarange was
             read before, all of its ranges were read too.
+        new: ranges of heads that count whether they were read before or not.
     """
     references = References.from_step(step)
     heads = lacking(read_before, sorted(set(committed.figures.heads.values())))
-    return references.committed(references.range_records(heads).without(read_before))
+    ranges = references.range_records(heads).without(read_before).without(new.ids)
+    return step.engine.union(references.committed(ranges), references.committed(new))

@@ -170,12 +170,29 @@ def test_a_listing_need_not_have_other_slices_nor_what_is_young(world: World) ->
     assert world.gap([], [*before, *at], [], [elsewhere]) == Gap(1, 1, tuple(before))
 
 
+def base_run(read: set[str], heads: Sequence[str]) -> Any:
+    """A base run that lost nothing, by what it read and the heads that it saw."""
+    return SimpleNamespace(run_id="base", read_ids=frozenset(read), lost=lambda step: None, heads=lambda step: {*heads})
+
+
+def test_a_head_that_is_new_is_looked_into_although_its_ranges_were_read_before(world: World) -> None:
+    known, new = named(2), named(3)
+
+    def built_on(step: Step[ArrowRows]) -> Any:
+        heads = [*world.heads.values()]
+        return base_run(read={each.id for each in world.ranges} | {*heads}, heads=heads[:1])
+
+    with mock.patch.object(gap_check, "open_base_checkpoint", built_on):
+        gap = world.gap(new[1:], [], [], [known, new])
+    assert gap == Gap(1, 3, (new[0],))
+
+
 def test_an_optimized_run_looks_only_into_ranges_that_it_read(world: World) -> None:
     known, new = named(2), named(3)
 
     def built_on(step: Step[ArrowRows]) -> Any:
         assert step is world.step
-        return SimpleNamespace(read_ids=frozenset({world.ranges[0].id}), lost=lambda step: None)
+        return base_run(read={world.ranges[0].id}, heads=[*world.heads.values()])
 
     with mock.patch.object(gap_check, "open_base_checkpoint", built_on):
         gap = world.gap(new[1:], [], [], [known, new])
@@ -188,7 +205,7 @@ def test_an_optimized_run_reads_no_head_that_was_read_before(world: World) -> No
     def built_on(step: Step[ArrowRows]) -> Any:
         heads = [*world.heads.values()]
         world.step.repository.store.put(METADATA_PREFIX + heads[0], b"is not looked at")
-        return SimpleNamespace(read_ids=frozenset({world.ranges[0].id, heads[0]}), lost=lambda step: None)
+        return base_run(read={world.ranges[0].id, heads[0]}, heads=heads)
 
     with mock.patch.object(gap_check, "open_base_checkpoint", built_on):
         gap = world.gap(new[1:], [], [], [known, new])

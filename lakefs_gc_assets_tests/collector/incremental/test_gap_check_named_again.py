@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.frame.frames import LISTED
+from lakefs_gc_assets.collector.fsck.check import Checkup, check
+from lakefs_gc_assets.collector.fsck.metadata import Kind
 from lakefs_gc_assets.collector.records import plan
 from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
@@ -42,7 +45,10 @@ class Repository:
                 self.addresses.append(clients.upload(server, "file", b"%d" % number))
                 clients.upload(server, f"other{number}", b"stays")
                 self.commits.append(clients.commit(server, f"{days} days ago"))
-        self.call("PUT", "/settings/gc_rules", {"default_retention_days": 7, "branches": []})
+        self.rules(7)
+
+    def rules(self, days: int) -> None:
+        self.call("PUT", "/settings/gc_rules", {"default_retention_days": days, "branches": []})
 
     def folder_of(self, run_id: str) -> Path:
         return self.server.objects_folder / "repo" / run_folder.folder(run_id)
@@ -51,6 +57,10 @@ class Repository:
         status, answer = clients.call(self.server, method, f"/repositories/repo{path}", body, **query)
         assert status < 300, answer
         return answer
+
+    def check(self, *, every_commit: bool = False) -> Checkup:
+        runs = ArrowRuns(Loaded(demo.configuration(self.server, "repo"), {}))
+        return check(runs.open(), LocalEngine(), runs.log, every_commit=every_commit)
 
     def collect(self, flow: Flow = Flow.UNIFIED, **collection: Any) -> Report:
         given = demo.configuration(self.server, "repo")
@@ -90,6 +100,46 @@ def test_what_a_branch_or_a_merge_of_an_expired_commit_names_again_is_no_loss(re
     # The frames of the run go, and its list of expired commits with them.
     shutil.rmtree(repository.folder_of(first.run_id) / "committed_df")
     assert gone(repository.collect(**FULL)) == (0, 1, True)
+
+
+@pytest.mark.parametrize("flow", [Flow.UNIFIED, Flow.COMMITTED])
+def test_branch_on_expired_commit_whose_ranges_are_known_is_reported_by_a_building_run(
+    repository: Repository, flow: Flow
+) -> None:
+    """Facts about its ranges were recorded while it was live, so a run that builds on another one reads none."""
+    repository.rules(50)
+    assert repository.collect().base_run is None
+    repository.rules(7)
+    expiring = repository.collect(flow)
+    assert expiring.counts["deleted"] == 2 and (expiring.base_run is None) is (flow is Flow.COMMITTED)
+    repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
+    for _ in range(2):
+        building = repository.collect()
+        assert (building.base_run is not None, *gone(building)) == (True, 0, 1, True)
+    assert gone(repository.collect(**FULL)) == (0, 1, True)
+
+
+def test_branch_on_expired_commit_is_reported_by_a_clean_run_that_builds_on_another(repository: Repository) -> None:
+    assert repository.collect().counts["deleted"] == 2
+    assert gone(repository.collect(Flow.CLEAN)) == (0, 0, True)
+    repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
+    building = repository.collect(Flow.OPTIMIZED)
+    assert (building.base_run is not None, *gone(building)) == (True, 0, 1, True)
+    assert gone(repository.collect(Flow.CLEAN)) == (0, 1, True)
+
+
+def test_check_calls_head_that_cannot_be_read_damaged_and_expired_commits_whole(repository: Repository) -> None:
+    assert repository.collect().counts["deleted"] == 2
+    assert repository.check().verdict == "whole"
+    assert repository.check(every_commit=True).verdict == "whole; 2 expired before"
+    repository.call("POST", "/branches", {"name": "back", "source": repository.commits[1]["id"]})
+    for every_commit in (False, True):
+        checkup = repository.check(every_commit=every_commit)
+        assert checkup.is_damaged
+        (finding,) = (each for each in checkup.findings if each.kind is Kind.MISSING)
+        assert finding.address == repository.addresses[1] and "had expired by the rules" in finding.detail
+        assert "branch back" in {place.reference for place in finding.places}
+    assert checkup.verdict == "damaged: 1 missing, 1 expired before"
 
 
 def test_what_was_deleted_although_a_commit_held_it_is_lost(repository: Repository) -> None:
