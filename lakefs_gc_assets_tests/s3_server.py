@@ -3,7 +3,7 @@
 import ssl
 import threading
 import xml.etree.ElementTree as xml
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -63,6 +63,16 @@ def listing_names(names: Callable[[Request], str]) -> Faults:
         ).encode()
 
     return Faults(answer=answer)
+
+
+def upload_in_parts(client: "S3Client", bucket: str, key: str, parts: Sequence[bytes], **encryption: Any) -> None:
+    """Uploads an object in these parts."""
+    upload = client.create_multipart_upload(Bucket=bucket, Key=key, **encryption)["UploadId"]
+    made: list[Any] = []
+    for number, part in enumerate(parts, 1):
+        answer = client.upload_part(Bucket=bucket, Key=key, UploadId=upload, PartNumber=number, Body=part)
+        made.append({"PartNumber": number, "ETag": answer["ETag"]})
+    client.complete_multipart_upload(Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": made})
 
 
 class S3Server:

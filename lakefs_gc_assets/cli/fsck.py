@@ -35,7 +35,7 @@ def _read_deep(context: click.Context, option: click.Parameter, value: str | Non
     "--deep",
     metavar="OBJECTS",
     callback=_read_deep,
-    help="Also read the content of so many objects, chosen at random, or of `all`, and compare length and MD5.",
+    help="Also read the content of so many objects, chosen at random, or of `all`, and compare length and checksums.",
 )
 @click.option("--every-commit", is_flag=True, help="Also check commits that retention rules let expire.")
 @click.option(
@@ -85,6 +85,8 @@ def describe(checkup: Checkup) -> Iterator[str]:
 
 def _scope(checkup: Checkup) -> str:
     contents = f", the content of {counted(checkup.contents_read, 'objects')}" if checkup.contents_read else ""
+    if checkup.contents_without_checksum:
+        contents += f" ({checkup.contents_without_checksum:,} without a checksum to compare it with)"
     ranges = f"{counted(checkup.ranges, 'ranges')} with {counted(checkup.entries, 'entries')}"
     return f"checked {counted(checkup.commits, 'commits')}, {ranges}{contents}"
 

@@ -103,6 +103,7 @@ def described(checkup: Checkup) -> dict[str, Any]:
         "ranges": checkup.ranges,
         "entries": checkup.entries,
         "contents_read": checkup.contents_read,
+        "contents_without_checksum": checkup.contents_without_checksum,
         **({"what_is_wrong": _list(checkup.findings)} if checkup.findings else {}),
         **({"not_checked": bullets(checkup.unchecked)} if checkup.unchecked else {}),
     }

@@ -374,6 +374,18 @@ class ListsVersions(ObjectStore, Protocol):
         ...
 
 
+@runtime_checkable
+class TellsParts(ObjectStore, Protocol):
+    """A store that tells the sizes of the parts in which an object was uploaded."""
+
+    def part_sizes(self, key: str) -> tuple[int, ...] | None:
+        """Bytes of each part of an object whose ETag is the sum of its parts.
+
+        None if the service does not tell, or if the ETag is something else, as with keys of KMS. Raises StorageError.
+        """
+        ...
+
+
 def keys_below(store: ObjectStore, folder: str) -> list[str]:
     """The keys of everything in a folder, at any depth."""
     return [key for batch in store.list(folder) for key in batch["key"].to_pylist()]

@@ -42,7 +42,14 @@ _DIGITS = 64
 _DIGITS_ONLY = re.compile(rb"[0-9a-f]{64}")
 _PARQUET_END = 8
 """Bytes of a table behind its footer: the footer's length in four, and four that are the same in all."""
-_FURTHER_ABILITIES = ("list_between", "listings_at_once", "remove_delete_marker", "versions", "delete_version")
+_FURTHER_ABILITIES = (
+    "list_between",
+    "listings_at_once",
+    "remove_delete_marker",
+    "versions",
+    "delete_version",
+    "part_sizes",
+)
 """Methods and attributes that only some stores have. None of them reads or writes a signed file."""
 
 

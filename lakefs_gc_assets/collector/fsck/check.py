@@ -10,8 +10,6 @@ uncommitted data that the server prepared, so that expire_runs removes that data
 run: uncommitted data, a refs dump and, if there are retention rules, its list of commits.
 """
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +25,8 @@ import pyarrow.compute as pc
 from lakefs_gc_assets.collector.earlier_runs import deleted_before
 from lakefs_gc_assets.collector.engine.port import Engine, R
 from lakefs_gc_assets.collector.engine.work import spread, work_ahead
+from lakefs_gc_assets.collector.fsck import contents
+from lakefs_gc_assets.collector.fsck.contents import Checksum, Comparison
 from lakefs_gc_assets.collector.fsck.metadata import (
     DAMAGED,
     LEFT_OUT,
@@ -82,11 +82,9 @@ _RANGES_SEARCHED = 500
 _AT_ONCE = 16
 _READERS = 4
 _ROWS_OF_A_FILE = 250_000
-_CHUNK = 16 << 20
-"""Bytes of a large object that are read with one request."""
 _MD5 = r"^[0-9a-f]{32}$"
 
-_SOUND, _COUNTED, _UNREAD = "sound", "counted", "unread"
+_SOUND, _COUNTED, _UNREAD, _NO_CHECKSUM = "sound", "counted", "unread", "no checksum"
 JUDGED = pa.schema([pa.field("kind", pa.string()), *islice(ROWS, 1, None), pa.field("stored_etag", pa.string())])
 """Result of the comparison: `kind` is a value of Kind, or says that a row is for `--deep`, or counts objects."""
 _GONE = "it is not in the object store"
@@ -104,6 +102,7 @@ class Checkup:
         entries: entries of all ranges that could be read, by what metaranges count.
         contents_read: objects whose content was read.
         unchecked: what could not be checked, and why.
+        contents_without_checksum: those that have no checksum to compare their content with.
     """
 
     repository: str
@@ -116,6 +115,7 @@ class Checkup:
     contents_read: int
     findings: tuple[Finding, ...]
     unchecked: tuple[str, ...]
+    contents_without_checksum: int = 0
 
     @property
     def is_damaged(self) -> bool:
@@ -172,9 +172,10 @@ def check(
         live_commits,
         ranges,
         entries,
-        read,
+        read[_COUNTED],
         tuple(sorted(problems.findings, key=lambda finding: (list(Kind).index(finding.kind), finding.address))),
         tuple(problems.unchecked),
+        read[_NO_CHECKSUM],
     )
 
 
@@ -207,7 +208,7 @@ def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str,
     """Objects of this namespace that branches show as staged (ROWS), and where."""
     namespace = step.repository.namespace
     places: dict[str, list[Place]] = {}
-    sizes: list[tuple[str, int | None]] = []
+    facts: list[tuple[str, int | None, str | None]] = []
     for repository in (step.repository, *step.repository.others):
         for branch in repository.api.branches():
             place = Place(repository.facts.id, f"staged on branch {branch.id}")
@@ -216,11 +217,12 @@ def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str,
                     keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
                     if len(keys) == 1 and not namespace.may_lie_elsewhere(stats.physical_address):
                         places.setdefault(keys[0], []).append(replace(place, path=stats.path))
-                        sizes.append((keys[0], stats.size))
+                        facts.append((keys[0], stats.size, stats.checksum))
             except LakeFSError as error:
                 problems.skip(f"sizes of what is {place.reference} of {repository.facts.id}: {error}")
-    addresses = pa.array([address for address, _ in sizes], pa.string())
-    return make_rows(NEEDED, addresses, pa.array([size for _, size in sizes], pa.int64())), places
+    columns = [[each[place] for each in facts] for place in range(3)]
+    addresses, sizes, etags = map(pa.array, columns, (pa.string(), pa.int64(), pa.string()))
+    return make_rows(NEEDED, addresses, sizes, etags), places
 
 
 def _read_uncommitted(files: LiveFiles, file: str) -> pa.Table:
@@ -285,44 +287,40 @@ def _choose(rows: pa.Table, count: int) -> pa.Table:
 
 
 def _read_contents(opener: OpensStore, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What is wrong with the content of objects (JUDGED); a row of kind `counted` counts those that were read."""
+    """What is wrong with the content of objects (JUDGED); rows without an address count them."""
     store = opener.open()
     for batch in batches:
-        rows = [*work_ahead(partial(_read_content, store), batch.to_pylist(), _READERS)]
-        wrong = [row for row in rows if row["detail"] is not None]
-        read = sum(row["kind"] != _UNREAD for row in rows)
-        counted = {"kind": _COUNTED, "address": "", "size": read}
-        yield pa.RecordBatch.from_pylist([*wrong, counted], schema=JUDGED)
+        yield pa.RecordBatch.from_pylist(_read_together(store, batch.to_pylist()), schema=JUDGED)
+
+
+def _read_together(store: ObjectStore, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    sound = ({**row, "kind": _SOUND, "detail": None} for row in rows)
+    results = [*work_ahead(partial(_read_content, store), [*sound], _READERS)]
+    counts = {
+        _COUNTED: sum(row["kind"] != _UNREAD for row in results),
+        _NO_CHECKSUM: sum(row["kind"] == _NO_CHECKSUM for row in results),
+    }
+    wrong = [row for row in results if row["detail"] is not None]
+    return [*wrong, *({"kind": kind, "address": "", "size": count} for kind, count in counts.items())]
 
 
 def _read_content(store: ObjectStore, row: dict[str, Any]) -> dict[str, Any]:
     """The row with what is wrong as its kind and detail; a detail of null says that nothing is."""
+    address, size = row["address"], row["size"]
     try:
-        length, digest = _digest(store, row["address"], row["size"])
+        length, digest = contents.read_digest(store, address, size)
+        if length != size:
+            return {**row, "kind": Kind.SIZE.value, "detail": f"{counted(length, 'bytes')} of it can be read"}
+        comparison, detail = contents.compare(store, address, size, row["etag"], digest)
     except ObjectNotFound:
         return {**row, "kind": Kind.MISSING.value, "detail": ""}
     except StorageError as error:
         return {**row, "kind": _UNREAD, "detail": str(error)}
-    etag = row["etag"] or ""
-    if length != row["size"]:
-        return {**row, "kind": Kind.SIZE.value, "detail": f"{counted(length, 'bytes')} of it can be read"}
-    # An ETag that the store itself still tells is no sign of damage: encrypted with a key of KMS, it is no MD5.
-    if re.match(_MD5, etag) and digest != etag and row["stored_etag"] != etag:
-        return {**row, "kind": Kind.CONTENT.value, "detail": digest}
-    return row
-
-
-def _digest(store: ObjectStore, key: str, size: int) -> tuple[int, str]:
-    """Length and MD5 of an object; a large one is read in parts."""
-    if size <= _CHUNK:
-        content = store.get(key)
-        return len(content), hashlib.md5(content, usedforsecurity=False).hexdigest()
-    length, digest = 0, hashlib.md5(usedforsecurity=False)
-    for start in range(0, size, _CHUNK):
-        part = store.get_part(key, start, min(start + _CHUNK, size))
-        length += len(part)
-        digest.update(part)
-    return length, digest.hexdigest()
+    if comparison is Comparison.OTHER:
+        return {**row, "kind": Kind.CONTENT.value, "detail": detail}
+    if comparison is Comparison.UNKNOWN:
+        return {**row, "kind": _UNREAD, "detail": detail}
+    return {**row, "kind": _NO_CHECKSUM} if comparison is Comparison.NO_CHECKSUM else row
 
 
 @dataclass(frozen=True)
@@ -338,8 +336,8 @@ class _Comparison(Generic[R]):
     live: Sequence[Commits]
     staged_at: Mapping[str, Sequence[Place]]
 
-    def run(self, files: Sequence[str], staged: pa.Table, deep: int) -> int:
-        """Records what is missing or wrong; returns how many contents were read.
+    def run(self, files: Sequence[str], staged: pa.Table, deep: int) -> Counter[str]:
+        """Records what is missing or wrong; returns how many contents were read, and how many had no checksum.
 
         Args:
             files: of uncommitted data.
@@ -350,22 +348,30 @@ class _Comparison(Generic[R]):
         judged = engine.map_by_address(self._rows(files, staged), partial(_judge, deep), JUDGED, count)
         with engine.cached(judged, at_most=count) as rows:
             suspects = engine.collect(engine.where_among(rows, "kind", (Kind.MISSING, Kind.SIZE)), _REPORTED + 1)
-            digests = engine.collect(engine.where_among(rows, "kind", (Kind.CONTENT,)), _DIGESTS_ASKED)
+            digests = engine.collect(engine.where_among(rows, "kind", (Kind.CONTENT,)), _DIGESTS_ASKED + 1)
             others = engine.collect(engine.where_among(rows, "kind", (Kind.METADATA, _COUNTED))).to_pylist()
-            contents = self._read_contents(rows, deep).to_pylist() if deep else []
+            read = self._read_contents(rows, deep).to_pylist() if deep else []
         if suspects.num_rows > _REPORTED:
             self.problems.skip(f"more missing or wrong objects than the first {_REPORTED:,} rows about them")
+        if digests.num_rows > _DIGESTS_ASKED:
+            self.problems.skip(f"more objects of another MD5 than the first {_DIGESTS_ASKED:,} rows about them")
         if left_out := sum(row["size"] for row in others if row["kind"] == _COUNTED):
             self.problems.log(
                 f"{counted(left_out, 'entries are')} not compared: their objects lie outside of the storage namespace, "
                 "or their address can mean several objects"
             )
-        for row in contents:
+        confirmed, in_doubt = self._confirm([*suspects.to_pylist(), *digests.to_pylist()], deep)
+        read += _read_together(self.step.repository.store, in_doubt)
+        counts = Counter[str]()
+        for row in read:
             if row["kind"] == _UNREAD:
                 self.problems.skip(f"content of {row['address']}: {row['detail']}")
-        wrong = [row for row in contents if row["kind"] not in (_UNREAD, _COUNTED)]
-        self._record([*self._confirmed([*suspects.to_pylist(), *digests.to_pylist()]), *wrong], others)
-        return sum(row["size"] for row in contents if row["kind"] == _COUNTED)
+            elif row["kind"] in (_COUNTED, _NO_CHECKSUM):
+                counts[row["kind"]] += row["size"]
+            else:
+                confirmed.append(row)
+        self._record(confirmed, others)
+        return counts
 
     def _rows(self, files: Sequence[str], staged: pa.Table) -> R:
         """The input of the comparison (ROWS)."""
@@ -390,24 +396,45 @@ class _Comparison(Generic[R]):
         read = partial(_read_contents, self.step.repository.opener)
         return engine.collect(engine.map_batches(engine.spread(rows), read, JUDGED))
 
-    def _confirmed(self, rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """The rows about what is still missing or different when it is asked for by itself, with its kind now."""
+    def _confirm(self, rows: Sequence[dict[str, Any]], deep: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The rows about what is still missing or different when it is asked for by itself, with its kind now.
+
+        Args:
+            deep: if not 0, contents are read.
+        Returns:
+            These rows, and those about objects whose content is to be read, since the store does not settle it.
+        """
         addresses = sorted({row["address"] for row in rows})
         store = self.step.repository.store
         facts = dict(zip(addresses, work_ahead(partial(head_if_there, store), addresses, _AT_ONCE), strict=True))
-        incomparable = 0
+        confirmed, in_doubt, incomparable, of_parts = list[dict[str, Any]](), dict[Any, dict[str, Any]](), 0, set[str]()
         for row in rows:
-            stored, etag = facts[row["address"]], row["etag"] or ""
+            stored, checksum = facts[row["address"]], Checksum.parse(row["etag"])
             if stored is None:
-                yield {**row, "kind": Kind.MISSING, "detail": ""}
+                confirmed.append({**row, "kind": Kind.MISSING, "detail": ""})
             elif row["size"] is not None and row["size"] != stored.size:
-                yield {**row, "kind": Kind.SIZE, "detail": f"it has {counted(stored.size, 'bytes')}"}
-            elif row["kind"] == Kind.CONTENT and stored.md5 is None:
-                incomparable += 1
-            elif stored.md5 is not None and re.match(_MD5, etag) and stored.md5 != etag:
-                yield {**row, "kind": Kind.CONTENT, "detail": stored.md5}
+                detail = f"it has {counted(stored.size, 'bytes')}"
+                confirmed.append({**row, "kind": Kind.SIZE, "detail": detail})
+            elif deep:
+                # One row is enough: each range that holds an object has one.
+                in_doubt.setdefault((row["address"], row["etag"]), {**row, "size": stored.size})
+            elif stored.md5 is None:
+                incomparable += row["kind"] == Kind.CONTENT
+            elif checksum is None or checksum.parts is not None or checksum.fits(stored.md5):
+                continue
+            elif stored.size <= contents.SMALLEST_PART:
+                detail = f"the MD5 of its content is {stored.md5}, its entry says {row['etag']}"
+                confirmed.append({**row, "kind": Kind.CONTENT, "detail": detail})
+            else:
+                of_parts.add(row["address"])
         if incomparable:
             self.problems.log("the store does not tell the MD5 of all objects: --deep reads their content")
+        if of_parts:
+            self.problems.skip(
+                f"content of {counted(len(of_parts), 'objects')}, such as {min(of_parts)}: the MD5 is not the checksum "
+                "of the entry, which may be the sum of the parts of an upload. --deep reads them"
+            )
+        return confirmed, [*in_doubt.values()]
 
     def _record(self, wrong: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> None:
         """Records findings about objects, and about ranges and other files that could not be read, with places."""
@@ -436,9 +463,7 @@ class _Comparison(Generic[R]):
                 kind, detail, remedy = remedies[row["address"]]
             elif kind is Kind.SIZE:
                 detail = f"{detail}, its entry says {row['size']:,}"
-            elif kind is Kind.CONTENT:
-                detail = f"the MD5 of its content is {detail}, its entry says {row['etag']}"
-            else:
+            elif kind is not Kind.CONTENT:
                 raise ValueError(f"no comparison of an object with its entry finds {kind.value}")
             needed_at = tuple(dict.fromkeys(places.get(row["address"], ())))
             findings[Finding(kind, row["address"], detail, remedy, needed_at[:PLACES])] = None

@@ -57,12 +57,14 @@ class ObjectStats:
 
     Attributes:
         mtime: when the path was written, seconds since 1970; None where the server does not say.
+        checksum: of the entry; None where the server does not say.
     """
 
     path: str
     physical_address: str
     size: int | None
     mtime: int | None = field(default=None, compare=False)
+    checksum: str | None = field(default=None, compare=False)
 
 
 OBJECTS_ON_PAGE = 1000

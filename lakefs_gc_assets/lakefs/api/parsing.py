@@ -194,12 +194,13 @@ def change(answer: Fields) -> DiffEntry:
 
 
 def stats(answer: Fields) -> ObjectStats:
-    """`size_bytes` and `mtime` are absent where lakeFS does not know them."""
+    """`size_bytes` and `mtime` are absent where lakeFS does not know them, `checksum` on no server of today."""
     return ObjectStats(
         path=answer.text("path"),
         physical_address=answer.text("physical_address"),
         size=answer.number("size_bytes") if answer.has("size_bytes") else None,
         mtime=answer.number("mtime") if answer.has("mtime") else None,
+        checksum=answer.text("checksum", empty=True) if answer.has("checksum") else None,
     )
 
 

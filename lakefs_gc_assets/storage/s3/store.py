@@ -41,6 +41,7 @@ from lakefs_gc_assets.storage.s3.client import (
 )
 
 CONFLICT_ATTEMPTS = 5
+_PARTS_AT_ONCE = 16
 SINGLE_DELETES = 8
 """Requests at a time where a service has no bulk deletes."""
 _CONDITIONS = "conditional writes (If-None-Match, If-Match), which keep two collections apart"
@@ -109,10 +110,35 @@ class S3Store(OrderedBucketStore[S3Errors, Head]):
         of KMS or of a customer it looks the same and is something else, as it is in directory buckets
         (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html).
         """
+        return etag if self._tells_md5s(head) and MD5.fullmatch(etag) else None
+
+    def _tells_md5s(self, head: Head) -> bool:
+        """True if an ETag is made of MD5s, see `_md5`."""
         own_keys = head.get("ServerSideEncryption", "AES256") == "AES256"
         other_keys = "SSEKMSKeyId" in head or "SSECustomerAlgorithm" in head or "SSECustomerKeyMD5" in head
-        plain = own_keys and not other_keys and not self._bucket.endswith(DIRECTORY_BUCKET)
-        return etag if plain and MD5.fullmatch(etag) else None
+        return own_keys and not other_keys and not self._bucket.endswith(DIRECTORY_BUCKET)
+
+    def part_sizes(self, key: str) -> tuple[int, ...] | None:
+        """See TellsParts.part_sizes. Takes a request for each part."""
+        full = self._full(key)
+
+        def look(number: int) -> Head:
+            try:
+                return self._client.head_object(Bucket=self._bucket, Key=full, PartNumber=number)
+            except FAILURES as error:
+                raise self._errors.explain(f"look at part {number} of {full!r}", error) from None
+
+        whole = self._look(full)
+        if not self._tells_md5s(whole):
+            return None
+        try:
+            first = look(1)
+        except StorageError:
+            # Not every service knows such a request.
+            return None
+        others = in_threads(_PARTS_AT_ONCE, look, range(2, first.get("PartsCount", 0) + 1))
+        sizes = (first["ContentLength"], *(head["ContentLength"] for head in others))
+        return sizes if "PartsCount" in first and sum(sizes) == whole["ContentLength"] else None
 
     def _bucket_exists(self) -> bool:
         """An answer to HEAD does not say whether the object is missing or the bucket."""

@@ -188,6 +188,9 @@ class TestObjects:
         assert finding.kind is Kind.MISSING and places(finding) == {"staged on branch main staged"}
         with damaged(made, made.addresses["staged one"], lambda content: b"other"):
             assert only(checked(made)).detail == "it has 5 bytes, its entry says 10"
+        with damaged(made, made.addresses["staged one"], lambda content: content[::-1]):
+            finding = only(checked(made, deep=EVERYTHING))
+        assert finding.kind is Kind.CONTENT and places(finding) == {"staged on branch main staged"}
 
     def test_in_quarantine_and_referenced(self, made: RetainedRepository) -> None:
         store, address, run_id = store_of(made), made.addresses["v4"], "9m4e2mr0ui3e8a215n4g"
