@@ -110,7 +110,7 @@ def _written(folder: Path, count: int) -> ScriptedApi:
     _make_metaranges(folder / "_lakefs", ((_metarange(commit), date) for commit, date, _, _ in _history(count)))
     records.sort()
     branches = [
-        (name.encode(), record_value(name.encode(), formats.branch_data(name, head, "token", (), False)))
+        (name.encode(), record_value(name.encode(), formats.branch_data(name, head)))
         for name, head in sorted(heads.items())
     ]
     dump = RefsDump(

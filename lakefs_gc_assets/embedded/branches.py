@@ -48,8 +48,7 @@ class Change:
     def as_json(self) -> dict[str, Any]:
         """As the API shows it."""
         record = self.record or self.before
-        assert record is not None
-        size = decode_entry(record[2]).size
+        size = decode_entry(record[2]).size if record else 0
         return {"type": self.type, "path": decode_path(self.path), "path_type": "object", "size_bytes": size}
 
 
@@ -118,6 +117,7 @@ def staged_changes(
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
+_NAME_RULE = ": branch id must consist of letters, digits, underscores and dashes, and cannot start with a dash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +149,19 @@ def new_token(repository: Repository, branch_id: str) -> str:
     return f"{repository.id}-{branch_id}:{secrets.token_hex(8)}"
 
 
-def check_name(branch_id: str) -> None:
-    """Raises ApiFailure 400 for what cannot be a branch's name."""
+def check_name(branch_id: str, rule: str = "") -> None:
+    """Raises ApiFailure 400 for what cannot be a branch's name; its message ends with the rule."""
     if not _NAME.fullmatch(branch_id):
-        raise bad_request("argument branchID: invalid value")
+        raise bad_request(f"argument branch: branch id: invalid value: validation error{rule}")
 
 
 def create(core: Core, repository: Repository, branch_id: str, source: str, *, hidden: bool) -> str:
     """Makes a branch from a reference; returns its commit. Raises ApiFailure 400, 404, 409."""
-    check_name(branch_id)
-    commit = commits.resolve(core, repository, source)
+    check_name(branch_id, _NAME_RULE)
+    commit = commits.resolve(core, repository, source, f"source reference '{source}':")
     with core.database.transaction() as database:
         if find(core, repository, branch_id) is not None:
-            raise ApiFailure(409, "branch already exists")
+            raise ApiFailure(409, "branch already exists: not unique")
         insert(database, repository, branch_id, commit.id, hidden=hidden)
     return commit.id
 
@@ -198,7 +198,7 @@ def every(core: Core, repository: Repository, *, hidden: bool) -> list[Branch]:
 def delete(core: Core, repository: Repository, branch_id: str) -> None:
     """Removes a branch and its staged entries; its commits stay, perhaps dangling."""
     if branch_id == repository.default_branch:
-        raise bad_request("cannot delete repository default branch")
+        raise ApiFailure(403, "cannot delete repository default branch")
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
         drop_staged(database, branch.staging_token)
@@ -215,39 +215,45 @@ def move(core: Core, repository: Repository, branch: Branch, commit_id: str) -> 
         )
 
 
-def require_clean(core: Core, repository: Repository, branch: Branch, doing: str) -> None:
+def require_clean(core: Core, repository: Repository, branch: Branch) -> None:
     """Raises ApiFailure 400 where the branch has uncommitted changes."""
     with core.database.transaction() as database:
         if next(staged_changes(core, database, repository, branch), None) is not None:
-            raise bad_request(f"{doing}: uncommitted changes (dirty branch)")
+            raise bad_request("uncommitted changes (dirty branch)")
 
 
 def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: str) -> None:
-    """Drops staged entries: all, or one object."""
+    """Drops staged entries: all, one object, or all objects below a prefix."""
     with core.database.transaction() as database:
         branch = get(core, repository, branch_id)
         if kind == "reset":
             move(core, repository, branch, branch.commit_id)
         elif kind == "object":
             drop_staged_path(database, branch.staging_token, path)
+        elif kind == "common_prefix":
+            prefix = encode_path(path)
+            for staged, _, _ in list(scan_staged(database, branch.staging_token, prefix)):
+                if staged.startswith(prefix):
+                    drop_staged_path(database, branch.staging_token, decode_path(staged))
         else:
-            raise bad_request(f"reset type not found: {kind}")
+            raise bad_request(
+                'request body has an error: Error at "/type": value is not one of the allowed values '
+                '["object","common_prefix","reset"]'
+            )
 
 
-def create_tag(
-    core: Core, repository: Repository, tag_id: str, reference: str, *, force: bool = False
-) -> dict[str, Any]:
+def create_tag(core: Core, repository: Repository, tag_id: str, reference: str) -> dict[str, Any]:
     """Makes a tag. Raises ApiFailure 404 for an unknown reference, 409 where the tag exists."""
-    if not tag_id:
-        raise bad_request("tag id is required")
+    if not _NAME.fullmatch(tag_id):
+        raise bad_request("argument tagID: tag id: invalid value: validation error")
     commit = commits.resolve(core, repository, reference)
     with core.database.transaction() as database:
         exists = database.execute(
             "SELECT 1 FROM tags WHERE repository = ? AND id = ?", (repository.id, tag_id)
         ).fetchone()
-        if exists and not force:
-            raise ApiFailure(409, "tag already exists")
-        database.execute("INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", (repository.id, tag_id, commit.id))
+        if exists:
+            raise ApiFailure(409, "tag already exists: not unique")
+        database.execute("INSERT INTO tags VALUES (?, ?, ?)", (repository.id, tag_id, commit.id))
     return {"id": tag_id, "commit_id": commit.id}
 
 
@@ -366,12 +372,12 @@ def merge(
     """
     doing, strategy = f"update branch {destination_branch}", options.strategy
     if strategy not in ("", _SOURCE_WINS, _DEST_WINS):
-        raise bad_request(f"{doing}: invalid merge strategy {strategy!r}")
+        raise bad_request("argument strategy: invalid value: validation error")
     with core.database.transaction():
         branch = get(core, repository, destination_branch)
         head = commits.get(core, repository, branch.commit_id)
-        source = commits.resolve(core, repository, source_reference)
-        require_clean(core, repository, branch, doing)
+        source = commits.resolve(core, repository, source_reference, f"{doing}: get commit by ref {source_reference}:")
+        require_clean(core, repository, branch)
         base = commits.merge_base(core, repository, source, head)
         shared = base.metarange_id if base else ""
         if options.allow_empty and source.metarange_id == shared:
@@ -399,10 +405,10 @@ def revert(
     with core.database.transaction():
         branch = get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        reverted = commits.resolve(core, repository, reference)
+        reverted = commits.resolve(core, repository, reference, f"get commit from ref {reference}:")
         if len(reverted.parents) > 1 and parent_number <= 0:
-            raise bad_request("must specify 1-based parent number for reverting merge commit")
-        require_clean(core, repository, branch, "update branch")
+            raise ApiFailure(409, "must specify 1-based parent number for reverting merge commit")
+        require_clean(core, repository, branch)
         parent = parent_of(core, repository, reverted, max(parent_number, 1))
         metarange_id = combine(
             core, repository, (reverted.metarange_id, parent.metarange_id), head.metarange_id, "", "update branch"
@@ -432,7 +438,7 @@ def run_import(
     with core.database.transaction():
         branch = get(core, repository, branch_id)
         head = commits.get(core, repository, branch.commit_id)
-        require_clean(core, repository, branch, f"update branch {branch_id}")
+        require_clean(core, repository, branch)
         entries = {record[0]: record for record in commits.all_records(core, head.metarange_id)}
         entries |= {path: (path, entry.identity, entry.encode()) for path, entry in imported.items()}
         metarange_id = commits.write_metarange(core, repository, [entries[path] for path in sorted(entries)])

@@ -70,7 +70,9 @@ def put_rules(core: Core, repository: Repository, body: Any) -> None:
                 f'Error at "/{name}": property "{name}" is missing'
             )
     checked_object(body, "default_retention_days")
-    branches = body["branches"] or []
+    branches = body["branches"]
+    if branches is None:
+        raise bad_request('request body has an error: Error at "/branches": Value is not nullable')
     if not isinstance(branches, list):
         raise bad_request('request body has an error: Error at "/branches": value must be an array')
     checked = [checked_object(rule, "branch_id", "retention_days") for rule in branches]
@@ -161,7 +163,8 @@ def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
     commits_id = _write_dump(core, repository, "commit", dumped_commits)
     time.sleep(core.settings.dump_pause_seconds)
     dumped_branches = (
-        (branch.id, branch.commit_id, _branch_data(branch)) for branch in branches.every(core, repository, hidden=True)
+        (branch.id, branch.commit_id, formats.branch_data(branch.id, branch.commit_id))
+        for branch in branches.every(core, repository, hidden=True)
     )
     branches_id = _write_dump(core, repository, "branch", dumped_branches)
     time.sleep(core.settings.dump_pause_seconds)
@@ -174,10 +177,6 @@ def dump_refs(core: Core, repository: Repository) -> dict[str, Any]:
         "branches_meta_range_id": branches_id,
         "tags_meta_range_id": _write_dump(core, repository, "tag", dumped_tags),
     }
-
-
-def _branch_data(branch: branches.Branch) -> bytes:
-    return formats.branch_data(branch.id, branch.commit_id, branch.staging_token, (), branch.hidden)
 
 
 def _write_dump(core: Core, repository: Repository, entity: str, rows: Iterable[tuple[str, str, bytes]]) -> str:

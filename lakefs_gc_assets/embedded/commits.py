@@ -287,25 +287,25 @@ def every(core: Core, repository: Repository) -> list[Commit]:
     return [_from_row(row) for row in rows]
 
 
-def resolve(core: Core, repository: Repository, reference: str) -> Commit:
-    """The commit that a reference names. Raises ApiFailure 404, 400.
+def resolve(core: Core, repository: Repository, reference: str, doing: str = "") -> Commit:
+    """The commit that a reference names. Raises ApiFailure 400, or 404 with a message that begins with `doing`.
 
     A reference is a branch, tag, commit id or unambiguous beginning of one. Behind it, `~2` goes back twice over first
     parents, `^2` to the second parent; `@` says that what is staged on a branch is not meant.
     """
     match = _REFERENCE.fullmatch(reference)
     name, steps = (match[1], match[2]) if match else (reference, "")
-    commit = _named(core, repository, name)
+    commit = _named(core, repository, name, doing)
     for sign, digits in _STEP.findall(steps):
         number = int(digits or 1)
         for parent in [1] * number if sign == "~" else [number] * bool(number):
             if parent > len(commit.parents):
-                raise not_found(f"{reference}: reference")
+                raise not_found(doing)
             commit = get(core, repository, commit.parents[parent - 1])
     return commit
 
 
-def _named(core: Core, repository: Repository, reference: str) -> Commit:
+def _named(core: Core, repository: Repository, reference: str, doing: str) -> Commit:
     with core.database.transaction() as database:
         for table in ("branches", "tags"):
             row = database.execute(
@@ -315,13 +315,13 @@ def _named(core: Core, repository: Repository, reference: str) -> Commit:
             if row:
                 return get(core, repository, row[0])
         if len(reference) < _SHORTEST_PREFIX:
-            raise not_found(f"{reference}: reference")
+            raise not_found(doing)
         rows = database.execute(
             "SELECT id FROM commits WHERE repository = ? AND substr(id, 1, ?) = ? LIMIT 2",
             (repository.id, len(reference), reference),
         ).fetchall()
     if not rows:
-        raise not_found(f"{reference}: reference")
+        raise not_found(doing)
     if len(rows) > 1:
         raise bad_request(f"{reference}: reference is ambiguous")
     return get(core, repository, rows[0][0])

@@ -361,17 +361,9 @@ def range_data(min_key: bytes, max_key: bytes, estimated_size: int, count: int) 
     return _bytes(1, min_key) + _bytes(2, max_key) + number_field(3, estimated_size) + number_field(4, count)
 
 
-def branch_data(
-    branch_id: str, commit_id: str, staging_token: str, sealed_tokens: Iterable[str], hidden: bool
-) -> bytes:
-    """A branch in a refs dump, whose staging was never compacted."""
-    return (
-        text_field(1, branch_id)
-        + text_field(2, commit_id)
-        + text_field(3, staging_token)
-        + b"".join(text_field(4, token, always=True) for token in sealed_tokens)
-        + number_field(5, int(hidden))
-    )
+def branch_data(branch_id: str, commit_id: str) -> bytes:
+    """A branch in a refs dump. The message has more fields, which lakeFS leaves empty in a dump."""
+    return text_field(1, branch_id) + text_field(2, commit_id)
 
 
 _BRANCH_FIELDS = ("id", "commit_id", "staging_token", "sealed_tokens", "hidden", "compacted_base_meta_range_id")

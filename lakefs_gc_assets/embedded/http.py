@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote
@@ -29,6 +29,15 @@ _NAMES_BY_TYPE: dict[Any, str] = {
     dict[str, str]: "metadata user_metadata set",
 }
 """Properties of bodies by their types: the same in every call that has them."""
+_KINDS = {
+    "string": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "a boolean",
+    "list": "an array",
+    "dict": "an object",
+}
+"""Kinds of values in messages, by pydantic's names of them."""
 _TYPES = {name: TypeAdapter[Any](kind) for kind, names in _NAMES_BY_TYPE.items() for name in names.split()}
 
 
@@ -67,22 +76,28 @@ class Request:
         return checked_object(self.json(), *required)
 
     def required(self, name: str) -> str:
-        """A query parameter. Raises ApiFailure 400 where it is missing."""
-        if name not in self.query:
-            raise bad_request(f'parameter "{name}" in query has an error: value is required but missing')
+        """A query parameter. Raises ApiFailure 400 where it is missing or empty."""
+        if not self.query.get(name):
+            problem = "empty value is not allowed" if name in self.query else "value is required but missing"
+            raise bad_request(f'parameter "{name}" in query has an error: {problem}')
         return self.query[name]
 
     def number(self, name: str, default: int) -> int:
         """A query parameter that is a whole number. Raises ApiFailure 400."""
+        value = self.query.get(name) or str(default)
         try:
-            return int(self.query.get(name) or default)
+            return int(value)
         except ValueError:
-            raise bad_request(f'parameter "{name}" in query has an error: value is not an integer') from None
+            problem = f"value {value}: an invalid integer: invalid syntax"
+            raise bad_request(f'parameter "{name}" in query has an error: {problem}') from None
 
     def amount(self) -> int:
-        """Items of a page: 100 by default; 1000 at most, and if less than one is requested."""
+        """Items of a page: 100 by default, 1000 if none are requested. Raises ApiFailure 400 for more than 1000."""
         amount = self.number("amount", 100)
-        return amount if 0 < amount <= _MAX_PER_PAGE else _MAX_PER_PAGE
+        if not -1 <= amount <= _MAX_PER_PAGE:
+            limit = f"most {_MAX_PER_PAGE}" if amount > 0 else "least -1"
+            raise bad_request(f'parameter "amount" in query has an error: number must be at {limit}')
+        return amount if amount > 0 else _MAX_PER_PAGE
 
     def refuse(self, *names: str) -> None:
         """Raises ApiFailure 501 for a query parameter or a header that this server does not know what to do with."""
@@ -101,13 +116,14 @@ def checked_object(body: Any, *required: str) -> dict[str, Any]:
         raise bad_request("request body has an error: value must be an object")
     for name in required:
         if name not in body:
-            raise bad_request(f'request body has an error: property "{name}" is missing')
+            raise bad_request(f'request body has an error: Error at "/{name}": property "{name}" is missing')
     for name, value in body.items():
         if name in _TYPES and (value is not None or name in required):
             try:
                 _TYPES[name].validate_python(value, strict=True)
             except ValidationError as error:
-                problem = error.errors()[0]["msg"]
+                kind = error.errors()[0]["type"].removesuffix("_type")
+                problem = f"value must be {_KINDS.get(kind, 'of another kind')}"
                 raise bad_request(f'request body has an error: Error at "/{name}": {problem}') from None
     return body
 
@@ -173,6 +189,37 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(
         "".join(f"(?P<{part}>[^/]+)" if number % 2 else re.escape(part) for number, part in enumerate(parts))
     )
+
+
+_BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+def _wanted_bytes(request: Request, size: int) -> range | None:
+    """Positions of the bytes asked for, empty where the object has none of them; None for the whole object."""
+    match = _BYTE_RANGE.fullmatch(request.headers.get("range", "").strip())
+    if match is None or match[0] == "bytes=-":
+        return None
+    first, last = match.groups()
+    if not first:
+        return range(max(size - int(last), 0), size)
+    if last and int(last) < int(first):
+        return None
+    return range(int(first), min(int(last) + 1, size) if last else size)
+
+
+def part_of(request: Request, answer: Response) -> Response:
+    """The bytes asked for of a whole object that GET or HEAD was answered with; any other answer as it is."""
+    if answer.status != 200 or request.method not in ("GET", "HEAD"):
+        return answer
+    size = int(answer.headers.get("Content-Length", len(answer.body)))
+    wanted = _wanted_bytes(request, size)
+    if wanted is None:
+        return answer
+    if not wanted:
+        return Response(416, headers={"Content-Range": f"bytes */{size}"})
+    described = {"Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{size}", "Content-Length": str(len(wanted))}
+    body = answer.body[wanted.start : wanted.stop]
+    return replace(answer, status=206, body=body, headers={**answer.headers, **described})
 
 
 def parse_query(text: str) -> dict[str, str]:

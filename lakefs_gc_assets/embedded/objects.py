@@ -92,8 +92,6 @@ def store_bytes(core: Core, repository: Repository, content: bytes) -> Entry:
 
 def stage(core: Core, repository: Repository, branch_id: str, path: str, entry: Entry) -> None:
     """Puts an entry at a path of a branch. Raises ApiFailure 404."""
-    if not path:
-        raise bad_request("path is required")
     with core.database.transaction() as database:
         branch = branches.get(core, repository, branch_id)
         branches.stage_entry(database, branch.staging_token, path, entry)
@@ -102,7 +100,8 @@ def stage(core: Core, repository: Repository, branch_id: str, path: str, entry: 
 def upload(core: Core, place: Place, content: bytes, content_type: str, metadata: Mapping[str, str]) -> Entry:
     """Writes an object and stages it. An upload whose branch is gone leaves the object behind, as real servers do."""
     repository, branch_id, path = place.repository, place.reference, place.path
-    branches.get(core, repository, branch_id)
+    if branches.find(core, repository, branch_id) is None:
+        raise not_found(f"branch '{branch_id}'")
     stored = store_bytes(core, repository, content)
     entry = replace(stored, content_type=content_type or DEFAULT_CONTENT_TYPE, metadata=dict(metadata))
     stage(core, repository, branch_id, path, entry)
@@ -174,7 +173,10 @@ def described_entry(core: Core, address: str, kind: AddressType, body: Mapping[s
 def set_metadata(core: Core, repository: Repository, branch_id: str, path: str, metadata: Mapping[str, str]) -> None:
     """Stages the same object again under other user metadata."""
     with core.database.transaction():
-        current = find(core, repository, branch_id, path)
+        try:
+            current = find(core, repository, branch_id, path)
+        except ApiFailure as failure:
+            raise not_found(f"update user metadata on {repository.id}/{branch_id}/{path}:") from failure
         stage(core, repository, branch_id, path, current.entry.with_metadata(metadata))
 
 

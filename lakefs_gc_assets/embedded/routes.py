@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
 
-from lakefs_gc_assets.embedded import branches, collection, commits, objects, repositories
+from lakefs_gc_assets.embedded import branches, collection, commits, objects, reads, repositories
 from lakefs_gc_assets.embedded.branches import MergeOptions
 from lakefs_gc_assets.embedded.commits import Description
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, TaskState, bad_request, not_found, timestamp
@@ -21,7 +21,7 @@ from lakefs_gc_assets.embedded.http import (
     checked_object,
     json_response,
     page,
-    page_of,
+    part_of,
 )
 from lakefs_gc_assets.embedded.objects import Place
 from lakefs_gc_assets.embedded.repositories import Repository
@@ -30,7 +30,6 @@ from lakefs_gc_assets.storage.interface import head_if_there
 
 _REPOSITORY = "/repositories/{repository}"
 _BRANCH = _REPOSITORY + "/branches/{branch}"
-_REF = _REPOSITORY + "/refs/{ref}"
 
 
 def _create_repository(core: Core, request: Request) -> Response:
@@ -61,7 +60,10 @@ def create_repository(
     Raises ApiFailure 409 where the name is taken, 400 where the namespace is in use or the name is none.
     """
     if not _NAME.fullmatch(name) or not storage_namespace:
-        raise bad_request("error creating repository: invalid name or no storage_namespace")
+        raise bad_request(
+            'request body has an error: Error at "/name": string doesn\'t match the regular expression '
+            f'"^{_NAME.pattern}$"'
+        )
     branches.check_name(default_branch)
     now = core.clock.seconds()
     repository = Repository(name, storage_namespace, default_branch, now, read_only, {})
@@ -84,7 +86,10 @@ def _claim(core: Core, repository: Repository) -> None:
     try:
         store = core.blockstore.create(repository.storage_namespace)
         if head_if_there(store, _MARKER) is not None:
-            raise bad_request("error creating repository: found lakeFS objects in the storage namespace")
+            raise bad_request(
+                f"failed to create repository: found lakeFS objects in the storage (:{repository.storage_namespace}) "
+                f"key({_MARKER}): storage namespace already in use"
+            )
         store.put(_MARKER, b"written by the embedded lakeFS to see that it can write here\n")
     except StorageError as error:
         raise bad_request(f"error creating repository: failed to access storage: {error}") from None
@@ -112,7 +117,10 @@ def _get_protection(core: Core, request: Request, repository: Repository) -> Res
 
 
 def _prepare_uncommitted(core: Core, request: Request, repository: Repository) -> Response:
-    token = request.json_object().get("continuation_token") or None
+    body = request.json_object()
+    if body.get("continuation_token", "") is None:
+        raise bad_request('request body has an error: Error at "/continuation_token": Value is not nullable')
+    token = body.get("continuation_token") or None
     return json_response(201, collection.prepare_uncommitted(core, repository, token))
 
 
@@ -182,7 +190,7 @@ def serve_presigned(core: Core, request: Request) -> Response:
             content = objects.read_address(core, repository, key)
         except ObjectNotFound:
             raise not_found("object") from None
-        return Response(200, content, "application/octet-stream")
+        return part_of(request, Response(200, content, "application/octet-stream"))
     etag = core.blockstore.put(repository.storage_namespace, key, request.body)
     return Response(200, headers={"ETag": f'"{etag}"'})
 
@@ -244,29 +252,25 @@ def _content(form: bytes, kind: str) -> tuple[bytes, str]:
     raise bad_request("missing multipart upload content")
 
 
-def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    request.refuse("presign")
-    entry = objects.find(core, repository, ref, request.required("path")).entry
-    return Response(200, objects.read(core, repository, entry), entry.content_type, {"ETag": f'"{entry.etag}"'})
-
-
-def _stat(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    request.refuse("presign")
-    path = request.required("path")
-    return json_response(200, objects.stats(repository, path, objects.find(core, repository, ref, path).entry))
-
-
-def _list_objects(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    request.refuse("presign", "delimiter")
-    prefix, after = request.query.get("prefix", ""), request.query.get("after", "")
-    with core.database.transaction():
-        found = objects.scan(core, repository, ref, prefix, after)
-        return page_of((objects.stats(repository, each.path, each.entry) for each in found), request, "path")
-
-
 def _delete(core: Core, request: Request, repository: Repository, branch: str) -> Response:
     objects.delete(core, repository, branch, request.required("path"))
     return NO_CONTENT
+
+
+_MAX_DELETED = 1000
+
+
+def _delete_several(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    paths = request.json_object("paths")["paths"]
+    if not all(isinstance(path, str) for path in paths):
+        raise bad_request("request body has an error: paths must be strings")
+    if len(paths) > _MAX_DELETED:
+        raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
+    branches.get(core, repository, branch)
+    with core.database.transaction():
+        for path in paths:
+            objects.delete(core, repository, branch, path)
+    return json_response(200, {"errors": []})
 
 
 def _copy(core: Core, request: Request, repository: Repository, branch: str) -> Response:
@@ -283,7 +287,7 @@ def _set_metadata(core: Core, request: Request, repository: Repository, branch: 
     body = request.json_object("set")
     metadata = {str(key): str(value) for key, value in body["set"].items()}
     objects.set_metadata(core, repository, branch, request.required("path"), metadata)
-    return Response(201)
+    return NO_CONTENT
 
 
 def _get_address(core: Core, request: Request, repository: Repository, branch: str) -> Response:
@@ -308,12 +312,9 @@ def _link_address(core: Core, request: Request, repository: Repository, branch: 
 _OBJECT_ROUTES = (
     Route("POST", _BRANCH + "/objects", "fs:WriteObject", _upload),
     Route("DELETE", _BRANCH + "/objects", "fs:DeleteObject", _delete),
+    Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
     Route("POST", _BRANCH + "/objects/copy", "fs:WriteObject fs:ReadObject", _copy),
     Route("PUT", _BRANCH + "/objects/stat/user_metadata", "fs:WriteObject", _set_metadata),
-    Route("GET", _REF + "/objects", "fs:ReadObject", _read),
-    Route("HEAD", _REF + "/objects", "fs:ReadObject", _read),
-    Route("GET", _REF + "/objects/stat", "fs:ReadObject", _stat),
-    Route("GET", _REF + "/objects/ls", "fs:ListObjects", _list_objects),
     Route("GET", _BRANCH + "/staging/backing", "fs:WriteObject", _get_address, changes=True),
     Route("PUT", _BRANCH + "/staging/backing", "fs:WriteObject", _link_address),
 )
@@ -331,6 +332,7 @@ def _list_branches(core: Core, request: Request, repository: Repository) -> Resp
 
 
 def _get_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    branches.check_name(branch)
     return json_response(200, branches.get(core, repository, branch).as_json())
 
 
@@ -354,14 +356,20 @@ def _commit(core: Core, request: Request, repository: Repository, branch: str) -
 
 
 def _get_commit(core: Core, request: Request, repository: Repository, commit: str) -> Response:
-    return json_response(200, commits.resolve(core, repository, commit).as_json())
+    return json_response(200, commits.resolve(core, repository, commit, "commit").as_json())
 
 
 def _merge(core: Core, request: Request, repository: Repository, ref: str, branch: str) -> Response:
     body = request.json_object()
     described = Description(request.user, body.get("message") or "", body.get("metadata") or {})
     options = MergeOptions(body.get("strategy") or "", bool(body.get("squash_merge")), bool(body.get("allow_empty")))
-    return json_response(200, {"reference": branches.merge(core, repository, ref, branch, described, options).id})
+    try:
+        return json_response(200, {"reference": branches.merge(core, repository, ref, branch, described, options).id})
+    except ApiFailure as failure:
+        if failure.status != 409:
+            raise
+        # lakeFS answers a conflict with the body of a merge, which has no message.
+        return json_response(409, {"reference": ""})
 
 
 def _revert(core: Core, request: Request, repository: Repository, branch: str) -> Response:
@@ -370,10 +378,28 @@ def _revert(core: Core, request: Request, repository: Repository, branch: str) -
     return NO_CONTENT
 
 
+def _cherry_pick(core: Core, request: Request, repository: Repository, branch: str) -> Response:
+    """Repeats what one commit changed, in a new commit on the branch."""
+    body, doing = request.json_object("ref"), "update branch"
+    with core.database.transaction():
+        moved = branches.get(core, repository, branch)
+        head = commits.get(core, repository, moved.commit_id)
+        picked = commits.resolve(core, repository, body["ref"], f"get commit from ref {body['ref']}:")
+        number = body.get("parent_number")
+        if len(picked.parents) > 1 and not number:
+            raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
+        branches.require_clean(core, repository, moved)
+        base = branches.parent_of(core, repository, picked, number or 1).metarange_id
+        metarange_id = branches.combine(core, repository, (base, picked.metarange_id), head.metarange_id, "", doing)
+        origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
+        described = commits.Description(request.user, picked.message, {**picked.metadata, **origin})
+        made = branches.add_to(core, repository, moved, head, described, metarange_id)
+    return json_response(201, made.as_json())
+
+
 def _create_tag(core: Core, request: Request, repository: Repository) -> Response:
     body = request.json_object("id", "ref")
-    made = branches.create_tag(core, repository, body["id"], body["ref"], force=bool(body.get("force")))
-    return json_response(201, made)
+    return json_response(201, branches.create_tag(core, repository, body["id"], body["ref"]))
 
 
 def _list_tags(core: Core, request: Request, repository: Repository) -> Response:
@@ -408,16 +434,6 @@ def _import_status(core: Core, request: Request, repository: Repository, branch:
     return json_response(200, answer)
 
 
-def _of_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    request.refuse("delimiter")
-    after, prefix = (branches.encode_path(request.query.get(name, "")) for name in ("after", "prefix"))
-    with core.database.transaction() as database:
-        found = branches.get(core, repository, branch)
-        changes = branches.staged_changes(core, database, repository, found, max(after, prefix))
-        shown = (each.as_json() for each in changes if each.path > after and each.path.startswith(prefix))
-        return page_of(shown, request, "path")
-
-
 _REFERENCE_ROUTES = (
     Route("POST", _REPOSITORY + "/branches", "fs:CreateBranch", _create_branch),
     Route("GET", _REPOSITORY + "/branches", "fs:ListBranches", _list_branches),
@@ -426,6 +442,7 @@ _REFERENCE_ROUTES = (
     Route("PUT", _BRANCH, "fs:RevertBranch", _reset_branch),
     Route("POST", _BRANCH + "/commits", "fs:CreateCommit", _commit),
     Route("POST", _BRANCH + "/revert", "fs:RevertBranch", _revert),
+    Route("POST", _BRANCH + "/cherry-pick", "fs:CreateCommit", _cherry_pick),
     Route("POST", _BRANCH + "/import", "fs:ImportFromStorage", _start_import),
     Route("GET", _BRANCH + "/import", "fs:ReadBranch", _import_status),
     Route("GET", _REPOSITORY + "/commits/{commit}", "fs:ReadCommit", _get_commit),
@@ -433,8 +450,7 @@ _REFERENCE_ROUTES = (
     Route("POST", _REPOSITORY + "/tags", "fs:CreateTag", _create_tag),
     Route("GET", _REPOSITORY + "/tags", "fs:ListTags", _list_tags),
     Route("DELETE", _REPOSITORY + "/tags/{tag}", "fs:DeleteTag", _delete_tag),
-    Route("GET", _BRANCH + "/diff", "fs:ListObjects", _of_branch),
 )
 
-ROUTES = (*_REPOSITORY_ROUTES, *_REFERENCE_ROUTES, *_OBJECT_ROUTES)
+ROUTES = (*_REPOSITORY_ROUTES, *_REFERENCE_ROUTES, *_OBJECT_ROUTES, *reads.ROUTES)
 """Routes of the API."""

@@ -5,7 +5,6 @@ served. If-None-Match and If-Match (section 13) write only where nothing is, or 
 not known yet. The server itself answers the whole object, and refuses to write on a condition.
 """
 
-import re
 from dataclasses import dataclass, replace
 
 from lakefs_gc_assets.embedded import objects
@@ -16,36 +15,6 @@ from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import CONDITIONS
 from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets_tests.embedded import object_calls
-
-_BYTE_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-
-
-def _wanted_bytes(request: Request, size: int) -> range | None:
-    """Positions of the bytes asked for, empty where the object has none of them; None for the whole object."""
-    match = _BYTE_RANGE.fullmatch(request.headers.get("range", "").strip())
-    if match is None or match[0] == "bytes=-":
-        return None
-    first, last = match.groups()
-    if not first:
-        return range(max(size - int(last), 0), size)
-    if last and int(last) < int(first):
-        return None
-    return range(int(first), min(int(last) + 1, size) if last else size)
-
-
-def part_of(request: Request, answer: Response) -> Response:
-    """The bytes asked for of a whole object that GET or HEAD was answered with; any other answer as it is."""
-    if answer.status != 200 or request.method not in ("GET", "HEAD"):
-        return answer
-    size = int(answer.headers.get("Content-Length", len(answer.body)))
-    wanted = _wanted_bytes(request, size)
-    if wanted is None:
-        return answer
-    if not wanted:
-        return Response(416, headers={"Content-Range": f"bytes */{size}"})
-    described = {"Content-Range": f"bytes {wanted.start}-{wanted.stop - 1}/{size}", "Content-Length": str(len(wanted))}
-    body = answer.body[wanted.start : wanted.stop]
-    return replace(answer, status=206, body=body, headers={**answer.headers, **described})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,79 +1,22 @@
-"""Calls about objects that only clients in tests make: links to read by, groups below common prefixes, copies with
-other metadata, and staging of objects by their addresses. The server itself refuses them.
+"""Calls about objects that only clients in tests make: copies with other metadata, and staging of objects by their
+addresses. The server itself refuses them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lakefs_gc_assets.embedded import branches, objects, repositories
-from lakefs_gc_assets.embedded.branches import Change
+from lakefs_gc_assets.embedded import objects
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, bad_request
 from lakefs_gc_assets.embedded.formats import Entry
-from lakefs_gc_assets.embedded.http import Request, Response, Route, json_response, page_of
-from lakefs_gc_assets.embedded.objects import Found, Place
+from lakefs_gc_assets.embedded.http import Request, Response, Route, json_response
+from lakefs_gc_assets.embedded.objects import Place
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
 from lakefs_gc_assets.lakefs.addresses import AddressType
 
 _BRANCH = "/repositories/{repository}/branches/{branch}"
-_REF = "/repositories/{repository}/refs/{ref}"
 _SERVED = {(route.method, route.template): route for route in SERVED}
-
-
-def _read(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    if not request.flag("presign") or request.method != "GET":
-        return _SERVED["GET", _REF + "/objects"].handler(core, _without(request, "presign"), repository, ref)
-    entry = objects.find(core, repository, ref, request.required("path")).entry
-    return Response(302, headers={"Location": repositories.presigned_url(core, repository, entry.address, "GET")})
-
-
-def _without(request: Request, name: str) -> Request:
-    return replace(request, query={key: value for key, value in request.query.items() if key != name})
-
-
-def _stat(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    path = request.required("path")
-    return json_response(200, _described(core, request, repository, objects.find(core, repository, ref, path)))
-
-
-def _described(core: Core, request: Request, repository: Repository, result: Found) -> dict[str, Any]:
-    """An object as the API describes it, with a link in place of the address where one is asked for."""
-    described = objects.stats(repository, result.path, result.entry)
-    if request.flag("presign"):
-        described["physical_address"] = repositories.presigned_url(core, repository, result.entry.address, "GET")
-        described["physical_address_expiry"] = repositories.link_expiry(core)
-    return described
-
-
-def _list_objects(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    prefix, after, delimiter = (request.query.get(name, "") for name in ("prefix", "after", "delimiter"))
-    with core.database.transaction():
-        items = grouped(objects.scan(core, repository, ref, prefix, after), prefix, delimiter)
-        shown = (
-            _common_prefix(item) if isinstance(item, str) else _described(core, request, repository, item)
-            for item in items
-            if not (isinstance(item, str) and item <= after)
-        )
-        return page_of(shown, request, "path")
-
-
-def grouped(results: Iterable[Found], prefix: str, delimiter: str) -> Iterator[Found | str]:
-    """Objects, and one string for all objects below a common prefix."""
-    last = None
-    for item in results:
-        rest = item.path[len(prefix) :]
-        if delimiter and delimiter in rest:
-            common = prefix + rest[: rest.index(delimiter) + len(delimiter)]
-            if common != last:
-                last = common
-                yield common
-        else:
-            yield item
-
-
-def _common_prefix(path: str) -> dict[str, Any]:
-    return {"path": path, "path_type": "common_prefix", "physical_address": "", "checksum": "", "mtime": 0}
 
 
 def _stage(core: Core, request: Request, repository: Repository, branch: str) -> Response:
@@ -127,51 +70,8 @@ def copy_as(
     return entry
 
 
-def _of_branch(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    start = max(_bytes(request, "after"), _bytes(request, "prefix"))
-    with core.database.transaction() as database:
-        found = branches.get(core, repository, branch)
-        return page_of_differences(request, branches.staged_changes(core, database, repository, found, start))
-
-
-def page_of_differences(request: Request, differences: Iterable[Change]) -> Response:
-    """One page of differences, grouped by common prefix where a delimiter is given."""
-    return page_of(_grouped_differences(request, differences), request, "path")
-
-
-def _grouped_differences(request: Request, differences: Iterable[Change]) -> Iterator[dict[str, Any]]:
-    prefix, delimiter, last = (_bytes(request, name) for name in ("prefix", "delimiter", "after"))
-    for difference in differences:
-        if not difference.path.startswith(prefix):
-            continue
-        shown, end = difference.path, difference.path.find(delimiter, len(prefix)) if delimiter else -1
-        if end >= 0:
-            shown = difference.path[: end + len(delimiter)]
-        if shown <= last:
-            continue
-        last = shown
-        yield _group(shown) if end >= 0 else difference.as_json()
-
-
-def _bytes(request: Request, name: str) -> bytes:
-    return branches.encode_path(request.query.get(name, ""))
-
-
-def _group(prefix: bytes) -> dict[str, Any]:
-    return {"type": "prefix_changed", "path": branches.decode_path(prefix), "path_type": "common_prefix"}
-
-
-_HANDLERS = {
-    ("GET", _REF + "/objects"): _read,
-    ("HEAD", _REF + "/objects"): _read,
-    ("GET", _REF + "/objects/stat"): _stat,
-    ("GET", _REF + "/objects/ls"): _list_objects,
-    ("GET", _BRANCH + "/diff"): _of_branch,
-    ("POST", _BRANCH + "/objects/copy"): _copy,
-}
-
 ROUTES = (
     Route("PUT", _BRANCH + "/objects", "fs:WriteObject", _stage),
-    *(replace(_SERVED[call], handler=handler) for call, handler in _HANDLERS.items()),
+    replace(_SERVED["POST", _BRANCH + "/objects/copy"], handler=_copy),
 )
-"""The server's own calls, in which these are served as well, and staging."""
+"""Staging, and copies of the server's own call with more options."""

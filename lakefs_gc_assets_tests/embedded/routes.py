@@ -7,9 +7,7 @@ below `/_embedded` the clock, interruptions and lost pages. In place of its own,
 on a condition, the calls of `object_calls`, resets of prefixes, and dumps with compacted bases.
 """
 
-import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,11 +17,11 @@ from lakefs_gc_assets.embedded import (
     collection,
     commits,
     formats,
-    objects,
+    reads,
     repositories,
 )
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, Writer, bad_request, new_user, not_found, timestamp
-from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response, page_of
+from lakefs_gc_assets.embedded.http import NO_CONTENT, Request, Response, Route, checked_object, json_response
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.routes import ADMINISTRATION_PREFIX
 from lakefs_gc_assets.embedded.routes import ROUTES as SERVED
@@ -32,7 +30,6 @@ from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import keys_below
 from lakefs_gc_assets_tests.embedded import headers, object_calls, uploads
-from lakefs_gc_assets_tests.embedded.object_calls import page_of_differences
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -185,28 +182,9 @@ def _hard_reset(core: Core, request: Request, repository: Repository, branch: st
         moved = branches.get(core, repository, branch)
         commit = commits.resolve(core, repository, reference)
         if not request.flag("force"):
-            branches.require_clean(core, repository, moved, f"update branch {branch}")
+            branches.require_clean(core, repository, moved)
         branches.move(core, repository, moved, commit.id)
     return NO_CONTENT
-
-
-def _cherry_pick(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    """Repeats what one commit changed, in a new commit on the branch."""
-    body, doing = request.json_object("ref"), "update branch"
-    with core.database.transaction():
-        moved = branches.get(core, repository, branch)
-        head = commits.get(core, repository, moved.commit_id)
-        picked = commits.resolve(core, repository, body["ref"])
-        number = body.get("parent_number")
-        if len(picked.parents) > 1 and not number:
-            raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
-        branches.require_clean(core, repository, moved, doing)
-        base = branches.parent_of(core, repository, picked, number or 1).metarange_id
-        metarange_id = branches.combine(core, repository, (base, picked.metarange_id), head.metarange_id, "", doing)
-        origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
-        described = commits.Description(request.user, picked.message, {**picked.metadata, **origin})
-        made = branches.add_to(core, repository, moved, head, described, metarange_id)
-    return json_response(201, made.as_json())
 
 
 def _create_commit_record(core: Core, request: Request, repository: Repository) -> Response:
@@ -229,127 +207,18 @@ def _create_commit_record(core: Core, request: Request, repository: Repository) 
     return NO_CONTENT
 
 
-_MAX_DELETED = 1000
-
-
-def _delete_several(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    paths = request.json_object("paths")["paths"]
-    if not all(isinstance(path, str) for path in paths):
-        raise bad_request("request body has an error: paths must be strings")
-    if len(paths) > _MAX_DELETED:
-        raise ApiFailure(500, f"request size exceeded: {len(paths)} paths, at most {_MAX_DELETED}")
-    branches.get(core, repository, branch)
-    with core.database.transaction():
-        for path in paths:
-            objects.delete(core, repository, branch, path)
-    return json_response(200, {"errors": []})
-
-
-def _commit_differences(
-    core: Core, repository: Repository, left: commits.Commit, right: commits.Commit, *, since_base: bool
-) -> Iterator[branches.Change]:
-    """Paths whose entries in `right` differ from those in `left`, in order.
-
-    Args:
-        since_base: only what a merge of `right` into `left` would change: not what changed in `left` alone since both
-            were the same; a path that changed in both is a `conflict`.
-    """
-    base = commits.merge_base(core, repository, left, right) if since_base else left
-    before, common, after = (
-        {record[0]: record for record in commits.all_records(core, metarange)}
-        for metarange in (left.metarange_id, base.metarange_id if base else "", right.metarange_id)
-    )
-    for path in sorted(before.keys() | after.keys()):
-        was, shared, now = (records.get(path) for records in (before, common, after))
-        identities = [None if record is None else record[1] for record in (was, shared, now)]
-        if identities[0] == identities[2] or (since_base and identities[1] == identities[2]):
-            continue
-        kind = "added" if was is None else "removed" if now is None else "changed"
-        yield branches.Change(kind if identities[0] == identities[1] else "conflict", path, now, was)
-
-
-_TYPES = ("three_dot", "two_dot")
-
-
-def _of_references(core: Core, request: Request, repository: Repository, left: str, right: str) -> Response:
-    kind = request.query.get("type") or _TYPES[0]
-    if kind not in _TYPES:
-        raise bad_request(f"type of a difference is one of {', '.join(_TYPES)}")
-    before, after = (commits.resolve(core, repository, name) for name in (left, right))
-    return page_of_differences(
-        request, _commit_differences(core, repository, before, after, since_base=kind == "three_dot")
-    )
-
-
-_VERSION = {"version": "1.84.0", "version_context": "lakeFS"}
-"""The release whose answers this server gives."""
-
-
 def _storage_config(core: Core) -> dict[str, Any]:
-    scheme = core.blockstore.scheme
-    return {
-        "blockstore_description": "",
-        "blockstore_id": "",
-        "blockstore_namespace_ValidityRegex": f"^{scheme}",
-        "blockstore_namespace_example": f"{scheme}example-bucket/",
-        "blockstore_type": core.blockstore.type,
-        "default_namespace_prefix": "",
-        "import_support": True,
-        "import_validity_regex": f"^{scheme}",
-        "pre_sign_multipart_upload": True,
-        "pre_sign_support": True,
-        "pre_sign_support_ui": False,
-    }
+    """With uploads in parts to presigned links, which only tests make."""
+    return {**reads.storage_config(core), "pre_sign_multipart_upload": True}
 
 
 def _everything(core: Core, request: Request) -> Response:
-    return json_response(
-        200,
-        {
-            "capabilities_config": {},
-            "storage_config": _storage_config(core),
-            "storage_config_list": [],
-            "ui_config": {},
-            "version_config": _VERSION,
-        },
-    )
+    answer = json.loads(_SERVED["GET", "/config"].handler(core, request).body)
+    return json_response(200, {**answer, "storage_config": _storage_config(core)})
 
 
 def _storage(core: Core, request: Request) -> Response:
     return json_response(200, _storage_config(core))
-
-
-def _version(core: Core, request: Request) -> Response:
-    return json_response(200, _VERSION)
-
-
-def _log(core: Core, request: Request, repository: Repository, ref: str) -> Response:
-    request.refuse("objects", "prefixes", "first_parent", "since", "stop_at")
-    ancestors = commits.log(core, repository, commits.resolve(core, repository, ref))
-    if after := request.query.get("after"):
-        ancestors = itertools.islice(itertools.dropwhile(lambda commit: commit.id != after, ancestors), 1, None)
-    return page_of((commit.as_json() for commit in ancestors), request, "id")
-
-
-def _get_tag(core: Core, request: Request, repository: Repository, tag: str) -> Response:
-    for each in branches.every_tag(core, repository):
-        if each["id"] == tag:
-            return json_response(200, each)
-    raise not_found("tag")
-
-
-def _reset(core: Core, request: Request, repository: Repository, branch: str) -> Response:
-    """Drops what is staged below a prefix, or what the server's own call drops."""
-    body = request.json_object("type")
-    if body["type"] != "common_prefix":
-        return _SERVED["PUT", _BRANCH].handler(core, request, repository, branch)
-    prefix = branches.encode_path(str(body.get("path") or ""))
-    with core.database.transaction() as database:
-        token = branches.get(core, repository, branch).staging_token
-        for path, _, _ in list(branches.scan_staged(database, token, prefix)):
-            if path.startswith(prefix):
-                branches.drop_staged_path(database, token, branches.decode_path(path))
-    return NO_CONTENT
 
 
 def _repository_metadata(core: Core, request: Request, repository: Repository) -> Response:
@@ -467,14 +336,7 @@ ROUTES = (
     *object_calls.ROUTES,
     Route("GET", "/config", "", _everything),
     Route("GET", "/config/storage", "", _storage),
-    Route("GET", "/config/version", "", _version),
-    Route("PUT", _BRANCH, "fs:RevertBranch", _reset),
-    Route("GET", _REPOSITORY + "/refs/{ref}/commits", "fs:ReadBranch", _log),
-    Route("GET", _REPOSITORY + "/tags/{tag}", "fs:ReadTag", _get_tag),
-    Route("POST", _BRANCH + "/objects/delete", "fs:DeleteObject", _delete_several),
-    Route("GET", _REPOSITORY + "/refs/{left}/diff/{right}", "fs:ListObjects", _of_references),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),
-    Route("POST", _BRANCH + "/cherry-pick", "fs:CreateCommit", _cherry_pick),
     Route("POST", _REPOSITORY + "/commits", "fs:CreateCommit", _create_commit_record),
     Route("GET", _REPOSITORY + "/metadata", "fs:ReadRepository", _repository_metadata),
     *_spelled_as_before(),

@@ -25,14 +25,15 @@ from xml.sax.saxutils import escape
 
 from lakefs_gc_assets.embedded import branches, objects, repositories
 from lakefs_gc_assets.embedded.core import ApiFailure, Core, User, timestamp
-from lakefs_gc_assets.embedded.http import Request, Response
+from lakefs_gc_assets.embedded.http import Request, Response, part_of
 from lakefs_gc_assets.embedded.objects import Found, Place
+from lakefs_gc_assets.embedded.reads import grouped
 from lakefs_gc_assets.embedded.repositories import Repository
 from lakefs_gc_assets.embedded.server import Listener
 from lakefs_gc_assets.storage import cloud
 from lakefs_gc_assets_tests.embedded import headers, uploads
 from lakefs_gc_assets_tests.embedded.faults import FailingServer
-from lakefs_gc_assets_tests.embedded.object_calls import copy_as, grouped
+from lakefs_gc_assets_tests.embedded.object_calls import copy_as
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
@@ -322,12 +323,12 @@ class Gateway:
             return Response(304, headers=described)
         if request.method == "HEAD":
             described["Content-Length"] = str(entry.size)
-            return headers.part_of(request, Response(200, b"", entry.content_type, described))
+            return part_of(request, Response(200, b"", entry.content_type, described))
         try:
             content = objects.read(self._core, key.repository, entry)
         except ApiFailure:
             raise _Failure(404, "NoSuchVersion", "The object behind this key is gone.") from None
-        return headers.part_of(request, Response(200, content, entry.content_type, described))
+        return part_of(request, Response(200, content, entry.content_type, described))
 
     def _put(self, request: Request, key: Place) -> Response:
         content, content_type = content_of(request), request.headers.get("content-type", "")
@@ -521,7 +522,7 @@ class GatewayServer(FailingServer):
     def _serve(self, request: Request) -> Response:
         if request.path.startswith(uploads.PARTS_PATH):
             return uploads.serve_part(self.core, request)
-        return headers.part_of(request, super()._serve(request))
+        return part_of(request, super()._serve(request))
 
     def stop(self) -> None:
         self._s3_listener.shutdown()

@@ -3,10 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lakefs_sdk.exceptions import ApiException
 
-from lakefs_gc_assets.embedded.http import Request, Response
+from lakefs_gc_assets.embedded.http import Request, Response, part_of
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets_tests.embedded import clients
-from lakefs_gc_assets_tests.embedded.headers import part_of
 
 _CONTENT = bytes(range(10))
 

@@ -1,0 +1,168 @@
+"""The same calls on a real server and on the embedded one, and their answers with ids and times made equal.
+
+    with both() as (real, embedded):
+        for server in (real, embedded):
+            server.ask("create", "POST", "/repositories", {...})
+
+Every token that a server makes up (commit, metarange, object, task, ETag) becomes its kind and its number in the order
+of appearance, so that equal answers are equal whatever the tokens are. Times become the word `now` if they are those of
+the call.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import urllib3
+
+from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets_tests.embedded.routes import ROUTES
+from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
+from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
+
+_TOKENS = re.compile(
+    "|".join(
+        f"(?P<{kind}>{pattern})"
+        for kind, pattern in {
+            "hash": r"\b[0-9a-f]{64}\b",
+            "upload": r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+            "signed": r"\b[0-9a-v]{20},[A-Za-z0-9_-]{43}",
+            "xid": r"\b[0-9a-v]{20}\b",
+            "task": r"\b(?:GCPC|DR)[A-Za-z0-9_-]{20}",
+        }.items()
+    )
+)
+_TIMES = frozenset({"mtime", "creation_date", "update_time", "physical_address_expiry", "presigned_url_expiry"})
+_TOLERANCE_SECONDS = 60
+_LINKS = frozenset({"presigned_url", "gc_commits_presigned_url"})
+_WAIT_SECONDS = 30
+
+
+@dataclass
+class Server:
+    """One of both servers.
+
+    Attributes:
+        buckets: folder with the objects of each bucket.
+        answers: comparable form of each answer, by the name of the call.
+    """
+
+    url: str
+    keys: tuple[str, str]
+    buckets: Path
+    answers: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def send(
+        self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None, **headers: str
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer to a call; `path` is that below `/api/v1`, bytes are sent as an object."""
+        target = f"{self.url}/api/v1{quote(path)}" + (f"?{urlencode(query)}" if query else "")
+        authorization = urllib3.make_headers(basic_auth=":".join(self.keys))
+        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        sent = {**authorization, **({"Content-Type": kind} if content is not None else {}), **headers}
+        return urllib3.request(method, target, body=content, headers=sent, retries=False, redirect=False)
+
+    def ask(self, name: str, method: str, path: str, body: Any = None, /, **query: Any) -> Any:
+        """Keeps the comparable answer under a name; returns its JSON, or its text."""
+        assert name not in self.answers, f"two calls are named {name!r}"
+        answer = self.send(method, path, body, query)
+        content = self._content(answer)
+        self.answers[name] = [
+            answer.status,
+            answer.headers.get("Content-Type", ""),
+            self.comparable(content, call=name),
+        ]
+        return content
+
+    def wait(self, name: str, path: str, done: str, /, **query: Any) -> Any:
+        """Asks until a task is done; keeps the last answer under a name."""
+        until = time.monotonic() + _WAIT_SECONDS
+        while not (content := self._content(self.send("GET", path, None, query))).get(done):
+            assert time.monotonic() < until, f"{path} does not end: {content}"
+            time.sleep(0.02)
+        self.answers[name] = self.comparable(content, call=name)
+        return content
+
+    @staticmethod
+    def _content(answer: urllib3.BaseHTTPResponse) -> Any:
+        if answer.headers.get("Content-Type", "").startswith("application/json") and answer.data:
+            return answer.json()
+        return answer.data.decode(errors="replace")
+
+    def comparable(self, value: Any, key: str = "", *, call: str) -> Any:
+        """A value without what differs from one server to the other. Of a refused body only the first line stays."""
+        if isinstance(value, dict):
+            return {name: self.comparable(value[name], name, call=call) for name in sorted(value)}
+        if isinstance(value, list):
+            return [self.comparable(item, key, call=call) for item in value]
+        if key in _TIMES and value:
+            return f"{type(value).__name__}: now" if _is_now(value, key) else value
+        if isinstance(value, str):
+            text = _refusal(value) if key == "message" else value
+            return "a link" if key in _LINKS and text.startswith("http") else self._named(text, call)
+        return value
+
+    def _named(self, text: str, call: str) -> str:
+        """Tokens are named after the call that showed them first."""
+        return _TOKENS.sub(lambda match: self.names.setdefault(match[0], self._new_name(match, call)), text)
+
+    def _new_name(self, match: re.Match[str], call: str) -> str:
+        number = sum(name.startswith(f"<{match.lastgroup} of {call}") for name in self.names.values())
+        return f"<{match.lastgroup} of {call}{f', {number + 1}' if number else ''}>"
+
+    def files(self, bucket: str) -> dict[str, Path]:
+        """The files of a bucket by their keys."""
+        folder = self.buckets / bucket
+        return {
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and ".sgwtmp" not in path.parts
+        }
+
+
+def _is_now(value: Any, key: str) -> bool:
+    if isinstance(value, str):
+        text = re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", value)
+        from datetime import datetime
+
+        value = datetime.fromisoformat(text).timestamp()
+    ahead = 900 if key.endswith("_expiry") else 0
+    return abs(float(value) - time.time() - ahead) < _TOLERANCE_SECONDS
+
+
+@contextmanager
+def both() -> Iterator[tuple[Server, Server]]:
+    """A real server and the embedded one, on folders whose buckets are named in `BUCKETS`."""
+    with installation() as lakefs, TemporaryDirectory() as folder:
+        lakefs.start()
+        real_buckets = lakefs.folder / "buckets"
+        (real_buckets / "lake").mkdir()
+        (real_buckets / "outside").mkdir()
+        own_buckets = Path(folder, "buckets")
+
+        def bucket(clock):
+            return BucketFolder(own_buckets, clock)
+
+        with EmbeddedServer(Path(folder, "server"), blockstore=bucket, routes=ROUTES) as embedded:
+            (own_buckets / "outside").mkdir(parents=True)
+            yield (
+                Server(lakefs.url, LAKEFS_KEYS, real_buckets),
+                Server(embedded.url, (embedded.access_key_id, embedded.secret_access_key), own_buckets),
+            )
+
+
+_SCHEMA = re.compile(r"(?<=request body has an error: )doesn't match schema #/components/schemas/\w+: ")
+
+
+def _refusal(message: str) -> str:
+    """A message without the text of the schema that a body broke."""
+    return _SCHEMA.sub("", message.partition("\nSchema:")[0])
