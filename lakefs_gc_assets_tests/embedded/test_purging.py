@@ -3,11 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import dagster as dg
@@ -36,8 +36,7 @@ from lakefs_gc_assets.defs.maintenance import purging_config
 from lakefs_gc_assets.defs.partitions import Names
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.embedded import collection as embedded_collection
-from lakefs_gc_assets.embedded import demo, formats
+from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import Settings
 from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import GuardTripped
@@ -249,17 +248,6 @@ class TestWhereItCannotBeKnown:
         result = quarantined.command()
         assert (result.exit_code, len(quarantined.moved())) == (Status.FAILED, 4), result.output
         assert "the file is missing from the object store" in result.stderr
-
-    def test_what_a_commit_under_way_is_about_to_hold(
-        self, quarantined: Quarantined, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def sealed(branch_id: str, commit_id: str, token: str, _: Iterable[str], hidden: bool) -> bytes:
-            return formats.branch_data(branch_id, commit_id, token, ["sealed"], hidden)
-
-        monkeypatch.setattr(embedded_collection, "formats", SimpleNamespace(**{**vars(formats), "branch_data": sealed}))
-        result = quarantined.command()
-        assert (result.exit_code, len(quarantined.moved())) == (Status.REFUSED, 4), result.output
-        assert "commits under way" in result.stderr
 
     def test_rules_name_a_branch_that_there_is_not(self, quarantined: Quarantined) -> None:
         rules = {"default_retention_days": 12, "branches": [{"branch_id": "mian", "retention_days": 30}]}

@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 import urllib3
 
 from lakefs_gc_assets.embedded.server import EmbeddedServer
+from lakefs_gc_assets.embedded.stores import Clock
 from lakefs_gc_assets_tests.embedded.routes import ROUTES
 from lakefs_gc_assets_tests.real.server import LAKEFS_KEYS, installation
 from lakefs_gc_assets_tests.replay.bucket_folder import BucketFolder
@@ -149,7 +150,7 @@ def both() -> Iterator[tuple[Server, Server]]:
         (real_buckets / "outside").mkdir()
         own_buckets = Path(folder, "buckets")
 
-        def bucket(clock):
+        def bucket(clock: Clock) -> BucketFolder:
             return BucketFolder(own_buckets, clock)
 
         with EmbeddedServer(Path(folder, "server"), blockstore=bucket, routes=ROUTES) as embedded:

@@ -2,9 +2,9 @@
 
 It lists the store, then reads what is staged, then what is committed. It deletes what it saw nowhere but in the list
 and what is older than any operation may last. An entry moves from staging to a commit and never back, so it is seen at
-least once; a copy is a new object, and new objects are too young. While a commit is under way, newer entries of a path can
-hide what it is about to write, and nothing tells that it is. So the collector waits for longer than a commit lasts, and
-then looks a second time, right before it deletes.
+least once; a copy is a new object, and new objects are too young. While a commit is under way, newer entries of a path
+can hide what it is about to write, and nothing tells that it is. So the collector waits for longer than a commit lasts,
+and then looks a second time, right before it deletes.
 
 The writers are those of the designs above, without their deletions, and the collector meets every history of theirs.
 When all have ended, one more run leaves no garbage. Then the same with one step of the order changed.
@@ -49,7 +49,7 @@ class Tracked(Lake):
         found = self.entry(branch, path)
         return (found.entry.address if found else None), frozenset(self.sealed)
 
-    def under_way(self) -> frozenset[str]:
+    def committing(self) -> frozenset[str]:
         """Tokens of commits that are under way."""
         return frozenset(self.sealed)
 
@@ -92,7 +92,7 @@ def collect(phases: tuple[str, ...], places: tuple[Place, ...]) -> Steps:
         elif phase == COPIED:
             live |= yield step("reads what was copied", Tracked.copied_addresses)
         elif phase == WAIT:
-            now = yield step("waits for longer than a commit lasts", Tracked.under_way)
+            now = yield step("waits for longer than a commit lasts", Tracked.committing)
             if before is not None and now & before:
                 return
         else:

@@ -162,7 +162,7 @@ def put_dumped_branches(bucket: Bucket, branches: Sequence[DumpedBranch]) -> str
     rows = [
         (
             branch.name,
-            formats.branch_data(branch.name, branch.commit_id, "", (), False) + formats.text_field(6, branch.base_id),
+            formats.branch_data(branch.name, branch.commit_id) + formats.text_field(6, branch.base_id),
         )
         for branch in branches
     ]
