@@ -30,9 +30,14 @@ _LEAST: Mapping[str, Value] = {
     "Skew": 0,
     "Unnamed": True,
     "ByRules": False,
-    "Retain": 0,
+    "Retain": 1,
+    "Own": 1,
+    "Last": 1,
+    "Commits": 3,
     "Twins": False,
     "Torn": False,
+    "Longest": 0,
+    "Assumed": 0,
     "Faulty": False,
     "Clients": some(),
     "Runs": 1,
@@ -42,6 +47,7 @@ _LEAST: Mapping[str, Value] = {
     "Valid": 1,
     "Wait": 0,
     "WaitFrom": "uncommitted",
+    "Reads": "heads",
     "Dry": False,
     "Quarantine": False,
     "Optimized": False,
@@ -71,7 +77,7 @@ class Mutant:
     Attributes:
         scope: where that shows.
         invariant: which one it violates.
-        bug: the seeded bug of the simulation that takes the same rule out of the code.
+        bug: the seeded bug of the simulation that takes the same rule out of the code; empty if there is none.
         test: a test of the code that fails then, or that shows what is lost.
         constants: that stand for the rule, or make the scope smaller; the rule is in `Off` if there are none for it.
     """
@@ -114,17 +120,23 @@ _SCOPES: Mapping[str, Scope] = {
         {"Old": some(), "End": 4, "Clients": some("commit", "issue", "link", "list again")}, ("NoLiveMarked",)
     ),
     "commits": Scope(
-        {"Torn": True, "Unnamed": False, "Clients": some("commit", "remove", "reset", "restage"), "Locks": 2}, ()
+        {
+            "End": 3,
+            "Torn": True,
+            "Unnamed": False,
+            "Clients": some("commit", "refuse", "remove", "reset", "restage"),
+            "Locks": 2,
+        }
     ),
     "hidden": Scope(
         {
             "Addresses": up_to(2),
             "Old": up_to(2),
+            "End": 3,
             "Torn": True,
             "Twins": True,
             "Clients": some("commit", "move", "remove", "reset", "restage", "revive"),
-        },
-        (),
+        }
     ),
     "rules": Scope(
         {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "restage", "revive")},
@@ -134,8 +146,62 @@ _SCOPES: Mapping[str, Scope] = {
         {"End": 3, "ByRules": True, "Valid": 0, "Torn": True, "Clients": some("commit", "move", "remove", "restage")},
         (),
     ),
+    "tags": Scope(
+        {
+            "End": 3,
+            "ByRules": True,
+            "Valid": 0,
+            "Torn": True,
+            "Reads": "tags, heads",
+            "Clients": some("clean start", "commit", "move", "remove", "restage", "untag"),
+        },
+        ("NothingStagedDeleted",),
+    ),
+    "merges": Scope(
+        {
+            "End": 3,
+            "ByRules": True,
+            "Valid": 0,
+            "Torn": True,
+            "Reads": "tags, heads",
+            "Clients": some("commit", "merge", "remove", "untag"),
+        }
+    ),
+    "longer rule": Scope(
+        {
+            "Branches": up_to(2),
+            "End": 3,
+            "ByRules": True,
+            "Retain": 0,
+            "Own": 9,
+            "Commits": 4,
+            "Valid": 0,
+            "Torn": True,
+            "Clients": some("clean start", "delete branch", "merge"),
+        }
+    ),
+    "counts": Scope(
+        {
+            "End": 3,
+            "ByRules": True,
+            "Last": 2,
+            "Commits": 4,
+            "Valid": 0,
+            "Torn": True,
+            "Clients": some("clean start", "merge", "shorten"),
+        }
+    ),
+    "windows": Scope(
+        {
+            "Begin": 1,
+            "End": 4,
+            "ByRules": True,
+            "Commits": 3,
+            "Clients": some("act before", "commit", "move", "remove"),
+        }
+    ),
     "branches": Scope(
-        {"Branches": up_to(2), "Torn": True, "Clients": some("branch", "commit", "remove", "restage")}, ()
+        {"Branches": up_to(2), "End": 3, "Torn": True, "Clients": some("branch", "commit", "remove", "restage")}, ()
     ),
     "resume": Scope(
         {
@@ -145,8 +211,7 @@ _SCOPES: Mapping[str, Scope] = {
             "Clients": some("move", "revive"),
             "Crashes": 1,
             "Locks": 2,
-        },
-        (),
+        }
     ),
     "blind": Scope({"End": 4, "Faulty": True, "Wait": 1, "Crashes": 1, "Locks": 2}, ()),
     "lock": Scope(
@@ -154,7 +219,8 @@ _SCOPES: Mapping[str, Scope] = {
     ),
     "one run twice": Scope({"ByRules": True, "Processes": up_to(2), "Locks": 2, "Clients": some("move", "revive")}, ()),
     "approval": Scope(
-        {"End": 3, "Dry": True, "Locks": 2, "Clients": some("commit", "list again", "remove")}, ("ApprovalBindsToPlan",)
+        {"End": 3, "Dry": True, "Torn": True, "Locks": 2, "Clients": some("commit", "list again", "remove")},
+        ("ApprovalBindsToPlan",),
     ),
     "quarantine": Scope(
         {"Quarantine": True, "Runs": 2, "Crashes": 1, "Locks": 4, "Expiry": 1, "End": 3, "Clients": some("restore")},
@@ -167,7 +233,7 @@ _SCOPES: Mapping[str, Scope] = {
         ("NothingIsDeleted", "NothingComesBack", "UndoBringsBack"),
     ),
     "slices": Scope(
-        {"End": 4, "Optimized": True, "Runs": 3, "Locks": 3, "Clients": some("act before", "commit", "remove")},
+        {"End": 4, "Optimized": True, "Runs": 3, "Locks": 3, "Clients": some("act before", "commit", "move", "remove")},
         ("SealedSliceNeverChanges",),
         ("NothingIsDeleted", "NoRunBuildsOnAnother"),
     ),
@@ -230,11 +296,18 @@ _MUTANTS: Mapping[str, Mutant] = {
         "dump taken as a snapshot",
         "test_heads_are_fetched_with_their_ancestors_down_to_known_ones",
     ),
-    "commits under way": Mutant(
+    "longest commit": Mutant(
         "commits",
         "NoLiveDeleted",
-        "recheck: commits under way not looked at",
-        "test_a_commit_that_has_been_under_way_since_the_mark",
+        "recheck right after the listing",
+        "test_one_that_takes_longer_can_lose_what_is_staged_anew_meanwhile",
+    ),
+    "longest commit of an approved run": Mutant(
+        "approval",
+        "NoLiveDeleted",
+        "recheck right after the listing",
+        "test_one_that_takes_longer_can_lose_what_is_staged_anew_meanwhile",
+        {"Off": some("longest commit")},
     ),
     "hidden": Mutant(
         "hidden", "NoLiveDeleted", "hidden staged entries ignored", "test_a_candidate_that_a_path_means_is_kept"
@@ -248,18 +321,52 @@ _MUTANTS: Mapping[str, Mutant] = {
         "recheck believed for ever",
         "test_it_is_not_believed_for_long_and_not_asked_for_ever",
     ),
-    "heads at the mark": Mutant(
+    "reasons at the mark": Mutant(
         "set back",
         "NoLiveDeleted",
         "heads shown before the mark forgotten",
         "test_a_head_that_is_gone_before_refs_are_dumped_stays",
     ),
-    "heads before": Mutant(
+    "tags before": Mutant(
+        "tags",
+        "NothingStagedDeleted",
+        "heads shown before the mark forgotten",
+        "test_a_head_that_is_gone_before_refs_are_dumped_stays",
+    ),
+    "tags before, merges": Mutant(
+        "merges",
+        "NoLiveDeleted",
+        "heads shown before the mark forgotten",
+        "test_a_head_that_is_gone_before_refs_are_dumped_stays",
+        {"Off": some("tags before")},
+    ),
+    "rules before": Mutant(
+        "longer rule",
+        "NoLiveDeleted",
+        "heads shown before the mark forgotten",
+        "test_a_head_that_is_gone_before_refs_are_dumped_stays",
+    ),
+    "rules before, counts": Mutant(
+        "counts",
+        "NoLiveDeleted",
+        "heads shown before the mark forgotten",
+        "test_a_head_that_is_gone_before_refs_are_dumped_stays",
+        {"Off": some("rules before")},
+    ),
+    "reasons before the recheck": Mutant(
         "rules",
         "NoLiveDeleted",
         "heads shown before the recheck forgotten",
         "test_a_recheck_knows_the_heads_there_were_before_it_asked_for_uncommitted_data",
     ),
+    "tags": Mutant("merges", "NoLiveDeleted", "tags forgotten by retention rules", "test_every_case"),
+    "dated by the next": Mutant(
+        "windows",
+        "NoLiveDeleted",
+        "",
+        "test_parents_stay_wherever_in_the_list_the_commit_is_that_keeps_them",
+    ),
+    "dangling": Mutant("windows", "NoLiveDeleted", "dangling commits ignored", "test_every_case"),
     "recheck on resume": Mutant(
         "resume",
         "NoLiveDeleted",
@@ -375,6 +482,15 @@ _LIMITS: Mapping[str, Mutant] = {
     ),
     "revive and remove": Mutant(
         "rules", "NoLiveDeleted", "", "", {"Clients": some("commit", "move", "remove", "restage", "revive")}
+    ),
+    "long commit": Mutant("commits", "NoLiveDeleted", "", "", {"End": 4, "Longest": 1}),
+    "tags read last": Mutant("tags", "NothingStagedDeleted", "", "", {"Reads": "heads, tags"}),
+    "hold": Mutant(
+        "tags",
+        "NoLiveDeleted",
+        "",
+        "",
+        {"Clients": some("clean start", "commit", "hold", "move", "remove", "restage", "untag")},
     ),
     "stage old": Mutant("commits", "NoLiveDeleted", "", "", {"Clients": some("stage old")}),
 }
