@@ -414,7 +414,7 @@ class CollectorsApi:
         self._ask("tags")
         tags = dict(sorted(self._servers.repository.tags.items()))
         if self._before is not None:
-            self._before.tags = tags
+            self._before.tags |= tags
         return tuple(Branch(name, commit_id) for name, commit_id in tags.items())
 
     def first_change(self, branch: str) -> DiffEntry | None:

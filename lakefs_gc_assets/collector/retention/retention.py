@@ -243,8 +243,13 @@ def read_reasons(repository: OpenRepository) -> ReasonsToStay:
     policy, rules = retention_rules.read_policy(Path(file)) if file else "", api.retention_rules()
     if rules is None and not retention_rules.parse_policy(policy, file).replace:
         return ReasonsToStay(policy=policy)
-    branches, tags = ({ref.id: ref.commit_id for ref in refs} for refs in (api.branches(), api.tags()))
-    return ReasonsToStay(branches, tags, rules, policy)
+    # A tag may become a branch and go, or a branch a tag, between two questions: tags are asked for on both sides.
+    tags_before, branches, tags = (
+        {ref.id: ref.commit_id for ref in ask()} for ask in (api.tags, api.branches, api.tags)
+    )
+    # One that names another commit by now counts as a branch of no name that there is.
+    moved = {f"tag {tag}": id_ for tag, id_ in tags_before.items() if tags.get(tag, id_) != id_}
+    return ReasonsToStay(branches | moved, tags_before | tags, rules, policy)
 
 
 def read(

@@ -370,3 +370,13 @@ def test_where_every_commit_stays_nothing_is_asked_for(repositories: Repositorie
     api = cast(ScriptedApi, repositories.own.api)
     api.rules = Script(AssertionError("rules were asked for"))
     assert read_reasons(repositories.step()) is None
+
+
+def test_tag_that_becomes_a_branch_while_reasons_are_read_is_one_of_them(repositories: Repositories) -> None:
+    api = cast(ScriptedApi, repositories.own.api)
+    api.rules = Script(RetentionRules(7, {}))
+    api.branch_lists = Script((Branch("main", "c" * 64),))
+    api.tag_lists = Script((Branch("gone", "d" * 64), Branch("moved", "e" * 64)), (Branch("moved", "f" * 64),))
+    found = read_reasons(repositories.step(flow=Flow.UNIFIED))
+    assert found is not None and found.tags == {"gone": "d" * 64, "moved": "f" * 64}
+    assert found.commit_ids == {letter * 64 for letter in "cdef"}
