@@ -117,6 +117,8 @@ def staged_changes(
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_]*")
+_NO_TAG = re.compile(r"^@$|\.$|\.lock$|\.\.|@\{|[/^:?*\[\\\x00-\x20\x7f]")
+"""Found in what cannot be a tag's name, as git has it; unlike git, lakeFS allows `~`."""
 _NAME_RULE = ": branch id must consist of letters, digits, underscores and dashes, and cannot start with a dash"
 
 
@@ -244,7 +246,7 @@ def reset(core: Core, repository: Repository, branch_id: str, kind: str, path: s
 
 def create_tag(core: Core, repository: Repository, tag_id: str, reference: str) -> dict[str, Any]:
     """Makes a tag. Raises ApiFailure 404 for an unknown reference, 409 where the tag exists."""
-    if not _NAME.fullmatch(tag_id):
+    if not tag_id or _NO_TAG.search(tag_id):
         raise bad_request("argument tagID: tag id: invalid value: validation error")
     commit = commits.resolve(core, repository, reference)
     with core.database.transaction() as database:

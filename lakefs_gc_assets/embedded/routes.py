@@ -1,7 +1,7 @@
 """Routes of repositories, objects, branches, tags and commits, and of what garbage collection asks for.
 
-Objects: upload, read, describe, list, copy, delete; issued addresses. Branches, tags, commits: merges, reverts,
-imports; staged differences page by page. Below `/_embedded` is what no lakeFS has: the clock, and presigned objects.
+Objects: upload, copy, delete; issued addresses. Branches, tags, commits: merges, reverts, cherry-picks, imports.
+Reading is in `reads`. Below `/_embedded` is what no lakeFS has: the clock, and presigned objects.
 """
 
 import re
@@ -90,6 +90,8 @@ def _claim(core: Core, repository: Repository) -> None:
                 f"failed to create repository: found lakeFS objects in the storage (:{repository.storage_namespace}) "
                 f"key({_MARKER}): storage namespace already in use"
             )
+        if repository.read_only:
+            return  # lakeFS writes nothing of its own beside the first commit.
         store.put(_MARKER, b"written by the embedded lakeFS to see that it can write here\n")
     except StorageError as error:
         raise bad_request(f"error creating repository: failed to access storage: {error}") from None

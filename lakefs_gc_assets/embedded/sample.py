@@ -261,7 +261,7 @@ def _first_commits(api: Session, sample: Sample, committed: int) -> None:
         sample.live.append(LiveObject("only in a tag's commit", released, path, address, _content("tagged", number)))
     api.branch("restore", first)
     metadata = {"set": {"restored": "yes"}}
-    api.expect(201, "PUT", "/branches/restore/objects/stat/user_metadata", metadata, path="restored")
+    api.expect(204, "PUT", "/branches/restore/objects/stat/user_metadata", metadata, path="restored")
     sample.live.append(LiveObject("staged again from a commit", "restore", "restored", restored, b"restored\n"))
 
 

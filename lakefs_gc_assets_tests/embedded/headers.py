@@ -1,8 +1,7 @@
-"""Ranges and conditions of requests to an embedded server, which only clients in tests send.
+"""Conditions of requests to an embedded server, which only clients in tests send (RFC 9110, section 13).
 
-The header Range says which bytes of an object are asked for (RFC 9110, section 14); several ranges at once are not
-served. If-None-Match and If-Match (section 13) write only where nothing is, or what is known, and read only what is
-not known yet. The server itself answers the whole object, and refuses to write on a condition.
+If-None-Match and If-Match write only where nothing is, or what is known, and read only what is not known yet. The
+server itself refuses to write on a condition.
 """
 
 from dataclasses import dataclass, replace

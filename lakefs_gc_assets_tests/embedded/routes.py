@@ -1,10 +1,10 @@
 """Routes that only tests ask an embedded server for, and what else only tests do to one.
 
 `EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
-protection, the server's configuration, logs, single tags, multipart uploads, bulk deletes, differences between commits,
-hard resets, cherry-picks, recorded commits, files of metadata, the older spelling of the retention rules' paths, and
-below `/_embedded` the clock, interruptions and lost pages. In place of its own, it serves reads and writes of objects
-on a condition, the calls of `object_calls`, resets of prefixes, and dumps with compacted bases.
+protection, multipart uploads, hard resets, recorded commits, files of metadata, the older spelling of the retention
+rules' paths, and below `/_embedded` the clock, interruptions and lost pages. In place of its own, it serves reads and
+writes of objects on a condition, the calls of `object_calls`, and dumps with compacted bases, which only Enterprise has
+(https://docs.lakefs.io/admin/compaction/).
 """
 
 import json

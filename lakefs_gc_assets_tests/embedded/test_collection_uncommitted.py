@@ -15,7 +15,7 @@ def _pages(server: EmbeddedServer) -> list[dict[str, Any]]:
     pages: list[dict[str, Any]] = []
     token = None
     while not pages or token:
-        status, answer = clients.call(server, "POST", _PREPARE, {"continuation_token": token})
+        status, answer = clients.call(server, "POST", _PREPARE, {"continuation_token": token} if token else {})
         assert status == 201
         pages.append(answer)
         token = answer.get("continuation_token")

@@ -38,7 +38,14 @@ def test_a_copy_needs_the_right_to_read(server: EmbeddedServer) -> None:
         assert answer[0] == status
 
 
-@pytest.mark.parametrize("amount", ["0", "-1", "5000"])
+@pytest.mark.parametrize(("amount", "problem"), [("1001", "at most 1000"), ("-2", "at least -1"), ("x", "integer")])
+def test_a_page_of_another_size_is_refused(server: EmbeddedServer, amount: str, problem: str) -> None:
+    status, answer = clients.call(server, "GET", "/repositories/repo/branches", amount=amount)
+    assert status == 400
+    assert problem in answer["message"]
+
+
+@pytest.mark.parametrize("amount", ["0", "-1", "1000"])
 def test_a_page_of_less_than_one_item_has_a_thousand(server: EmbeddedServer, amount: str) -> None:
     for name in ("a", "b"):
         clients.upload(server, name, b"x")
@@ -247,7 +254,7 @@ def test_an_upload_by_parts_keeps_its_address_until_it_is_complete(seed_server: 
     ("method", "path", "body", "said"),
     [
         ("POST", "/repositories", {"name": 5, "storage_namespace": "local://other"}, "/name"),
-        ("POST", "/repositories", {"name": "Upper", "storage_namespace": "local://other"}, "invalid name"),
+        ("POST", "/repositories", {"name": "Upper", "storage_namespace": "local://other"}, "regular expression"),
         ("POST", "/repositories/repo/branches", {"name": "a b", "source": "main"}, "invalid value"),
         ("POST", f"{_BRANCH}/commits", {"message": None}, "/message"),
         ("POST", f"{_BRANCH}/commits", {"message": "m", "allow_empty": 1}, "/allow_empty"),

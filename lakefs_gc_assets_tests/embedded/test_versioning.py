@@ -141,7 +141,7 @@ def test_merging_is_three_way(server: EmbeddedServer) -> None:
     clients.commit(server, "main")
     merge = "/repositories/repo/refs/side/merge/main"
     status, answer = clients.call(server, "POST", merge, {})
-    assert (status, answer["message"]) == (409, "update branch main: conflict found")
+    assert (status, answer) == (409, {"reference": ""})
     assert clients.call(server, "POST", merge, {"strategy": "mine"})[0] == 400
     assert clients.call(server, "POST", merge, {"strategy": "dest-wins"})[0] == 200
     assert _listing(server) == {

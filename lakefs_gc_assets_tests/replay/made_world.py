@@ -138,7 +138,7 @@ class World:
     def describe(self, branch: str, path: str) -> None:
         """Gives a committed object metadata: the same address is staged as well."""
         target = f"/branches/{branch}/objects/stat/user_metadata"
-        self.session.expect(201, "PUT", target, {"set": {"described": "yes"}}, path=path)
+        self.session.expect(204, "PUT", target, {"set": {"described": "yes"}}, path=path)
         found = self.books.branches[branch]
         found.staged[path] = self.books.commits[found.head][path]
 
