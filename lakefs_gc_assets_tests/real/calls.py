@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -53,13 +54,17 @@ class Server:
     Attributes:
         buckets: folder with the objects of each bucket.
         answers: comparable form of each answer, by the name of the call.
+        enforces_protection: True if a protected branch cannot be written.
+        kept: answers, or parts of them, that lead to files.
     """
 
     url: str
     keys: tuple[str, str]
     buckets: Path
+    enforces_protection: bool
     answers: dict[str, Any] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def send(
         self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None, **headers: str
@@ -132,32 +137,32 @@ class Server:
 
 def _is_now(value: Any, key: str) -> bool:
     if isinstance(value, str):
-        text = re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", value)
-        from datetime import datetime
-
-        value = datetime.fromisoformat(text).timestamp()
+        value = datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$", r"\1+00:00", value)).timestamp()
     ahead = 900 if key.endswith("_expiry") else 0
     return abs(float(value) - time.time() - ahead) < _TOLERANCE_SECONDS
 
 
 @contextmanager
 def both() -> Iterator[tuple[Server, Server]]:
-    """A real server and the embedded one, on folders whose buckets are named in `BUCKETS`."""
+    """A real server and the embedded one, with the bucket `lake`."""
     with installation() as lakefs, TemporaryDirectory() as folder:
         lakefs.start()
         real_buckets = lakefs.folder / "buckets"
         (real_buckets / "lake").mkdir()
-        (real_buckets / "outside").mkdir()
         own_buckets = Path(folder, "buckets")
 
-        def bucket(clock: Clock) -> BucketFolder:
+        def open_buckets(clock: Clock) -> BucketFolder:
             return BucketFolder(own_buckets, clock)
 
-        with EmbeddedServer(Path(folder, "server"), blockstore=bucket, routes=ROUTES) as embedded:
-            (own_buckets / "outside").mkdir(parents=True)
+        with EmbeddedServer(Path(folder, "server"), blockstore=open_buckets, routes=ROUTES) as embedded:
             yield (
-                Server(lakefs.url, LAKEFS_KEYS, real_buckets),
-                Server(embedded.url, (embedded.access_key_id, embedded.secret_access_key), own_buckets),
+                Server(lakefs.url, LAKEFS_KEYS, real_buckets, enforces_protection=True),
+                Server(
+                    embedded.url,
+                    (embedded.access_key_id, embedded.secret_access_key),
+                    own_buckets,
+                    enforces_protection=False,
+                ),
             )
 
 

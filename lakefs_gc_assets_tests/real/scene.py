@@ -1,5 +1,6 @@
 """One scene in which every call is made that the collector, a person or lakefs-sdk makes every day."""
 
+import time
 from typing import Any
 
 from lakefs_gc_assets_tests.real.calls import Server
@@ -7,6 +8,7 @@ from lakefs_gc_assets_tests.real.calls import Server
 _R = "/repositories/repo"
 _B = _R + "/branches/main"
 _MISSING = "0" * 64
+_TRIES = 300
 
 
 def play(server: Server) -> None:
@@ -179,7 +181,8 @@ def _tags(server: Server) -> None:
     ask("create tag again", "POST", tags, {"id": "v1", "ref": "main"})
     ask("create tag by force", "POST", tags, {"id": "v1", "ref": "dev", "force": True})
     ask("create tag of missing", "POST", tags, {"id": "v2", "ref": "none"})
-    ask("create tag of bad name", "POST", tags, {"id": "a b", "ref": "main"})
+    for name in ("a b", "a/b", "a..b", "a.lock", "a.", "@", "a@{", "a^", "a:b", "a\u00a0b", "a~b", "v1.0", "ü"):
+        ask(f"create tag {name}", "POST", tags, {"id": name, "ref": "main"})
     ask("create tag without name", "POST", tags, {"ref": "main"})
     ask("tags", "GET", tags)
     ask("tags amount 1", "GET", tags, amount=1)
@@ -247,20 +250,24 @@ def _rules(server: Server) -> None:
 def _collection(server: Server) -> None:
     ask, gc = server.ask, _R + "/gc"
     ask("stage before collection", "POST", _B + "/objects", b"staged", path="staged")
-    ask("prepare uncommitted", "POST", gc + "/prepare_uncommited", {"continuation_token": None})
+    ask("prepare uncommitted with null", "POST", gc + "/prepare_uncommited", {"continuation_token": None})
     ask("prepare uncommitted without body", "POST", gc + "/prepare_uncommited")
+    page = ask("prepare uncommitted", "POST", gc + "/prepare_uncommited", {})
+    server.kept["uncommitted"] = page["gc_uncommitted_location"]
     ask("prepare uncommitted with bad token", "POST", gc + "/prepare_uncommited", {"continuation_token": "bad"})
-    ask("prepare commits", "POST", gc + "/prepare_commits")
+    prepared = ask("prepare commits", "POST", gc + "/prepare_commits")
+    server.kept["commits"] = prepared["gc_commits_location"]
     task = ask("prepare commits in the background", "POST", gc + "/prepare_commits/async")["id"]
     server.wait("status of prepared commits", gc + "/prepare_commits/status", "completed", id=task)
     ask("status of missing task", "GET", gc + "/prepare_commits/status", id="none")
     ask("status without task", "GET", gc + "/prepare_commits/status")
     dump = ask("dump", "POST", _R + "/dump")["id"]
-    server.wait("status of dump", _R + "/dump", "done", task_id=dump)
+    server.kept["refs"] = server.wait("status of dump", _R + "/dump", "done", task_id=dump)["refs"]
     ask("status of missing dump", "GET", _R + "/dump", task_id="none")
     ask("dump of missing repository", "POST", "/repositories/none/dump")
     ask("prepare uncommitted of missing repository", "POST", "/repositories/none/gc/prepare_uncommited", {})
     head = server.send("GET", _R + "/commits/main").json()
+    server.kept["metarange"] = head["meta_range_id"]
     ask("location of metarange", "GET", f"{_R}/metadata/meta_range/{head['meta_range_id']}")
     ask("location of missing metarange", "GET", f"{_R}/metadata/meta_range/{_MISSING}")
 
@@ -292,18 +299,22 @@ def _read_only(server: Server) -> None:
 
 
 def _protected(server: Server) -> None:
-    ask, protection = server.ask, _R + "/settings/branch_protection"
+    ask, protection, dev = server.ask, _R + "/settings/branch_protection", _R + "/branches/dev"
     ask("no protection", "GET", protection)
     ask("protect branches", "PUT", protection, [{"pattern": "dev*"}])
     ask("protection", "GET", protection)
+    # A real server knows of a new rule some seconds later.
+    for _ in range(_TRIES):
+        if server.send("POST", dev + "/objects", b"x", {"path": "x"}).status == 403 or not server.enforces_protection:
+            break
+        time.sleep(0.1)
     for name, method, path, body, query in (
         ("upload to", "POST", "/objects", b"x", {"path": "x"}),
         ("delete in", "DELETE", "/objects", None, {"path": "x"}),
         ("commit to", "POST", "/commits", {"message": "x"}, {}),
-        ("reset", "PUT", "", {"type": "reset"}, {}),
-        ("revert in", "POST", "/revert", {"ref": "dev", "parent_number": 1}, {}),
-        ("delete", "DELETE", "", None, {}),
         ("diff of", "GET", "/diff", None, {}),
+        ("reset", "PUT", "", {"type": "reset"}, {}),
+        ("get", "GET", "", None, {}),
     ):
-        ask(f"{name} protected branch", method, _R + "/branches/dev" + path, body, **query)
-    ask("merge into protected branch", "POST", _R + "/refs/main/merge/dev", {"allow_empty": True})
+        ask(f"{name} protected branch", method, dev + path, body, **query)
+    ask("delete protected branch", "DELETE", dev)

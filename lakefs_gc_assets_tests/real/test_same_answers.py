@@ -1,0 +1,102 @@
+"""The embedded server answers and writes what a real one does, call by call and file by file."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lakefs_gc_assets_tests.real import files, scene
+from lakefs_gc_assets_tests.real.calls import Server, both
+
+DIFFERENCES = {
+    "commit on missing branch": "the embedded server runs no hooks: lakeFS fails while it looks for their files",
+    "log of path": "the embedded server refuses filters of logs, with 501",
+    "upload to protected branch": "the embedded server states protection rules, and does not enforce them",
+    "delete in protected branch": "as above",
+    "commit to protected branch": "as above",
+    "diff of protected branch": "as above",
+    "reset protected branch": "as above",
+}
+"""Calls whose answers differ on purpose, with the reason."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[Server, Server]]:
+    """A real server and the embedded one, on which the whole scene was played."""
+    with both() as (real, embedded):
+        for server in (real, embedded):
+            scene.play(server)
+        yield real, embedded
+
+
+def _shown(answers: dict[str, Any]) -> dict[str, str]:
+    return {call: json.dumps(answer, sort_keys=True) for call, answer in answers.items() if call not in DIFFERENCES}
+
+
+def test_answers_are_equal(servers: tuple[Server, Server]) -> None:
+    real, embedded = servers
+    assert _shown(embedded.answers) == _shown(real.answers)
+    assert len(real.answers) > 200
+
+
+def test_differences_are_as_stated(servers: tuple[Server, Server]) -> None:
+    real, embedded = servers
+    assert {call for call in real.answers if real.answers[call] != embedded.answers[call]} == set(DIFFERENCES)
+
+
+@pytest.mark.parametrize("table", ["branches_meta_range_id", "commits_meta_range_id", "tags_meta_range_id"])
+def test_refs_dumps_are_equal(servers: tuple[Server, Server], table: str) -> None:
+    real, embedded = (files.tables(server, "lake/repo", server.kept["refs"][table]) for server in servers)
+    assert real == embedded
+    assert len(real["records"]) > 1
+
+
+def test_dumped_branches_have_id_and_commit_alone(servers: tuple[Server, Server]) -> None:
+    for server in servers:
+        records = files.tables(server, "lake/repo", server.kept["refs"]["branches_meta_range_id"])["records"]
+        assert {tuple(tag for tag, _ in record) for record in records} == {(1, 2)}
+        assert "dev-hidden" in {record[0][1] for record in records}
+
+
+def test_committed_entries_are_equal(servers: tuple[Server, Server]) -> None:
+    real, embedded = (files.tables(server, "lake/repo", server.kept["metarange"]) for server in servers)
+    assert real == embedded
+    assert len(real["records"]) > 4
+
+
+def test_uncommitted_data_are_equal(servers: tuple[Server, Server]) -> None:
+    real, embedded = (files.uncommitted(server, server.kept["uncommitted"]) for server in servers)
+    assert real == embedded
+    assert len(real["addresses"]) == 2
+
+
+def test_prepared_commits_are_equal(servers: tuple[Server, Server]) -> None:
+    real, embedded = (files.prepared_commits(server, server.kept["commits"]) for server in servers)
+    assert real == embedded
+    assert real["header"] == ["commit_id", "expired", "metarange_id"]
+
+
+def test_rules_are_equal(servers: tuple[Server, Server]) -> None:
+    key = "repo/_lakefs/retention/gc/rules/config.json"
+    real, embedded = (server.files("lake")[key].read_bytes() for server in servers)
+    assert real == embedded != b""
+
+
+def test_files_lie_in_the_same_folders(servers: tuple[Server, Server]) -> None:
+    real, embedded = ({_place(key) for key in server.files("lake")} for server in servers)
+    # A real server writes the bytes of an upload before it looks whether the repository is read-only.
+    assert real - embedded == {"frozen/data/<20>/<20>"}
+    assert embedded <= real
+
+
+def _place(key: str) -> str:
+    """A key with letters in place of names that a server makes up."""
+    parts = key.split("/")
+    made_up = [part if not part.isalnum() or len(part) not in (20, 64) else f"<{len(part)}>" for part in parts]
+    return "/".join("run_id=<20>" if part.startswith("run_id=") else part for part in made_up)
+
+
+def test_a_wrong_answer_is_found(servers: tuple[Server, Server]) -> None:
+    real, embedded = servers
+    assert _shown({**embedded.answers, "get tag": [200, "application/json", {"id": "v1"}]}) != _shown(real.answers)
