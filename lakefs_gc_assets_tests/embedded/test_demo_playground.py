@@ -69,7 +69,7 @@ def test_what_stands_in_the_way_is_said_in_one_line(tmp_path: Path) -> None:
         file.unlink()
     answer = CliRunner().invoke(main, ["embedded", "--folder", str(tmp_path / "first"), "--port", "0"])
     assert (answer.exit_code, answer.stderr.count("\n")) == (1, 1)
-    assert "found lakeFS objects in the storage namespace" in answer.stderr
+    assert "found lakeFS objects in the storage" in answer.stderr
 
 
 def test_the_file_holds_no_secret(tmp_path: Path) -> None:

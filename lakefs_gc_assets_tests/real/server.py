@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 LAKEFS_KEYS = ("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 STORE_KEYS = ("store-access-key", "store-secret-key")
-_BASIC = b64encode(":".join(LAKEFS_KEYS).encode()).decode()
+BASIC_AUTHORIZATION = "Basic " + b64encode(":".join(LAKEFS_KEYS).encode()).decode()
 _PATIENCE_SECONDS = 120
 
 
@@ -167,7 +167,7 @@ class RealLakeFS:
         request = Request(
             f"{self.url}/api/v1/repositories/{repository}/branches/{branch}/objects?path={escaped_path}",
             content,
-            {"Content-Type": "application/octet-stream", "Authorization": f"Basic {_BASIC}"},
+            {"Content-Type": "application/octet-stream", "Authorization": BASIC_AUTHORIZATION},
         )
         urlopen(request, timeout=60).close()
 

@@ -1,7 +1,8 @@
 """Records a repository of an embedded server as real ones were recorded: answers, objects, and what is live and why.
 
 A recording has `api.jsonl`, `listing.json`, `truth.json` and `namespace/`, see `recording`. It has no `sstables.jsonl`:
-files decoded by the code that is to be tested would say nothing.
+files decoded by the code that is to be tested would say nothing. `real.recorder` records real servers by the same
+calls, without `objects` in `truth.json`, since nobody keeps books of them.
 """
 
 import csv
@@ -10,7 +11,8 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,13 +26,21 @@ _PAUSE_SECONDS = 0.02
 
 
 class Recorder:
-    """Asks a server all that a collector asks, and notes each answer as it came."""
+    """Asks a server all that a collector asks, and notes each answer as it came.
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._clock = world.server.clock
-        self._base = f"/repositories/{world.repository}"
-        self._pool = urllib3.PoolManager(headers={"Authorization": world.server.basic_authorization})
+    Args:
+        url: address of the server, without `/api/v1`.
+        read: the text of a file by its full address.
+    """
+
+    def __init__(
+        self, url: str, authorization: str, repository: str, now: Callable[[], datetime], read: Callable[[str], str]
+    ) -> None:
+        self._url = url
+        self._now = now
+        self._read = read
+        self._base = f"/repositories/{repository}"
+        self._pool = urllib3.PoolManager(headers={"Authorization": authorization})
         self.rows: list[dict[str, Any]] = []
 
     def ask(self, note: str, method: str, path: str, body: Any = None, /, **query: Any) -> Any:
@@ -38,12 +48,12 @@ class Recorder:
         path = "/api/v1" + (self._base + path[1:] if path.startswith(".") else path)
         target = quote(path) + (f"?{urlencode(query)}" if query else "")
         content = None if body is None else json.dumps(body).encode()
-        answer = self._pool.request(method, self._world.server.url + target, body=content)
+        answer = self._pool.request(method, self._url + target, body=content)
         said = {"response_json": answer.json()} if answer.headers.get("Content-Type") == _JSON else {}
         row = {
             "kind": "api",
             "note": note,
-            "at": self._clock.now().timestamp(),
+            "at": self._now().timestamp(),
             "method": method,
             "path": path,
             "query": query,
@@ -54,8 +64,13 @@ class Recorder:
         self.rows.append({**row, **(said or {"response_text": answer.data.decode()})})
         return said.get("response_json")
 
-    def ask_everything(self) -> dict[str, Any]:
-        """All that a collector asks; returns what the books do not know: rules, prepared commits, references."""
+    def ask_everything(self, commits: Iterable[str], staged: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """All that a collector asks; returns what the books do not know: rules, prepared commits, references.
+
+        Args:
+            commits: ids of the commits that are asked for.
+            staged: branch and path of the staged objects that are asked for.
+        """
         note = "gc: config, repository"
         for path in ("/config", "/config/version", "/config/storage", "/config/garbage-collection", ".", "./metadata"):
             self.ask(note, "GET", path)
@@ -70,8 +85,8 @@ class Recorder:
         while not self.ask(note, "GET", "./gc/prepare_commits/status", id=task)["completed"]:
             time.sleep(_PAUSE_SECONDS)
         prepared = self.ask("gc: prepare_commits sync", "POST", "./gc/prepare_commits")
-        prepared_at = self._clock.now().timestamp()
-        branches, tags = self._ask_references()
+        prepared_at = self._now().timestamp()
+        branches, tags = self._ask_references(staged)
         note = "refs dump"
         task = self.ask(note, "POST", "./dump")["id"]
         while not self.ask(note, "GET", "./dump", task_id=task)["done"]:
@@ -79,17 +94,20 @@ class Recorder:
         return {
             "gc_rules": rules,
             "gc_prepared_at": prepared_at,
-            "prepare_commits": {
-                "location": prepared["gc_commits_location"],
-                "run_id": prepared["run_id"],
-                "rows": list(self._rows_of(prepared["gc_commits_location"])),
-            },
+            "prepare_commits": self._prepared(prepared),
             "branches": branches,
             "tags": tags,
-            "commits": [self.ask("state: commits", "GET", f"./commits/{id_}") for id_ in self._world.books.commits],
+            "commits": [self.ask("state: commits", "GET", f"./commits/{id_}") for id_ in commits],
         }
 
-    def _ask_references(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _prepared(self, answer: dict[str, Any]) -> dict[str, Any] | None:
+        """Prepared commits; None without retention rules, when the server prepares none."""
+        if "gc_commits_location" not in answer:
+            return None
+        location = answer["gc_commits_location"]
+        return {"location": location, "run_id": answer["run_id"], "rows": list(self._rows_of(location))}
+
+    def _ask_references(self, staged: Iterable[tuple[str, str]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Branches and tags; each branch's first change and its log, and where each staged path lies."""
         note = "what a collector asks besides prepare"
         branches = self.ask(note, "GET", "./branches", amount=1000, show_hidden="true")["results"]
@@ -97,24 +115,26 @@ class Recorder:
         for branch in branches:
             self.ask(note, "GET", f"./branches/{branch['id']}/diff", amount=1)
             self.ask("state: branches, tags, logs", "GET", f"./refs/{branch['id']}/commits", amount=1000, after="")
-        for branch_id, path in self._world.staged_places():
+        for branch_id, path in staged:
             self.ask("state: staged", "GET", f"./refs/{branch_id}/objects/stat", path=path)
         return branches, tags
 
     def _rows_of(self, location: str) -> Iterator[dict[str, str]]:
-        folder, _, name = location.rpartition("/")
-        content = self._world.bucket.open(folder).get(name).decode()
-        return iter(csv.DictReader(content.splitlines()))
+        return iter(csv.DictReader(self._read(location).splitlines()))
 
 
-def record(world: World, folder: Path) -> None:
-    """Writes a recording of the repository as it is now into a folder that is not there yet."""
-    recorder = Recorder(world)
-    stated = recorder.ask_everything()
+def write_answers_and_files(
+    recorder: Recorder, files: Iterable[tuple[str, Path]], folder: Path
+) -> list[dict[str, Any]]:
+    """Writes all of a recording but `truth.json` into a folder that is not there yet; returns the listing.
+
+    Args:
+        files: key and file of each object of the namespace.
+    """
     folder.mkdir(parents=True)
     (folder / "api.jsonl").write_text("".join(json.dumps(row) + "\n" for row in recorder.rows))
     listed: list[dict[str, Any]] = []
-    for key, file in world.bucket.files(world.namespace):
+    for key, file in files:
         copied = folder / "namespace" / key
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copied)
@@ -122,6 +142,20 @@ def record(world: World, folder: Path) -> None:
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
         listed.append({"key": key, "size": len(content), "mtime": float(int(file.stat().st_mtime)), "etag": digest})
     (folder / "listing.json").write_text(json.dumps(listed, indent=1))
+    return listed
+
+
+def record(world: World, folder: Path) -> None:
+    """Writes a recording of the repository as it is now into a folder that is not there yet."""
+
+    def read(location: str) -> str:
+        parent, _, name = location.rpartition("/")
+        return world.bucket.open(parent).get(name).decode()
+
+    server = world.server
+    recorder = Recorder(server.url, server.basic_authorization, world.repository, server.clock.now, read)
+    stated = recorder.ask_everything(world.books.commits, world.staged_places())
+    listed = write_answers_and_files(recorder, world.bucket.files(world.namespace), folder)
     active = {row["commit_id"] for row in stated["prepare_commits"]["rows"]}
     objects = list(_objects(world, {row["key"]: row for row in listed}, active))
     truth = {
