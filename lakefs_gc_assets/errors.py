@@ -34,12 +34,21 @@ def show_by_variable(value: str, variable: str) -> None:
             _variables[part] = variable
 
 
+def printable(text: str) -> str:
+    """A text from outside with line breaks, control characters and invisible characters escaped, on one line.
+
+    Whatever reaches a terminal or a page passes here: a name of an object could clear the screen or forge a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 def _printable(text: str) -> str:
     """The text with whatever is not printable escaped, and its middle left out where it is long."""
     for value in sorted(_variables, key=len, reverse=True):
         text = text.replace(value, f"{{env: {_variables[value]}}}")
-    if not text.isprintable():
-        text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    text = printable(text)
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT - _SHOWN_END]} … {text[-_SHOWN_END:]}"
     return text

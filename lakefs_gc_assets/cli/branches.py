@@ -19,7 +19,6 @@ from lakefs_gc_assets.cli.common import (
     show_progress,
 )
 from lakefs_gc_assets.collector import stale_branches
-from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.stale_branches import Fate, Listing, Standing
 from lakefs_gc_assets.errors import counted
@@ -51,7 +50,7 @@ def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
     """
     opened = target.open()
     listing = stale_branches.list_branches(opened, progress_unless(quiet))
-    print_answer(as_json, lambda: {**asdict(listing), "digest": listing.digest}, map(shown, describe(listing)))
+    print_answer(as_json, lambda: {**asdict(listing), "digest": listing.digest}, describe(listing))
 
 
 @branches.command()
@@ -92,7 +91,7 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
     opened = target.open()
     planned = stale_branches.list_deleted(opened, names, show_progress)
     for record in planned:
-        show_progress(shown(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z"))
+        show_progress(f"{record.branch}: commit {record.commit_id}, {record.state} at {record.at:%F %T}Z")
     if planned:
         require_yes("Make these branches again?")
     owner = f"branches-{uuid.uuid4().hex}"

@@ -3,7 +3,6 @@
 The files of a frame are written one after another, so a frame need not fit into memory.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 
-from lakefs_gc_assets.cli.common import QUIET, Target, on_repository, progress_unless
+from lakefs_gc_assets.cli.common import QUIET, Target, encode, on_repository, progress_unless
 from lakefs_gc_assets.collector import earlier_runs
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.engine.port import nullable
@@ -28,7 +27,7 @@ from lakefs_gc_assets.collector.page.garbage import SIZES, FrameReader
 from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.errors import counted, printable
 from lakefs_gc_assets.settings import ReportSettings
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -66,7 +65,7 @@ class TextColumn:
     def cell(self, value: object) -> str:
         """A value as text on one line, with other characters escaped."""
         text = f"{value:%F %T}Z" if isinstance(value, datetime) else "" if value is None else self.shown(value)
-        return (text if text.isprintable() else text.encode("unicode_escape").decode()).ljust(self.width)
+        return printable(text).ljust(self.width)
 
 
 def shown_size(value: int) -> str:
@@ -206,7 +205,7 @@ def _write_csv(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[
 def _write_json(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:
     for table in tables:
         for row in table.to_pylist():
-            out.write(f"{json.dumps(row, default=datetime.isoformat, ensure_ascii=False)}\n".encode())
+            out.write(f"{encode(row)}\n".encode())
 
 
 def _write_parquet(tables: Iterator[pa.Table], schema: pa.Schema, columns: Sequence[TextColumn], out: BinaryIO) -> None:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import BaseFate, Result, Tally, describe_result
 from lakefs_gc_assets.collector.records.report import Report, describe
@@ -32,7 +31,7 @@ from lakefs_gc_assets.configuration_file import (
     named,
 )
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, printable
 from lakefs_gc_assets.settings import Configuration, SparkSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
 
@@ -135,7 +134,17 @@ def answer(content: object, indent: int | None = 1) -> None:
     Args:
         indent: None for one line.
     """
-    print_result(json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False))
+    click.echo(encode(content, indent), file=sys.stdout)
+
+
+def encode(content: object, indent: int | None = None) -> str:
+    """Content as JSON; times are ISO 8601, and characters that a terminal could act on are escaped as JSON does.
+
+    Args:
+        indent: None for one line.
+    """
+    text = json.dumps(content, default=datetime.isoformat, indent=indent, ensure_ascii=False)
+    return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 
 def print_answer(as_json: bool, content: Callable[[], object], lines: Iterable[str]) -> None:
@@ -144,12 +153,12 @@ def print_answer(as_json: bool, content: Callable[[], object], lines: Iterable[s
         answer(content())
     else:
         for line in lines:
-            click.echo(line)
+            print_result(line)
 
 
 def print_result(line: str) -> None:
     """Prints a line on standard output, above a bar that is shown: left to itself, click writes past the bar."""
-    click.echo(line, file=sys.stdout)
+    click.echo(printable(line), file=sys.stdout)
 
 
 def print_outcomes(outcomes: Iterable[Result], name: str, usual: BaseFate, as_json: bool, frees: bool = False) -> None:
@@ -167,7 +176,7 @@ def print_outcomes(outcomes: Iterable[Result], name: str, usual: BaseFate, as_js
         if as_json:
             answer(asdict(outcome), indent=None)
         elif outcome.why or outcome.fate is not usual:
-            print_result(shown(describe_result(getattr(outcome, name), outcome)))
+            print_result(describe_result(getattr(outcome, name), outcome))
     if as_json:
         answer({"counts": tally.counts} | ({"bytes_freed": tally.freed} if frees else {}), indent=None)
     else:
@@ -220,7 +229,7 @@ def is_on_terminal() -> bool:
 
 def show_progress(line: str) -> None:
     """Prints a line on standard error: standard output is for results."""
-    click.echo(line, err=True)
+    click.echo(printable(line), err=True)
 
 
 def progress_unless(quiet: bool) -> LogLine:
@@ -341,7 +350,7 @@ def agrees(question: str) -> bool:
     if is_confirmed():
         return True
     try:
-        return click.confirm(question, err=True)
+        return click.confirm(printable(question), err=True)
     except click.Abort:
         click.echo(err=True)
         return False

@@ -19,4 +19,4 @@ def completion(as_json: bool, shell: str) -> None:
     assert shell_class is not None
     program = click.get_current_context().find_root().command
     script = shell_class(program, {}, "lakefs-gc", "_LAKEFS_GC_COMPLETE").source()
-    print_answer(as_json, lambda: {"shell": shell, "script": script}, [script])
+    print_answer(as_json, lambda: {"shell": shell, "script": script}, script.split("\n"))

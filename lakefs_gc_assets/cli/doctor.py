@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import click
 import pyspark
 
-from lakefs_gc_assets.cli.common import JSON, Target, answer, on_repository
+from lakefs_gc_assets.cli.common import JSON, Target, answer, on_repository, print_result
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.diagnosis import (
     Diagnosis,
@@ -93,17 +93,17 @@ def _show(finding: Finding) -> None:
     missing = finding.state is not State.WORKS and finding.given_by
     remedy = f" [{finding.given_by}]" if missing else ""
     purposes = "" if set(finding.purposes) == set(Purpose) else f" ({', '.join(finding.purposes)})"
-    click.echo(f"{finding.state.value:<10}  {finding.name}{purposes}: {finding.detail}{remedy}")
+    print_result(f"{finding.state.value:<10}  {finding.name}{purposes}: {finding.detail}{remedy}")
 
 
 def _conclude(diagnosis: Diagnosis, wanted: Collection[Purpose]) -> None:
     if diagnosis.stopped:
-        click.echo("nothing else was tried: correct this first")
+        print_result("nothing else was tried: correct this first")
     for key in diagnosis.left:
-        click.echo(f"left behind: {key}, which could not be deleted; nothing reads it, so you may delete it yourself")
+        print_result(f"left behind: {key}, which could not be deleted; nothing reads it, so you may delete it yourself")
     for purpose in sorted(wanted, key=list(Purpose).index):
         missing = ", ".join(diagnosis.missing_for(purpose))
-        click.echo(f"{purpose.value}: {f'not ready; missing: {missing}' if missing else 'ready'}")
+        print_result(f"{purpose.value}: {f'not ready; missing: {missing}' if missing else 'ready'}")
 
 
 def _described(repository: str, diagnosis: Diagnosis, wanted: Collection[Purpose]) -> dict[str, object]:

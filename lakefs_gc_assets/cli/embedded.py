@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, show_progress
+from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, STORE_URL, answer, print_result, show_progress
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
@@ -21,7 +21,7 @@ from lakefs_gc_assets.embedded.demo import playground
 @JSON
 def embedded(folder: Path, rules: RuleSet, objects: int, store_url: str, port: int, as_json: bool) -> None:
     """Serves an embedded lakeFS with a sample repository until interrupted. It is no production server."""
-    say = show_progress if as_json else click.echo
+    say = show_progress if as_json else print_result
     with ExitStack() as stack:
         with shown_bar("making the sample repository"):
             environment = stack.enter_context(

@@ -16,6 +16,7 @@ from lakefs_gc_assets.cli.common import (
     agrees,
     on_repository,
     print_answer,
+    print_result,
     require_yes_or_terminal,
     show_progress,
 )
@@ -32,7 +33,6 @@ from lakefs_gc_assets.collector.erasure.find import (
     take_first_step,
 )
 from lakefs_gc_assets.collector.erasure.remains import erase_versions
-from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import describe_result, size
@@ -111,7 +111,7 @@ def erase(
         return
     if signing_key is None or approve is None or file_of_certificate is None:
         encoded = {"remedies": finding.remedies, "digest": finding.digest}
-        print_answer(as_json, lambda: {**asdict(finding), **encoded}, map(shown, describe(finding)))
+        print_answer(as_json, lambda: {**asdict(finding), **encoded}, describe(finding))
         if finding.unchecked:
             sys.exit(Status.INCOMPLETE)
         return
@@ -120,7 +120,7 @@ def erase(
         run_id, erased_versions = _erase(target.loaded, collector, finding, say)
     content = certificate.make(collector.open(), finding, run_id, erased_versions)
     file_of_certificate.write_bytes(certificate.sign(content, signing_key))
-    print_answer(as_json, lambda: content, map(shown, describe_certificate(content)))
+    print_answer(as_json, lambda: content, describe_certificate(content))
     if not all(each["is_gone"] for each in content["addresses"]):
         sys.exit(Status.INCOMPLETE)
 
@@ -129,14 +129,14 @@ def _prepare(repository: OpenRepository, finding: Finding) -> None:
     """Takes the steps that a person agrees to."""
     steps = list_first_steps(finding)
     for step in steps:
-        click.echo(shown(str(step)))
+        print_result(str(step))
         if agrees("Do it?"):
-            click.echo(shown(take_first_step(repository, step)))
+            print_result(take_first_step(repository, step))
     if not steps:
-        click.echo("no branch and no tag holds an address")
+        print_result("no branch and no tag holds an address")
     for line in _describe_gaps(finding):
-        click.echo(shown(line))
-    click.echo("what still holds the addresses is shown by the same command without --prepare")
+        print_result(line)
+    print_result("what still holds the addresses is shown by the same command without --prepare")
     if finding.unchecked:
         sys.exit(Status.INCOMPLETE)
 

@@ -12,7 +12,6 @@ from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector.fsck.check import EVERYTHING, Checkup
 from lakefs_gc_assets.collector.page import markup
-from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.defs.repository_check import check_now
 from lakefs_gc_assets.errors import counted
 
@@ -63,7 +62,7 @@ def fsck(target: Target, deep: int, every_commit: bool, html: BinaryIO | None, q
         html.write(render(checkup))
     else:
         verdict = {"is_damaged": checkup.is_damaged, "verdict": checkup.verdict}
-        print_answer(as_json, lambda: {**asdict(checkup), **verdict}, map(shown, describe(checkup)))
+        print_answer(as_json, lambda: {**asdict(checkup), **verdict}, describe(checkup))
     if checkup.is_damaged:
         sys.exit(Status.DAMAGED)
     if checkup.unchecked:

@@ -31,6 +31,7 @@ from lakefs_gc_assets.errors import (
     LockHeld,
     LockLost,
     RunFailed,
+    printable,
 )
 from lakefs_gc_assets.full_disks import full_disk
 from lakefs_gc_assets.spark.start import process
@@ -157,7 +158,7 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
         )
         if as_json:
             _answer_error(line, Status.INTERRUPTED)
-        click.echo(f"lakefs-gc: {line}", err=True)
+        click.echo(f"lakefs-gc: {printable(line)}", err=True)
         os._exit(Status.INTERRUPTED)
 
     threading.Thread(target=leave, name="leave in time", daemon=True).start()
@@ -168,13 +169,13 @@ def _ended_in_time(as_json: bool) -> Iterator[None]:
 
 
 def _answer_error(line: str, status: int) -> None:
-    click.echo(json.dumps({"error": line, "status": int(status)}, ensure_ascii=False))
+    click.echo(json.dumps({"error": printable(line), "status": int(status)}, ensure_ascii=False))
 
 
 def _end(line: str, status: Status, as_json: bool) -> None:
     if as_json:
         _answer_error(line, status)
-    click.echo(f"lakefs-gc: {line}", err=True)
+    click.echo(f"lakefs-gc: {printable(line)}", err=True)
     sys.exit(status)
 
 

@@ -20,7 +20,6 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.progress import shown_bar
 from lakefs_gc_assets.collector import unneeded_metadata
-from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.unneeded_metadata import Fate, Listing, Outcome, find_unneeded
 from lakefs_gc_assets.errors import counted
@@ -61,7 +60,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
         with shown_bar(looking, quiet) as (say, _), errors_of_spark():
             listing = find_unneeded(opened, collector.engine(opened.settings), say).listing
         encoded = {"amount": listing.amount._asdict()}
-        print_answer(as_json, lambda: {**asdict(listing), **encoded}, map(shown, describe(listing)))
+        print_answer(as_json, lambda: {**asdict(listing), **encoded}, describe(listing))
         return
     require_yes_or_terminal()
     opened, owner = collector.open(), f"metadata-{uuid.uuid4().hex}"
@@ -72,7 +71,7 @@ def metadata(target: Target, act: str | None, quiet: bool, as_json: bool) -> Non
             with shown_bar(looking, quiet) as (say, _):
                 listing = unneeded_metadata.list_movable(opened, engine, say)
             for line in () if quiet else describe(listing):
-                show_progress(shown(line))
+                show_progress(line)
             if listing.files:
                 require_yes(f"Move {_describe(listing.amount)} to quarantine?")
                 with shown_bar("moving", quiet) as (say, _):

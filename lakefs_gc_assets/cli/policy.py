@@ -19,6 +19,7 @@ from lakefs_gc_assets.cli.common import (
     is_confirmed,
     on_repository,
     print_answer,
+    print_result,
     progress_unless,
     require_yes,
 )
@@ -145,7 +146,7 @@ def _set(target: Target, change: "Change", quiet: bool, as_json: bool) -> None:
     if as_json and confirmed:
         outcome.print(as_json)
     elif not as_json:
-        click.echo("the rules are set")
+        print_result("the rules are set")
 
 
 def _others_with_its_policy(target: Target) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from lakefs_gc_assets.cli.common import progress_unless, show_progress
 from lakefs_gc_assets.collector.frame.frames import PHASES, STEPS
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import LogLine, counted
+from lakefs_gc_assets.errors import LogLine, counted, printable
 
 if TYPE_CHECKING:
     from lakefs_gc_assets.spark import session as spark_session
@@ -143,7 +143,7 @@ class RunBar(StepLines):
 
     def say(self, line: str) -> None:
         """Prints a line above the bar."""
-        self._bar.console.print(escape(line), soft_wrap=True)
+        self._bar.console.print(escape(printable(line)), soft_wrap=True)
 
     def begins(self, step: str) -> None:
         """See Watch.begins."""

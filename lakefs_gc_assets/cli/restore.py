@@ -19,6 +19,7 @@ from lakefs_gc_assets.cli.common import (
     on_repository,
     open_repository,
     print_outcomes,
+    print_result,
     require_yes,
     require_yes_or_terminal,
     show_progress,
@@ -84,7 +85,7 @@ def restore(
             answer(planned.to_pylist())
             return
         for line in _describe(planned):
-            (click.echo if dry_run else show_progress)(line)
+            (print_result if dry_run else show_progress)(line)
         if dry_run:
             return
         require_yes("Bring them back?", _REFUSAL)

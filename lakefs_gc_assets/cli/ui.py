@@ -22,7 +22,16 @@ import urllib3
 import yaml
 from urllib3.exceptions import HTTPError
 
-from lakefs_gc_assets.cli.common import FOLDER, JSON, OBJECTS, RULES, answer, loaded_configurations, show_progress
+from lakefs_gc_assets.cli.common import (
+    FOLDER,
+    JSON,
+    OBJECTS,
+    RULES,
+    answer,
+    loaded_configurations,
+    print_result,
+    show_progress,
+)
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.embedded.core import RuleSet
@@ -117,7 +126,7 @@ class DagsterUI:
         if not answered or folders[0] != folders[1]:
             raise CollectionError(f"another Dagster answers at {self.url}: {_OTHER_PORT}")
 
-    def make_first_run(self, location: str, say: LogLine = click.echo) -> None:
+    def make_first_run(self, location: str, say: LogLine = print_result) -> None:
         """Makes a dry run, as somebody who launches the job open_run, unless there is any run.
 
         Raises CollectionError where it is not made; one that fails can be looked at as well.
@@ -132,7 +141,7 @@ class DagsterUI:
         for _ in self._waiting(_RUN_SECONDS, "make a first run"):
             if (status := self._newest_run()) in _ENDED:
                 if status != "SUCCESS":
-                    click.echo("the dry run did not succeed: its page says why", err=True)
+                    show_progress("the dry run did not succeed: its page says why")
                 return
 
     def _newest_run(self) -> str | None:
@@ -226,8 +235,8 @@ def serve(
     environment: Mapping[str, str],
     port: int,
     home: Path,
-    say: LogLine = click.echo,
-    tell: LogLine = click.echo,
+    say: LogLine = print_result,
+    tell: LogLine = print_result,
     *,
     first_run: bool = True,
 ) -> int:
@@ -275,13 +284,13 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     with requiring("ui", "the Dagster UI"):
         import dagster_webserver  # noqa: F401
     require_free_port(port)
-    status, say = 0, show_progress if as_json else click.echo
+    status, say = 0, show_progress if as_json else print_result
 
     def print_url(url: str) -> None:
         if as_json:
             answer({"url": url}, indent=None)
         else:
-            click.echo(f"{url}{LINEAGE}")
+            print_result(f"{url}{LINEAGE}")
 
     with suppress(KeyboardInterrupt), ending_on_signals():
         if file is not None:

@@ -11,6 +11,7 @@ from lakefs_gc_assets.cli.common import (
     is_on_terminal,
     on_repository,
     print_answer,
+    show_progress,
 )
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import HeldLock, Life
@@ -67,6 +68,6 @@ def _require_dead(held: HeldLock, run_id: str) -> None:
             f"the lock was not released: {facts}, and this machine cannot see whether that process lives. {wait}; if "
             "you know that the process ended, give --yes"
         )
-    click.echo(f"{facts}. {wait}.", err=True)
+    show_progress(f"{facts}. {wait}.")
     if not agrees("Did you see that this process ended?"):
         raise LockHeld("it was not confirmed: the lock was not released")

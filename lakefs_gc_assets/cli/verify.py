@@ -10,7 +10,6 @@ import click
 from lakefs_gc_assets.cli.common import JSON, Target, on_repository, open_repository, print_answer
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.erasure import certificate
-from lakefs_gc_assets.collector.page.markup import shown
 from lakefs_gc_assets.errors import ConfigurationError, counted
 
 _HOLDS = "the signature holds, the receipts are those in the store, and nothing of it is there again"
@@ -44,7 +43,7 @@ def verify(target: Target, key: Path, as_json: bool, certificate_file: Path) -> 
     opened = open_repository(loaded, to_read=True)
     problems = certificate.verify(opened, content)
     lines = [*describe_certificate(content), *content["limits"], *(problems or [_HOLDS])]
-    print_answer(as_json, lambda: {"certificate": content, "problems": problems}, map(shown, lines))
+    print_answer(as_json, lambda: {"certificate": content, "problems": problems}, lines)
     if problems or not all(each["is_gone"] for each in content["addresses"]):
         sys.exit(Status.INCOMPLETE)
 

@@ -22,7 +22,7 @@ from lakefs_gc_assets.defs.failures import collector_op
 from lakefs_gc_assets.defs.pages import bars, bullets, stored_page, table
 from lakefs_gc_assets.defs.partitions import Names, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import LogLine, StorageError
+from lakefs_gc_assets.errors import ConfigurationError, LogLine, StorageError
 from lakefs_gc_assets.spark.faults import errors_of_spark
 
 JOB = "forecast"
@@ -40,12 +40,10 @@ class ForecastConfig(dg.Config):
 
     days: list[int] = Field(
         default=[_UNLIMITED if days is None else days for days in AGES],
-        max_length=_MOST_SCENARIOS,
         description="Retention of all branches and dangling commits, in days; -1 for unlimited.",
     )
     policies: dict[str, str] = Field(
         default={},
-        max_length=_MOST_SCENARIOS,
         description="More policies to compare: the text of a policy file, by a name.",
     )
     by_path: int = Field(
@@ -104,6 +102,12 @@ def forecast_job(names: Names) -> dg.JobDefinition:
 
     @collector_op(names, NAME, "Makes a forecast, and its page.", ForecastConfig, in_pool=False)
     def retention_forecast(context: dg.OpExecutionContext, collector: Collector, config: ForecastConfig) -> None:
+        # Dagster would show a limit of a field as a list of errors, and the configuration whole.
+        for name, scenarios in (("days", config.days), ("policies", config.policies)):
+            if len(scenarios) > _MOST_SCENARIOS:
+                raise ConfigurationError(
+                    f"{name} has {len(scenarios)} entries: a forecast compares at most {_MOST_SCENARIOS}"
+                )
         ages = [None if days == _UNLIMITED else days for days in config.days]
         policies = rules.parse_policies(config.policies)
         namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)

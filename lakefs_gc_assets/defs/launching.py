@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, create_model
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.plan import Flow, Plan
 from lakefs_gc_assets.collector.records.report import describe_loosened
-from lakefs_gc_assets.errors import ConfigurationError
+from lakefs_gc_assets.errors import ConfigurationError, printable
 from lakefs_gc_assets.settings import RELAXABLE, CollectionSettings, FlowName, LaunchSettings
 
 Relaxed: TypeAlias = dict[str, bool | int | float]
@@ -224,11 +224,12 @@ def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, polic
     shown = " ".join((user or name).split())
     if ";" in shown or plans.KNOWN_BY in shown.casefold():
         raise ConfigurationError(f"{shown!r} names no approver: a name has no semicolon and no {plans.KNOWN_BY!r}")
-    if not shown and policy.approvers == 2:
+    nobody = not plans.person(shown)
+    if nobody and policy.approvers == 2:
         raise ConfigurationError("two must approve (launch.approvers): say who you are in approved_by")
-    if not shown:
+    if nobody:
         return "a launch that names nobody"
-    return f"{shown}{plans.KNOWN_BY}{'proxy' if user else 'launch'} says"
+    return f"{printable(shown)}{plans.KNOWN_BY}{'proxy' if user else 'launch'} says"
 
 
 def settle(

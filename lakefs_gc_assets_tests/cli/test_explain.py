@@ -145,6 +145,21 @@ def test_what_is_staged(made: RetainedRepository, explain: Invoke) -> None:
     assert said[3:] == ["  staged: repo, branch main, path staged file"]
 
 
+def test_path_with_control_characters_is_shown_as_text(made: RetainedRepository, explain: Invoke) -> None:
+    path = "\x1b]0;title\x07\x1b[2J\x9b\u202e/a\r\nstays: forged"
+    address = clients.upload(made.server, path, b"x")
+    try:
+        for arguments in ((), ("--json",)):
+            answer = explain(*arguments, address)
+            assert answer.exit_code == 0
+            assert answer.stdout.replace("\n", "").isprintable()
+        assert json.loads(answer.stdout)["staged"][0]["path"] == path
+        (staged,) = (line for line in lines(explain(address)) if line.startswith("  staged"))
+        assert staged.endswith(path.encode("unicode_escape").decode())
+    finally:
+        clients.call(made.server, "DELETE", "/repositories/repo/branches/main/objects", path=path)
+
+
 def test_what_is_staged_with_the_content_of_a_committed_object_stays_however_old(
     made: RetainedRepository, explain: Invoke
 ) -> None:

@@ -168,11 +168,11 @@ def test_the_bar_says_how_long_tasks_take(monkeypatch: pytest.MonkeyPatch) -> No
         bar.ends("store_df")
         bar.begins("candidates")
         bar.begins("a check of something")
-        bar.say("a [warning]")
+        bar.say("a [warning]\x1b]0;title\x07")
         bar.show_tasks(0, 8, 5.0)
     said = written.getvalue()
     assert "1/5 listing what is stored" in said and "2/8 tasks, 0.4 a second" in said and "0:00:15 left" in said
-    assert "a [warning]" in said
+    assert r"a [warning]\x1b]0;title\x07" in said
     assert "4/5 subtracting" in said and "0/8 tasks" in said
 
 

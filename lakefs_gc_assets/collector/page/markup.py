@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import counted
+from lakefs_gc_assets.errors import counted, printable
 from lakefs_gc_assets.settings import ReportSettings
 
 # Most commands make no page, and need not wait for this import.
@@ -67,10 +67,7 @@ def _visible(value: object) -> object:
 
 def shown(text: str, limit: int = 2000) -> str:
     """A text from outside made visible: no line breaks, no invisible characters, and cut at the limit."""
-    cut = text if len(text) <= limit else f"{text[:limit]}…"
-    if cut.isprintable():
-        return cut
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in cut)
+    return printable(text if len(text) <= limit else f"{text[:limit]}…")
 
 
 def _signed_size(count: int) -> str:

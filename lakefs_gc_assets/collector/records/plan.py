@@ -5,6 +5,7 @@ may stand beside the plan: the candidates are to be deleted after all.
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -269,6 +270,21 @@ def _stored(store: ObjectStore, run_id: str) -> Plan | None:
 
 KNOWN_BY = ", as the "
 """Separates the name of an approver from who says it, such as `Ada, as the launch says`."""
+
+
+def person(approver: str) -> str:
+    """The name of an approver for comparison: names that look alike are equal.
+
+    Case, blanks, forms of one letter (NFKC) and invisible characters make no other person. Letters of other alphabets
+    that look alike do.
+    """
+    name = unicodedata.normalize("NFKC", approver.partition(KNOWN_BY)[0])
+    visible = (letter for letter in name if unicodedata.category(letter) != "Cf" and letter not in _VARIANTS)
+    return " ".join(unicodedata.normalize("NFKC", "".join(visible).casefold()).split())
+
+
+_VARIANTS = frozenset(map(chr, (0x034F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+"""Marks that show nothing: the grapheme joiner and variation selectors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,8 +286,7 @@ def give_first(store: ObjectStore, candidates: Manifest[CandidateFigures], now: 
     if first is None or first.candidates_digest != candidates.digest:
         plans.write_first_approval(store, _approval(candidates, now, approver))
         return None
-    names = [by.partition(plans.KNOWN_BY)[0].casefold() for by in (first.approved_by, approver)]
-    if names[0] == names[1]:
+    if plans.person(first.approved_by) == plans.person(approver):
         raise CollectionError(
             f"run {run_id} was approved at {first.approved_at:%F %T}Z by {first.approved_by}, and needs a second "
             "approval under another name"

@@ -481,8 +481,16 @@ class TestApprove:
         assert passes.give_first(run.store, candidates, NOW, "Bob") is None, "Ada approved others"
         assert passes.give_first(run.store, candidates, NOW, "Ada") == "Bob"
         assert not passes.approve(run.step, run.candidates)
-        with pytest.raises(CollectionError, match=r"was approved at .*Z by Bob, and .* under another name"):
-            passes.give_first(run.store, candidates, NOW, "bob, as the proxy says")
+        for name in (
+            "bob, as the proxy says",
+            "B\u200bob",
+            "\uff22\uff4f\uff42",
+            "Bob\ufe0f",
+            "B\u00adob",
+            " Bob\u2060 ",
+        ):
+            with pytest.raises(CollectionError, match=r"was approved at .*Z by Bob, and .* under another name"):
+                passes.give_first(run.store, candidates, NOW, name)
         run.store.put(run_folder.first_approval(PLAN.run_id), b"{")
         with pytest.raises(CorruptFile):
             passes.give_first(run.store, candidates, NOW, "Ada")
