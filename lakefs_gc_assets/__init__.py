@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 else:
     results = _deferred("lakefs_gc_assets.results")
 
-__all__ = ["open"]
+__all__: list[str] = []
+"""Empty, so that `from lakefs_gc_assets import *` does not replace the built-in function `open`."""
 
 # Arrow's allocator would keep what was freed, half of what a small run's driver has. It looks here when it is loaded.
 _os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")

@@ -246,3 +246,9 @@ def test_the_package_imports_nothing_until_it_is_asked(file: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
 
     assert {"dagster", "pyspark", "pandas", "numba"}.isdisjoint(ended.stdout.split())
+
+
+def test_a_star_import_keeps_the_built_in_open() -> None:
+    names: dict[str, object] = {}
+    exec("from lakefs_gc_assets import *", names)  # noqa: S102
+    assert "open" not in names

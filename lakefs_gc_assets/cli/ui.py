@@ -264,7 +264,9 @@ def serve(
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Configuration file of your own repositories, which are shown in place of an embedded lakeFS.",
+    envvar=CONFIGURATION_VARIABLE,
+    help="Configuration file of your own repositories, which are shown in place of an embedded lakeFS; defaults to the "
+    f"one in {CONFIGURATION_VARIABLE}.",
 )
 @FOLDER
 @RULES

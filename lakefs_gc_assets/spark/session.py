@@ -83,7 +83,11 @@ _REDACTION, _REDACTED_BY_SPARK = "spark.redaction.regex", "(?i)secret|password|t
 """The property that says by which names Spark hides values, and its default."""
 _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lakefs_gc_assets.spark.start.worker_daemon"
 """The property that says what workers are forked from on a local master, and its value."""
-_CONNECT = ("SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE")
+_CONNECT = ("SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_LOCAL_REMOTE", "MASTER")
+_CONNECT_FOR_GOOD = "SPARK_CONNECT_MODE_ENABLED"
+"""The variable by which pyspark's functions, too, take each session for one of Spark Connect."""
+_GATEWAY = ("PYSPARK_PIN_THREAD", "PYSPARK_UDS_MODE", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_TESTING")
+"""Variables that change how pyspark talks to a Java that it starts."""
 _SOCKET_NAME = len("/.00000000-0000-0000-0000-000000000000.sock")
 _LONGEST_ADDRESS = 103
 """Bytes of the longest address of a Unix socket on macOS; Linux allows four more."""
@@ -304,11 +308,11 @@ def handed_over(settings: SparkSettings) -> Iterator[dict[str, str]]:
     if settings.remote or not settings.master:
         yield spark_properties
         return
-    with _without_connect(), java.readable_errors():
+    is_local = settings.master.startswith("local")
+    with _without_variables(*_CONNECT, *(_GATEWAY if is_local else ())), java.readable_errors():
         if java.is_started():
             yield spark_properties
             return
-        is_local = settings.master.startswith("local")
         with _properties_file(spark_properties, java.default_properties(is_local)) as file:
             has_own_workers = is_local and spark_properties[_DAEMON] == _OUR_DAEMON
             java.launch(file, is_local, has_own_workers)
@@ -338,12 +342,13 @@ def _properties_file(spark_properties: Mapping[str, str], defaults: bytes) -> It
 
 
 @contextmanager
-def _without_connect() -> Iterator[None]:
-    """Takes variables from the environment, until the exit, that lead pyspark to a Spark Connect server of the shell.
+def _without_variables(*names: str) -> Iterator[None]:
+    """Takes variables of the shell from the environment until the exit: the configuration names a master.
 
-    The configuration names a master.
+    That one by which pyspark's functions choose Spark Connect does not come back: they look for it at each call.
     """
-    before = {name: os.environ.pop(name) for name in _CONNECT if name in os.environ}
+    os.environ.pop(_CONNECT_FOR_GOOD, None)
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
     finally:

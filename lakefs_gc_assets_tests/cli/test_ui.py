@@ -14,6 +14,7 @@ import pytest
 
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.ui import LINEAGE
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
 from lakefs_gc_assets_tests.cli.invoked import Invoke, assert_one_line, invoke, write
 from lakefs_gc_assets_tests.dagster_dev import PROJECT
 from lakefs_gc_assets_tests.free_ports import free_port
@@ -89,6 +90,11 @@ def test_a_file_that_is_wrong_is_said_at_once(invoke: Invoke, text: str, reporte
 
 def test_a_file_that_is_not_there_is_said_at_once(invoke: Invoke) -> None:
     assert_one_line(invoke("ui", "--config", "gone.yaml"), "gone.yaml", status=Status.CONFIGURATION)
+
+
+def test_it_serves_the_file_that_the_environment_names(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONFIGURATION_VARIABLE, "elsewhere.yaml")
+    assert_one_line(invoke("ui"), "elsewhere.yaml", status=Status.CONFIGURATION)
 
 
 def test_an_installation_without_the_ui_says_what_to_install(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,16 @@ does not know is None and shown nowhere; 0 says that there is none. The referenc
 declarations.
 """
 
+import ast
 import inspect
 import re
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -231,8 +234,15 @@ class Figure(NamedTuple):
 
 
 def meanings(kind: type[Any]) -> Mapping[str, str]:
-    """Definitions of the fields of a class, as its docstring gives them under Attributes."""
-    stated = _ATTRIBUTE.findall((inspect.getdoc(kind) or "").partition("Attributes:")[2])
+    """Definitions of the fields of a class, as its docstring gives them under Attributes.
+
+    A Python that strips docstrings (-OO, PYTHONOPTIMIZE=2) leaves them in the source.
+    """
+    text = inspect.getdoc(kind)
+    if sys.flags.optimize >= 2:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        text = ast.get_docstring(cast("ast.ClassDef", definition))
+    stated = _ATTRIBUTE.findall((text or "").partition("Attributes:")[2])
     return {name: " ".join(words.split()) for names, words in stated for name in names.split(", ")}
 
 

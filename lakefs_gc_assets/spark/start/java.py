@@ -23,6 +23,7 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -325,6 +326,8 @@ _ADVICE = (
         "No port could be opened at that address: check spark.driver.bindAddress and spark.driver.host",
     ),
 )
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Statuses of a killed Java: its own, and the one by which a shell passes it on."""
 _OTHER_ADVICE = "Check the section spark of the configuration, and what the environment sets for Java and Spark"
 
 
@@ -472,6 +475,8 @@ class _Start:
             lines = [line.decode(errors="replace").rstrip() for line in self._kept or []]
         reasons = [line for line in lines if line and not _NO_REASON.match(line)]
         code = None if self._process is None else self._process.poll()
+        if code in _KILLED:
+            return "its Java was killed, most often by the system for lack of memory (OutOfMemory)"
         return "; ".join(reasons[:_LINES_SHOWN]) or f"its Java ended with status {code} and printed nothing"
 
 

@@ -16,6 +16,12 @@ from types import ModuleType
 
 _FAMILIES = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_")
 """How the names of variables begin that Spark and Hadoop read."""
+_OTHERS = frozenset({"MASTER", "DEPLOY_MODE", "CONTAINER_ID", "LOCAL_DIRS", "BASH_ENV"})
+"""More variables that Spark's scripts and its Java read.
+
+spark-submit takes a master and a deploy mode from the first two. In a container of YARN the third makes Spark look for
+its folders in the fourth. The last one is a script that runs before Spark's own.
+"""
 _KEPT = frozenset({"SPARK_LOCAL_DIRS", "SPARK_CONNECT_MODE", "PYSPARK_PYTHON"})
 """Variables of these families that a local Java is to have.
 
@@ -30,8 +36,9 @@ _UMASK = f"{_HIDDEN}UMASK"
 
 def keep_own_settings(environment: MutableMapping[str, str]) -> None:
     """Removes variables of Spark and Hadoop from the environment of a local Java."""
-    for name in [name for name in environment if name.startswith(_FAMILIES) and name not in _KEPT]:
-        del environment[name]
+    for name in [name for name in environment if name.startswith(_FAMILIES) or name in _OTHERS]:
+        if name not in _KEPT:
+            del environment[name]
 
 
 def hide_aws_keys(environment: MutableMapping[str, str]) -> None:

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -13,6 +15,15 @@ def test_every_figure_has_a_unit_and_a_definition() -> None:
     assert [*declarations(RunStatistics)] == [field.name for field in fields(RunStatistics)]
     for declared in (declarations(RunStatistics), *(declarations(FRAMES[step].figures) for step in STEPS)):
         assert all(figure.unit and figure.meaning for figure in declared.values())
+
+
+def test_definitions_do_not_need_docstrings_at_run_time() -> None:
+    program = (
+        "from lakefs_gc_assets.collector.records.outcomes import RunStatistics, declarations\n"
+        "print(*(figure.meaning for figure in declarations(RunStatistics).values()), sep='|', end='')"
+    )
+    stripped = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True)
+    assert stripped.stdout.split("|") == [figure.meaning for figure in declarations(RunStatistics).values()]
 
 
 @pytest.mark.parametrize("step", STEPS)

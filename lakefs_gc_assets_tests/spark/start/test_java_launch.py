@@ -24,6 +24,16 @@ _HOSTILE = {
     "PYSPARK_PYTHON": "/usr/bin/false",
     "HADOOP_CONF_DIR": "/etc/hadoop",
     "YARN_CONF_DIR": "/etc/hadoop",
+    "MASTER": "yarn",
+    "DEPLOY_MODE": "cluster",
+    "CONTAINER_ID": "container_1",
+    "LOCAL_DIRS": "/gone",
+    "BASH_ENV": "/etc/gone",
+    "SPARK_CONNECT_MODE_ENABLED": "1",
+    "SPARK_LOCAL_REMOTE": "1",
+    "PYSPARK_PIN_THREAD": "false",
+    "PYSPARK_UDS_MODE": "true",
+    "SPARK_TESTING": "1",
 }
 """A shell that is set up for a cluster and another Spark."""
 _AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "token"}
@@ -143,6 +153,9 @@ def test_a_spark_that_says_nothing_is_reported_with_its_status(another_spark: Pa
     script = another_spark / "bin" / "spark-submit"
     script.write_text("#!/bin/sh\nexit 7\n")
     with pytest.raises(SparkNotStarted, match="its Java ended with status 7 and printed nothing"):
+        java.launch(another_spark, is_local=False, has_own_workers=False)
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    with pytest.raises(SparkNotStarted, match=r"was killed.* lack of memory.*Lower spark\.driver_memory"):
         java.launch(another_spark, is_local=False, has_own_workers=False)
     script.unlink()
     with pytest.raises(SparkNotStarted, match="No such file or directory"):
