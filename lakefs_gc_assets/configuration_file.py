@@ -319,7 +319,12 @@ def _resolved(value: Any, path: tuple[str, ...]) -> Any:
 def _environment(variable: str, setting: str) -> str:
     if variable not in os.environ:
         raise ConfigurationError(f"{setting} is to come from the environment variable {variable}, which is not set")
-    return os.environ[variable]
+    return environment_value(variable)
+
+
+def environment_value(variable: str) -> str:
+    """The value of an environment variable that is set, without the line break that files of secrets end with."""
+    return os.environ[variable].rstrip("\r\n")
 
 
 def _validated(content: Any, source: str) -> Configuration:

@@ -551,6 +551,11 @@ class NotificationSettings(Settings):
 
     failure_webhook: str = _secret("URL that is told of runs and jobs that failed")
     ended_webhook: str = _secret("URL that is told what each run did that came to its end")
+    ca_bundle: str = Field(
+        default="",
+        description="File with the certificates (PEM) of an authority to trust for both URLs; the file that "
+        "REQUESTS_CA_BUNDLE names if empty, else what this machine trusts.",
+    )
     ui_url: str = Field(
         default="",
         description="Address of the Dagster UI, such as https://dagster.example.com; messages then link to the "

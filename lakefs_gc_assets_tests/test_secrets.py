@@ -147,7 +147,7 @@ def test_locations_that_come_from_the_environment(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(errors, "_variables", {})
     monkeypatch.setenv("TEST_SERVER", "http://lakefs.private.invalid:81")
     monkeypatch.setenv("TEST_FOLDER", "/nowhere/private")
-    monkeypatch.setenv("TEST_REPOSITORY", "measurements")
+    monkeypatch.setenv("TEST_REPOSITORY", "measurements\r\n")
     content = {
         "repository": {"env": "TEST_REPOSITORY"},
         "lakefs": {

@@ -1,6 +1,7 @@
 """A local receiver of webhooks."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,13 @@ class Receiver:
     status: int = 200
     first: list[int] = field(default_factory=list)
     posted: list[dict[str, Any]] = field(default_factory=list)
+    _server: ThreadingHTTPServer | None = None
+
+    def encrypt(self, context: ssl.SSLContext) -> None:
+        """From now on takes only connections by TLS."""
+        assert self._server is not None
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = self.url.replace("http://", "https://")
 
 
 @contextmanager
@@ -39,7 +47,7 @@ def receiving() -> Iterator[Receiver]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = receiver._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -8,11 +8,12 @@ import json
 import os
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import urllib3
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProxyError, SSLError
 
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records import plan as plans
@@ -21,12 +22,18 @@ from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import Clock
-from lakefs_gc_assets.configuration_file import Loaded
+from lakefs_gc_assets.configuration_file import Loaded, environment_value
+from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of, end_of
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, counted
+
+if TYPE_CHECKING:
+    from lakefs_gc_assets.lakefs.api import transport
+else:
+    transport = deferred("lakefs_gc_assets.lakefs.api.transport")
 
 _SECTION = "notifications"
 _FAILURES, _ENDS = "failure_webhook", "ended_webhook"
@@ -60,13 +67,14 @@ def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) ->
     return defined
 
 
-def post(url: str, text: str, sleep: Callable[[float], None]) -> None:
-    """Posts a message to a webhook, with three attempts.
+def post(url: str, text: str, sleep: Callable[[float], None], ca_bundle: str = "") -> None:
+    """Posts a message to a webhook, with three attempts, through the proxy that the environment names for it.
 
     Raises CollectionError, without the URL, which may be a secret, if all fail.
 
     Args:
         text: shown as it is: characters that Slack would read as links or mentions are escaped.
+        ca_bundle: as the setting of this name.
     """
     shown = text if len(text) <= _MAX_LETTERS else f"{text[:_MAX_LETTERS]} …"
     escaped = shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -77,12 +85,21 @@ def post(url: str, text: str, sleep: Callable[[float], None]) -> None:
         sleep=sleep,
         reraise=True,
     )
-    attempts(_post_once, url, json.dumps({"text": escaped}).encode())
+    proxy = transport.proxy_from_environment(url)
+    certificates = transport.trusted_certificates("notifications.ca_bundle", ca_bundle)
+    options: dict[str, Any] = {"ca_certs": certificates} if certificates else {}
+    pool = (
+        urllib3.PoolManager(**options)
+        if proxy is None
+        else urllib3.ProxyManager(proxy.url, proxy_headers=transport.headers_for(proxy), **options)
+    )
+    with pool:
+        attempts(_post_once, pool, url, json.dumps({"text": escaped}).encode())
 
 
-def _post_once(url: str, body: bytes) -> None:
+def _post_once(pool: urllib3.PoolManager, url: str, body: bytes) -> None:
     try:
-        answer = urllib3.request(
+        answer = pool.request(
             "POST",
             url,
             body=body,
@@ -90,6 +107,15 @@ def _post_once(url: str, body: bytes) -> None:
             timeout=_SECONDS,
             retries=False,
         )
+    except ProxyError:
+        raise _Transient(
+            "the webhook cannot be reached through the proxy: check HTTP_PROXY or HTTPS_PROXY, and name the webhook's "
+            "host in NO_PROXY if it is reached without"
+        ) from None
+    except SSLError:
+        raise _Transient(
+            "the webhook's certificate is not trusted: notifications.ca_bundle names the certificates of an authority"
+        ) from None
     except HTTPError as error:
         raise _Transient(f"the webhook cannot be reached: {type(error).__name__}") from None
     if answer.status >= 500 or answer.status in (408, 429):
@@ -161,7 +187,7 @@ def _teller(
             text = tell(context, run, message)
             if text is None:
                 return None
-            post(_url(loaded, webhook), text, clock.sleep)
+            post(_url(loaded, webhook), text, clock.sleep, loaded.configuration.notifications.ca_bundle)
         except CollectionError as error:
             raise MessageNotSent(
                 f"no message about Dagster run {run.run_id} could be sent, the next tick tries again: {error}"
@@ -249,4 +275,4 @@ def _url(loaded: Loaded, name: str) -> str:
     variable = loaded.secret_variables[_SECTION, name]
     if variable not in os.environ:
         raise ConfigurationError(f"notifications.{name} comes from the variable {variable}, which is not set")
-    return os.environ[variable]
+    return environment_value(variable)

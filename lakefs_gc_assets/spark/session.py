@@ -157,7 +157,7 @@ def _from_environment(settings: SparkSettings) -> dict[str, str]:
             raise ConfigurationError(
                 f"spark.config.{name} is to come from the environment variable {variable}, which is not set"
             )
-        secrets[name] = os.environ[variable]
+        secrets[name] = os.environ[variable].rstrip("\r\n")
     # Spark shows properties of Hadoop twice, the second time without their prefix.
     hidden = "|".join(re.escape(name.removeprefix("spark.hadoop.")) for name in secrets)
     shown = settings.config.get(_REDACTION, _REDACTED_BY_SPARK)

@@ -17,8 +17,9 @@ from lakefs_gc_assets.defs.history import ENDING_TAG, FREED_TAG, HISTORY, MODE_T
 from lakefs_gc_assets.defs.notifying import MessageNotSent
 from lakefs_gc_assets.defs.partitions import FLOW_TAG, RANGE_START_TAG, Names
 from lakefs_gc_assets.defs.wiring import build
-from lakefs_gc_assets.errors import CollectionError, LakeFSError
+from lakefs_gc_assets.errors import CollectionError, ConfigurationError, LakeFSError
 from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets_tests import private_authority
 from lakefs_gc_assets_tests.collector.past_runs import HOUR, began, empty_repository, ended
 from lakefs_gc_assets_tests.collector.scripted import HandClock
 from lakefs_gc_assets_tests.defs.automated import new_instance
@@ -295,6 +296,47 @@ def test_a_message_is_text_and_a_url_is_not_reported(receiver: Receiver, clock: 
     with pytest.raises(CollectionError) as raised:
         notifying.post("http://127.0.0.1:9/secret", "text", clock.sleep)
     assert "secret" not in str(raised.value)
+
+
+def test_messages_go_through_the_proxy_unless_no_proxy_excepts_the_host(
+    receiver: Receiver, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", receiver.url.removesuffix("/hook"))
+    notifying.post("http://hooks.chat.invalid/services/x", "through", clock.sleep)
+    assert receiver.posted == [{"text": "through"}]
+
+    monkeypatch.setenv("no_proxy", "chat.invalid")
+    with pytest.raises(CollectionError, match="cannot be reached"):
+        notifying.post("http://hooks.chat.invalid/services/x", "around", clock.sleep)
+    assert len(receiver.posted) == 1
+
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    with pytest.raises(CollectionError, match="through the proxy: check HTTP_PROXY or HTTPS_PROXY"):
+        notifying.post("https://hooks.elsewhere.invalid/services/x", "text", clock.sleep)
+
+
+@pytest.mark.parametrize("named_by", ["setting", "environment"])
+def test_messages_trust_a_private_authority(
+    receiver: Receiver, clock: HandClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named_by: str
+) -> None:
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    bundle, context = private_authority.make(tmp_path)
+    receiver.encrypt(context)
+    with pytest.raises(CollectionError, match=r"certificate is not trusted: notifications\.ca_bundle names"):
+        notifying.post(receiver.url, "text", clock.sleep)
+    if named_by == "environment":
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(bundle))
+    notifying.post(receiver.url, "trusted", clock.sleep, str(bundle) if named_by == "setting" else "")
+    assert receiver.posted == [{"text": "trusted"}]
+    with pytest.raises(ConfigurationError, match=r"notifications\.ca_bundle names .*, which is no file"):
+        notifying.post(receiver.url, "text", clock.sleep, str(tmp_path / "gone.pem"))
+
+
+def test_a_url_is_read_without_the_line_break_at_its_end(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_FAILED_URL", f"{receiver.url}\r\n")
+    assert notifying._url(BOTH, "failure_webhook") == receiver.url
 
 
 def test_runs_of_another_repository_are_not_reported(instance: dg.DagsterInstance) -> None:

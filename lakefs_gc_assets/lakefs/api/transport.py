@@ -119,12 +119,10 @@ class Caller:
         )
         configuration.connection_pool_maxsize = _CONNECTIONS
         configuration.retries = urllib3.Retry(total=False)  # type: ignore[assignment]
-        configuration.ssl_ca_cert = _ca_bundle(settings)
-        if proxy := _proxy_from_environment(self.endpoint):
+        configuration.ssl_ca_cert = trusted_certificates("lakefs.ca_bundle", settings.ca_bundle)
+        if proxy := proxy_from_environment(self.endpoint):
             configuration.proxy = proxy.url  # type: ignore[assignment]
-            configuration.proxy_headers = urllib3.make_headers(  # type: ignore[assignment]
-                proxy_basic_auth=unquote(proxy.auth) if proxy.auth else None
-            )
+            configuration.proxy_headers = headers_for(proxy)  # type: ignore[assignment]
         self.sdk = SdkClient(configuration, self._saw)
 
     def ask(
@@ -262,21 +260,30 @@ def api_endpoint(endpoint: str) -> str:
     return base if base.endswith(_API_PATH) else base + _API_PATH
 
 
-def _ca_bundle(settings: LakeFSSettings) -> str | None:
+def headers_for(proxy: Url) -> dict[str, str]:
+    """Headers that a proxy wants: the name and password of its address, if it has them."""
+    return urllib3.make_headers(proxy_basic_auth=unquote(proxy.auth) if proxy.auth else None)
+
+
+def trusted_certificates(setting: str, value: str) -> str | None:
     """The file of certificates to trust; None for what OpenSSL trusts, which SSL_CERT_FILE in the environment changes.
 
     Raises ConfigurationError where there is no such file.
+
+    Args:
+        setting: name of the setting, for the error.
+        value: path of the file; empty for REQUESTS_CA_BUNDLE in the environment.
     """
-    if settings.ca_bundle:
-        file = Path(settings.ca_bundle).expanduser()
+    if value:
+        file = Path(value).expanduser()
         if not file.is_file():
-            raise ConfigurationError(f"lakefs.ca_bundle names {settings.ca_bundle}, which is no file")
+            raise ConfigurationError(f"{setting} names {value}, which is no file")
         return str(file)
     named = os.environ.get("REQUESTS_CA_BUNDLE", "")
     return named if Path(named).is_file() else None
 
 
-def _proxy_from_environment(endpoint: str) -> Url | None:
+def proxy_from_environment(endpoint: str) -> Url | None:
     """The proxy that HTTP_PROXY, HTTPS_PROXY or ALL_PROXY names for an endpoint, unless NO_PROXY excepts its host.
 
     The variables are those that S3's clients read for the store. As with lakectl, a server on this machine is asked
@@ -295,7 +302,7 @@ def _proxy_from_environment(endpoint: str) -> Url | None:
         url = Url()
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigurationError(
-            f"the proxy that {variable.upper()}_PROXY names is none that lakeFS can be asked through: write "
+            f"the proxy that {variable.upper()}_PROXY names cannot be used: write "
             "http://host:port, or name the server in NO_PROXY"
         )
     return url

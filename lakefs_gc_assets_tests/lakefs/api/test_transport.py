@@ -224,12 +224,12 @@ class TestProxies:
     ) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
         monkeypatch.setenv("NO_PROXY", excepted)
-        assert (transport._proxy_from_environment("http://192.0.2.7:8000/api/v1") is not None) is is_asked
+        assert (transport.proxy_from_environment("http://192.0.2.7:8000/api/v1") is not None) is is_asked
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "[::1]"])
     def test_are_left_out_for_this_machine(self, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
-        assert transport._proxy_from_environment(f"http://{host}:8000/api/v1") is None
+        assert transport.proxy_from_environment(f"http://{host}:8000/api/v1") is None
 
     def test_that_cannot_be_reached_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://user:hidden@proxy.invalid:3128")
