@@ -118,6 +118,10 @@ class StoreSettings(Settings):
         description="Key file of a service account of Google Cloud, on every machine that reads or deletes; empty for "
         "the application default credentials.",
     )
+    delete_snapshots: bool = Field(
+        default=False,
+        description="Delete the snapshots of a blob on Azure with it; without, a blob that has some cannot be deleted.",
+    )
     account_key: str = _secret("Key of the Azure storage account")
     sas_token: str = _secret("Shared access signature for the Azure container")
     tenant_id: str = Field(default="", description="Azure tenant of client_id.")

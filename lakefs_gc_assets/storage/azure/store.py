@@ -21,7 +21,7 @@ import time
 import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -274,6 +274,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         account, _, container = namespace.location.bucket.partition("/")
         endpoint = settings.endpoint_url.rstrip("/") or _endpoint(namespace)
         self._path = urlsplit(endpoint).path.strip("/")
+        self._with_snapshots = {"delete_snapshots": "include"} if settings.delete_snapshots else {}
         try:
             self._authorization = authorization(settings, account)
             files = Files(
@@ -328,7 +329,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             return str(written["etag"].strip('"'))
 
     def _delete(self, full_keys: Sequence[str]) -> Mapping[str, DeleteOutcome]:
-        """Outcome of each; a blob with snapshots fails."""
+        """Outcome of each; a blob with snapshots fails unless `store.delete_snapshots` is set."""
         return delete_in_batches(full_keys, BATCH, self._delete_batch, self._throttle)
 
     def _delete_batch(self, full_keys: Sequence[str]) -> dict[str, DeleteOutcome]:
@@ -340,12 +341,12 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
             parts[full] = self._delete_one(full)
         if any(code_and_message(part)[0] in _NO_CONTAINER for part in parts.values()):
             raise self._errors.no_bucket(action)
-        return {full: outcome_of(full, parts.get(full), _soft_deleted(parts.get(full))) for full in full_keys}
+        return {full: _outcome(full, parts.get(full)) for full in full_keys}
 
     def _delete_one(self, full: str) -> Answer:
         """The answer of the blob service itself, that the blob is deleted or why it is not."""
         action = f"delete {full!r}"
-        answer = self._ask(action, self._blob(full).delete_blob)
+        answer = self._ask(action, lambda: self._blob(full).delete_blob(**self._with_snapshots))
         if answer.status == 202 or (answer.status >= 400 and code_and_message(answer)[0]):
             return answer
         raise self._refused(action, answer)
@@ -356,7 +357,12 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         def send() -> None:
             # The library gives up where it cannot read the answer; what can be read of it is read below.
             with suppress(ValueError):
-                self._container.delete_blobs(*full_keys, raise_on_any_failure=False, url_prepend=self._path or None)
+                self._container.delete_blobs(
+                    *full_keys,
+                    raise_on_any_failure=False,
+                    url_prepend=self._path or None,
+                    **self._with_snapshots,
+                )
 
         answer = self._ask(action, send)
         if answer.status != 202:
@@ -523,6 +529,15 @@ def _text(name: xml.Element) -> str:
 
 def _facts(key: str, blob: BlobProperties) -> ObjectFacts:
     return ObjectFacts(key, int(blob.size), blob.last_modified.astimezone(UTC), str(blob.etag.strip('"')))
+
+
+def _outcome(full: str, part: Answer | None) -> DeleteOutcome:
+    """The outcome for one blob; one that its snapshots keep says which setting deletes them."""
+    outcome = outcome_of(full, part, _soft_deleted(part))
+    if part is None or code_and_message(part)[0] != "SnapshotsPresent":
+        return outcome
+    advice = "the blob has snapshots: set store.delete_snapshots to delete them with it, or delete them first"
+    return replace(outcome, error=f"{outcome.error}; {advice}")
 
 
 def _soft_deleted(part: Answer | None) -> bool | None:

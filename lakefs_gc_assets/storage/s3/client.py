@@ -408,8 +408,15 @@ def connect(settings: StoreSettings, bucket: str) -> "tuple[S3Client, Files, S3E
 
     Asks it nothing, unless its region is to be found out.
 
-    Raises ConfigurationError for contradicting settings, StorageError where there are no credentials or no endpoint.
+    Raises ConfigurationError for contradicting settings and the ARN of an access point, StorageError where there are no
+    credentials or no endpoint.
     """
+    if bucket.startswith("arn:"):
+        # boto3 takes the ARN out of the path, obstore leaves it there: each would ask for keys of its own.
+        raise ConfigurationError(
+            f"the storage namespace names its bucket by {bucket!r}, the ARN of an access point, which cannot be "
+            "collected: a namespace with the bucket's name or the access point's alias (…-s3alias) can"
+        )
     if urlsplit(settings.endpoint_url).path.strip("/") == bucket:
         # Else every key would begin with the bucket's name: a server may take writes there, and list nothing.
         raise ConfigurationError(

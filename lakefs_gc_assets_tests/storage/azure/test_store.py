@@ -85,6 +85,26 @@ def test_an_account_key(
     assert signed == {f"SharedKey {ACCOUNT}"}
 
 
+# The second key is one that obstore cannot name: it goes alone.
+@pytest.mark.parametrize("key", ["data/blob", "data//blob"])
+def test_a_blob_with_snapshots_is_deleted_where_the_settings_say_so(
+    azure_server: AzureServer, azure_container: str, key: str
+) -> None:
+    namespace = Namespace.parse(f"https://{ACCOUNT}.blob.core.windows.net/{azure_container}/{uuid4().hex}")
+    settings = StoreSettings(endpoint_url=f"{azure_server.url}/{ACCOUNT}", account_key=ACCOUNT_KEY)
+    store = AzureStore(settings, namespace)
+    store.put(key, b"1")
+    store._blob(f"{namespace.location.key}{key}").create_snapshot()
+    (refused,) = store.delete([key])
+    assert refused.result is DeleteResult.FAILED
+    assert "SnapshotsPresent" in (refused.error or "") and "set store.delete_snapshots" in (refused.error or "")
+
+    willing = AzureStore(settings.model_copy(update={"delete_snapshots": True}), namespace)
+    (deleted,) = willing.delete([key])
+    assert deleted.result is DeleteResult.ACCEPTED
+    assert not list(store._container.list_blobs(namespace.location.key, include=["snapshots"]))
+
+
 def signature(container: str) -> str:
     """A shared access signature for everything in a container."""
     until = f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"

@@ -244,3 +244,17 @@ def test_a_wait_for_a_throttling_service_is_shown_while_it_lasts(
     lasted = time.monotonic() - begun
     time.sleep(0.3)
     assert len(caplog.messages) <= lasted / waits.SHOWN_AFTER
+
+
+@pytest.mark.parametrize(
+    "arn",
+    [
+        "arn:aws:s3:us-east-1:123456789012:accesspoint/ours",
+        "arn:aws:s3::123456789012:accesspoint/ours.mrap",
+        "arn:aws:s3-outposts:us-east-1:123456789012:outpost/op-1/accesspoint/ours",
+    ],
+)
+def test_a_namespace_by_the_arn_of_an_access_point_is_refused(arn: str) -> None:
+    namespace = Namespace.parse(f"s3://{arn}/repo")
+    with pytest.raises(ConfigurationError, match=r"ARN of an access point.*s3alias"):
+        open_store(StoreSettings(region="us-east-1"), namespace)
