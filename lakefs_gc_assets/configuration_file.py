@@ -168,6 +168,11 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
         if not entry.get("repository"):
             raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` does not say which `repository`")
         loaded = loaded_from(_over(shared, entry), f"{source}, repository {entry['repository']}")
+        label = loaded.configuration.label
+        if any(label == other.configuration.label for other in configurations):
+            raise ConfigurationError(
+                f"{source}: two entries of `{REPOSITORIES}` are called {label!r}: give one of them another `name`"
+            )
         configurations.append(replace(loaded, apart=loaded.apart or len(entries) > 1))
     return tuple(configurations)
 

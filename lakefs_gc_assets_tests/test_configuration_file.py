@@ -85,6 +85,7 @@ def test_secrets_of_a_section_that_entries_share_by_an_anchor(tmp_path: Path) ->
         ({"repositories": ["one"]}, "`repositories` is to be a list of entries"),
         ({"repositories": {"repository": "one"}}, "`repositories` is to be a list of entries"),
         ({"repositories": [{"repository": "one"}, {"name": "two"}]}, "entry 2 of `repositories` does not say which"),
+        ({"repositories": [{"repository": "one"}, {"repository": "one"}]}, "are called 'one': give one of"),
         ({"repository": "one", "repositories": [{"repository": "two"}]}, "`repository` belongs into an entry"),
         ({"name": "one", "repositories": [{"repository": "two"}]}, "`name` belongs into an entry"),
     ],

@@ -1,5 +1,6 @@
 """`lakefs-gc metrics`: the newest figures of repositories, for Prometheus."""
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -13,12 +14,15 @@ from lakefs_gc_assets.cli.common import (
     open_repository,
     print_answer,
     readable_report,
+    show_progress,
 )
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.quarantine.purge import plan_purge
 from lakefs_gc_assets.collector.records.outcomes import ADDRESSES, BYTES, OBJECTS
 from lakefs_gc_assets.collector.records.report import Ending, Report
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.errors import CollectionError
 
 _MAX_RUNS = 200
 _PREFIX = "lakefs_gc_"
@@ -50,15 +54,24 @@ HELP = {
 def metrics(file: Path | None, as_json: bool) -> None:
     """Prints the newest figures of each repository in Prometheus' text format.
 
-    For the textfile collector of the node exporter: write to a new file, then move it over the old one.
+    For the textfile collector of the node exporter: write to a new file, then move it over the old one. A repository
+    that cannot be measured is named on standard error, and the exit status is 6; the others' figures are printed.
     """
     samples: list[Sample] = []
+    failed = False
     for loaded in loaded_configurations(file):
         label = loaded.configuration.label
-        repository = open_repository(loaded, to_read=True)
-        samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measure(repository)]
+        try:
+            measured = list(measure(open_repository(loaded, to_read=True)))
+        except CollectionError as error:
+            failed = True
+            show_progress(f"no figures of {label}: {error}")
+            continue
+        samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measured]
     encoded = [{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples]
     print_answer(as_json, lambda: encoded, format_samples(samples))
+    if failed:
+        sys.exit(Status.INCOMPLETE)
 
 
 def measure(repository: OpenRepository) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.metrics import HELP, format_samples
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending
@@ -80,6 +81,23 @@ def test_the_newest_figures_are_printed(automated: Automated, tmp_path: Path, mo
     store.put(run_folder.report(dry.run_id), b"damaged")
     found = printed(automated, tmp_path, monkeypatch)
     assert found["last_run_timestamp_seconds"][label] == swept.ended_at.timestamp()
+
+
+def test_a_repository_that_fails_leaves_the_others_their_figures(
+    automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = configuration(automated.server, "sample").model_dump(exclude_defaults=True)
+    content["lakefs"]["secret_access_key"] = {"env": "TEST_METRICS_SECRET"}
+    monkeypatch.setenv("TEST_METRICS_SECRET", automated.server.secret_access_key)
+    shared = {name: content[name] for name in ("lakefs", "store")}
+    entries = [{"repository": "gone"}, {"repository": content["repository"]}]
+    file = tmp_path / "lakefs-gc.yaml"
+    file.write_text(yaml.safe_dump({**shared, "repositories": entries}))
+    answer = CliRunner().invoke(main, ["metrics", "--config", str(file)])
+    assert answer.exit_code == Status.INCOMPLETE
+    assert answer.stderr.startswith("no figures of gone: ") and len(answer.stderr.splitlines()) == 1
+    measured = [line for line in answer.stdout.splitlines() if not line.startswith("#")]
+    assert measured and all(f'repository="{content["repository"]}"' in line for line in measured)
 
 
 def test_names_are_escaped_and_stand_together() -> None:
