@@ -216,7 +216,8 @@ def collector_of(names: Names, context: _WithResources) -> Collector:
 def launch_of(context: dg.InitResourceContext) -> Launch:
     """The Dagster run of a resource, which can ask the instance for the ends of others."""
     instance = context.instance
-    if instance is None:
+    if instance is None or instance.is_ephemeral:
+        # A command without DAGSTER_HOME: its instance, with all that it records, is gone with its process.
         return Launch()
 
     def ended_at(run_id: str) -> datetime | None:

@@ -148,7 +148,7 @@ class Lock:
         cls, store: ObjectStore, run_id: str, owner: str, now: datetime, expiry: timedelta, launch: Launch = _BY_HAND
     ) -> "Lock":
         """Takes the lock: where there is none, or it was released or has expired, or has the same owner, or its
-        Dagster run has ended.
+        Dagster run has ended, or no Dagster run took it and its process, of this machine, is gone.
 
         Args:
             store: bound to the repository's storage namespace.
@@ -558,7 +558,10 @@ def _take(store: ObjectStore, record: _Record, launch: Launch) -> str:
 
 def _may_be_taken(current: _Record, facts: ObjectFacts, record: _Record, launch: Launch) -> bool:
     free = current.released or record.acquired_at >= current.expires_at(facts.last_modified)
-    return free or current.owner == record.owner or current.outlived_its_launch(launch)
+    if free or current.owner == record.owner or current.outlived_its_launch(launch):
+        return True
+    # A run of a scheduler keeps its lock between steps, each of which may be a process of its own.
+    return not current.launch and bool(current.kernel) and _life_of(current) is Life.GONE
 
 
 def _read(store: ObjectStore) -> tuple[ObjectFacts, _Record]:

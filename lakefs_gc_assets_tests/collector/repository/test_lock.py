@@ -3,6 +3,8 @@ import os
 import pickle
 import pwd
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -154,6 +156,33 @@ def test_the_lock_of_a_dagster_run_that_ended_is_free_unless_its_process_lives_o
         with pytest.raises(LockLost):
             use()
     other.check()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch", "is_free"),
+    [(None, "", True), (None, "run-1", False), ("", "", False), ("another container", "", False)],
+    ids=["this machine", "run of a scheduler", "unknown kernel", "another container"],
+)
+def test_the_lock_of_a_killed_command_is_free_on_its_own_machine(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, kernel: str | None, launch: str, is_free: bool
+) -> None:
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: killed.pid)
+        if kernel is not None:
+            patch.setattr(lock_module, "_kernel", lambda: kernel)
+        first = Lock.acquire(
+            local_store, run_id="run", owner="killed", now=now(), expiry=HOUR, launch=Launch(launch, lambda _: None)
+        )
+    if not is_free:
+        with pytest.raises(LockHeld):
+            acquire(local_store)
+        first.check()
+        return
+    acquire(local_store).check()
+    with pytest.raises(LockLost):
+        first.check()
 
 
 def test_a_lock_of_an_earlier_version_names_no_process(local_store: ObjectStore) -> None:
