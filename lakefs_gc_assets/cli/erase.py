@@ -1,8 +1,10 @@
 """`lakefs-gc erase`: erases what is at paths, and certifies it."""
 
+import os
 import sys
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from lakefs_gc_assets.cli.common import (
 )
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.cli.progress import shown_bar
-from lakefs_gc_assets.cli.verify import FILE, describe_certificate, read_file
+from lakefs_gc_assets.cli.verify import FILE, describe_certificate, is_complete, read_file
 from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.erasure.find import (
     Finding,
@@ -32,7 +34,7 @@ from lakefs_gc_assets.collector.erasure.find import (
     list_first_steps,
     take_first_step,
 )
-from lakefs_gc_assets.collector.erasure.remains import erase_versions
+from lakefs_gc_assets.collector.erasure.remains import VersionOutcome, erase_versions
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import describe_result, size
@@ -116,13 +118,49 @@ def erase(
             sys.exit(Status.INCOMPLETE)
         return
     _require_approved(finding, approve)
-    with shown_bar("erasing", quiet) as (say, _):
-        run_id, erased_versions = _erase(target.loaded, collector, finding, say)
-    content = certificate.make(collector.open(), finding, run_id, erased_versions)
-    file_of_certificate.write_bytes(certificate.sign(content, signing_key))
+    with _reserve(file_of_certificate) as write:
+        with shown_bar("erasing", quiet) as (say, _):
+            run_id, versions, failures = _erase(target.loaded, collector, finding, say)
+        content = certificate.make(collector.open(), finding, run_id, versions, failures)
+        write(certificate.sign(content, signing_key))
     print_answer(as_json, lambda: content, describe_certificate(content))
-    if not all(each["is_gone"] for each in content["addresses"]):
+    if not is_complete(content):
         sys.exit(Status.INCOMPLETE)
+
+
+@contextmanager
+def _reserve(file: Path) -> Iterator[Callable[[bytes], None]]:
+    """Makes a temporary file beside `file`; the function writes it, and then gives it its name.
+
+    Raises ConfigurationError if it cannot be made. The function raises CollectionError: the erasure is over by then.
+    """
+    part = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        opened = part.open("xb")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} cannot be written: {error.strerror}. Nothing was erased: choose another --certificate"
+        ) from None
+
+    def write(data: bytes) -> None:
+        try:
+            opened.write(data)
+            opened.flush()
+            os.fsync(opened.fileno())
+            if file.exists():
+                raise FileExistsError(0, "it is there by now")
+            part.replace(file)
+        except OSError as error:
+            raise CollectionError(
+                f"the erasure is over, and its certificate could not be written to {file}: {error.strerror}. The same "
+                "command with another --certificate makes one: it finds the receipts"
+            ) from None
+
+    try:
+        with opened:
+            yield write
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _prepare(repository: OpenRepository, finding: Finding) -> None:
@@ -154,8 +192,15 @@ def _require_approved(finding: Finding, digest: str) -> None:
         )
 
 
-def _erase(loaded: Loaded, collector: Collector, finding: Finding, note: LogLine) -> tuple[str, list[str]]:
-    """Deletes what nothing holds: by a run, then out of quarantine, then versions. Returns the run and the versions."""
+def _erase(
+    loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
+) -> tuple[str, list[VersionOutcome], list[str]]:
+    """Deletes what nothing holds: by a run, then out of quarantine, then versions.
+
+    Once the run has ended, a failure no longer stops the rest, so that a certificate says what is gone.
+
+    Returns the run, the outcomes of versions, and the failures.
+    """
     addresses = tuple(each.address for each in finding.erasable)
     limited = decided_here(loaded, only_addresses=addresses, sweep_mode="delete", quarantine_days=0)
     with instance() as home:
@@ -163,19 +208,29 @@ def _erase(loaded: Loaded, collector: Collector, finding: Finding, note: LogLine
     if error is not None:
         raise error
     erasing = Collector.from_loaded(limited, collector.clock)
+    outcomes, failures = list[VersionOutcome](), list[str]()
     if finding.quarantined_by:
-        for purged in maintenance.purge(erasing, None, f"erase-{uuid.uuid4().hex}", note, show_progress):
-            note(describe_result(purged.address, purged))
-    return run_id, _erase_versions(erasing, run_id, addresses, note)
+        try:
+            for purged in maintenance.purge(erasing, None, f"erase-{uuid.uuid4().hex}", note, show_progress):
+                note(describe_result(purged.address, purged))
+        except CollectionError as failure:
+            failures.append(f"copies in quarantine: {failure}")
+    try:
+        outcomes.extend(_erase_versions(erasing, run_id, addresses, note))
+    except CollectionError as failure:
+        failures.append(f"older versions: {failure}")
+    return run_id, outcomes, failures
 
 
-def _erase_versions(collector: Collector, run_id: str, addresses: Collection[str], note: LogLine) -> list[str]:
+def _erase_versions(
+    collector: Collector, run_id: str, addresses: Collection[str], note: LogLine
+) -> Iterator[VersionOutcome]:
     """Erases versions of objects that a run deleted, under the lock, unless the objects are live by then."""
     repository = collector.open()
     plan = plans.read(repository.store, run_id)
     with errors_of_spark(), locked(repository, "erase", f"erase-{run_id}", show_progress) as lock:
         step = Step(note, show_progress, repository, collector.engine(repository.settings), plan, lock)
-        return [*erase_versions(repository, plan, lock, addresses, LiveCheck(step))]
+        yield from erase_versions(repository, plan, lock, addresses, LiveCheck(step))
 
 
 def describe(finding: Finding) -> Iterator[str]:

@@ -13,6 +13,7 @@ from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.errors import ConfigurationError, counted
 
 _HOLDS = "the signature holds, the receipts are those in the store, and nothing of it is there again"
+_HOLDS_WITHOUT_RECEIPTS = "the signature holds, and nothing of it is there again; receipts do not prove each deletion"
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -35,22 +36,34 @@ def verify(target: Target, key: Path, as_json: bool, certificate_file: Path) -> 
     The signature must be by this key and the Merkle root that of the receipts. What the certificate calls gone is
     looked for in the store once more, and its receipts are compared with those of the run.
 
-    Exit status 0 if all of this holds and everything that was asked for was gone, 6 if anything is there.
+    Exit status 0 if all of this holds and everything that was asked for was gone, 6 if anything is
+    there or the certificate is incomplete.
     """
     loaded = target.loaded
     public_key = certificate.read_public_key(read_file(key))
     content = certificate.read(read_file(certificate_file), str(certificate_file), public_key)
     opened = open_repository(loaded, to_read=True)
     problems = certificate.verify(opened, content)
-    lines = [*describe_certificate(content), *content["limits"], *(problems or [_HOLDS])]
+    verdict = _HOLDS_WITHOUT_RECEIPTS if certificate.list_without_receipt(content) else _HOLDS
+    lines = [*describe_certificate(content), *content["limits"], *(problems or [verdict])]
     print_answer(as_json, lambda: {"certificate": content, "problems": problems}, lines)
-    if problems or not all(each["is_gone"] for each in content["addresses"]):
+    if problems or not is_complete(content):
         sys.exit(Status.INCOMPLETE)
 
 
+def is_complete(content: Mapping[str, Any]) -> bool:
+    """True if a certificate says that everything is gone and that nothing was left out."""
+    return all(each["is_gone"] for each in content["addresses"]) and not content.get("incomplete")
+
+
 def describe_certificate(content: Mapping[str, Any]) -> Iterator[str]:
-    """A certificate as lines: what is not gone, what it does not say, and the verdict."""
+    """A certificate as lines: what is missing, what is not gone, what has no receipt, and the verdict."""
     addresses = content["addresses"]
+    yield from (f"incomplete: {what}" for what in content.get("incomplete", ()))
     yield from (f"not gone: {each['address']}: {each['how']}" for each in addresses if not each["is_gone"])
+    yield from (
+        f"no receipt: {address} is gone, and no run of this repository has a receipt of its deletion"
+        for address in certificate.list_without_receipt(content)
+    )
     gone = sum(each["is_gone"] for each in addresses)
     yield f"{content['repository']}: {gone:,} of {counted(len(addresses), 'addresses')} gone at {content['issued_at']}"

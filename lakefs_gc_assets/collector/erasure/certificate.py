@@ -9,7 +9,7 @@ children; a node without a neighbour moves up unchanged.
 import base64
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,12 +20,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from lakefs_gc_assets.collector.erasure.find import Finding
-from lakefs_gc_assets.collector.erasure.remains import Remains, look
+from lakefs_gc_assets.collector.erasure.remains import Remains, VersionOutcome, look
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, STEPS
+from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile
-from lakefs_gc_assets.storage.interface import ObjectStore
+from lakefs_gc_assets.storage.interface import ObjectStore, head_if_there
 
 FORMAT_VERSION = 1
 LIMITS = (
@@ -40,6 +42,9 @@ LIMITS = (
 _NO_VERSIONS = "The object store does not list versions to this program: whether it keeps any is not known."
 _MAKE_KEY = "Make one: openssl genpkey -algorithm ed25519 -out erasure.pem"
 _MAKE_PUBLIC_KEY = "Make it: openssl pkey -in erasure.pem -pubout -out erasure.pub"
+_MEMBERS = frozenset(["content", "public_key", "signature"])
+_DELETED = (*receipts.GONE, Outcome.PURGED.value)
+"""Outcomes of receipts that show that the program deleted an object or its copy."""
 _HOW = "neither a request for the object nor a listing finds it: of its folder, of quarantine"
 
 
@@ -65,21 +70,31 @@ def read_public_key(data: bytes) -> Ed25519PublicKey:
     return key
 
 
-def make(repository: OpenRepository, finding: Finding, run_id: str, erased_versions: Collection[str]) -> dict[str, Any]:
+def make(
+    repository: OpenRepository,
+    finding: Finding,
+    run_id: str,
+    versions: Collection[VersionOutcome],
+    failures: Sequence[str],
+) -> dict[str, Any]:
     """The content of a certificate, by a new look at the store. Raises CollectionError.
 
     Args:
         finding: what was approved.
         run_id: the run that deleted what nothing held.
-        erased_versions: each as `KEY VERSION`.
+        versions: outcomes of the versions that were to be erased.
+        failures: parts of the erasure that ended early, and why.
     """
     store, addresses = repository.store, [each.address for each in finding.addresses]
     held = {each.address: each.holders for each in finding.addresses}
     paths = {each.address: each.paths for each in finding.addresses}
     remains = look(repository, addresses)
     committed = files.read_manifest(store, run_id, COMMITTED_DF).figures
-    rows = read_receipts(store, {run_id, *finding.quarantined_by}, addresses)
+    gone = [each.address for each in remains if each.is_gone]
+    run_ids = {run_id, *finding.quarantined_by}
+    rows = read_receipts(store, run_ids | _find_earlier_runs(store, run_ids, gone), addresses)
     content = {
+        "incomplete": failures,
         "format_version": FORMAT_VERSION,
         "repository": finding.repository,
         "storage_namespace": finding.storage_namespace,
@@ -92,10 +107,13 @@ def make(repository: OpenRepository, finding: Finding, run_id: str, erased_versi
                 "paths": paths[each.address],
                 "is_gone": each.is_gone,
                 "seen_at": each.seen_at,
-                "how": _describe(each, bool(held[each.address])),
-                "erased_versions": sorted(name for name in erased_versions if _is_of(name, each.address)),
+                "how": _describe(each, bool(held[each.address]), refused),
+                "erased_versions": sorted(outcome.name for outcome in own if outcome.error is None),
+                "refused_versions": refused,
             }
             for each in remains
+            for own in [[outcome for outcome in versions if _is_of(outcome.name, each.address)]]
+            for refused in [{outcome.name: outcome.error for outcome in own if outcome.error is not None}]
         ],
         "searched": {
             "from": finding.started_at,
@@ -116,16 +134,19 @@ def make(repository: OpenRepository, finding: Finding, run_id: str, erased_versi
         "merkle_root": merkle_root(rows),
         "limits": [*LIMITS, *([_NO_VERSIONS] if any(each.versions is None for each in remains) else [])],
     }
-    stated: dict[str, Any] = json.loads(_canonical(content))
+    # A reader sees first what is missing; the signature is over sorted keys.
+    stated: dict[str, Any] = {"incomplete": [], **json.loads(_canonical(content))}
     return stated
 
 
-def _describe(remains: Remains, is_held: bool) -> str:
+def _describe(remains: Remains, is_held: bool, refused: Mapping[str, str]) -> str:
     """How it was found that an address is gone, or why it is not."""
     if remains.is_gone:
         return _HOW if remains.versions is None else f"{_HOW}, and of versions"
     if is_held:
         return "it is held, and was not touched"
+    if refused:
+        return f"{remains} is left: the store refused to delete {'; '.join(map(': '.join, refused.items()))}"
     return f"{remains} is left: `lakefs-gc explain {remains.address}` says why a run keeps it"
 
 
@@ -136,14 +157,46 @@ def _is_of(name: str, address: str) -> bool:
 
 def read_receipts(store: ObjectStore, run_ids: Collection[str], addresses: Collection[str]) -> list[dict[str, Any]]:
     """The receipts that runs have for addresses, in canonical order, without empty members. Raises CorruptFile."""
-    wanted = pa.array(sorted(addresses), pa.string())
-    rows = []
-    for run_id in run_ids:
-        table = receipts.read(store, run_id).drop_columns(["slice", "slice_window"])
-        for row in table.filter(pc.is_in(table.column("address"), value_set=wanted)).to_pylist():
-            rows.append({"run_id": run_id, **{name: value for name, value in row.items() if value is not None}})
+    rows = [{"run_id": run_id, **row} for run_id in run_ids for row in _read_rows(store, run_id, addresses)]
     stated: list[dict[str, Any]] = json.loads(_canonical(rows))
     return sorted(stated, key=_canonical)
+
+
+def _read_rows(
+    store: ObjectStore, run_id: str, addresses: Collection[str], damaged: receipts.DamagedFile | None = None
+) -> Iterator[dict[str, Any]]:
+    wanted = pa.array(sorted(addresses), pa.string())
+    for table in receipts.read_files(store, receipts.keys(store, run_id), damaged):
+        rows = table.filter(pc.is_in(table.column("address"), value_set=wanted))
+        for row in rows.drop_columns(["slice", "slice_window"]).to_pylist():
+            yield {name: value for name, value in row.items() if value is not None}
+
+
+def _find_earlier_runs(store: ObjectStore, run_ids: Collection[str], gone: Collection[str]) -> set[str]:
+    """Other runs that deleted addresses of which these have no receipt, such as an erasure without a certificate.
+
+    Files of receipts that cannot be read count as empty.
+    """
+    missing = {*gone} - _deleted(row for run_id in run_ids for row in _read_rows(store, run_id, gone))
+    found = set[str]()
+    for run_id in run_folder.newest_runs(store) if missing else ():
+        if run_id not in run_ids and (deleted := _deleted(_read_rows(store, run_id, missing, lambda damage: None))):
+            found.add(run_id)
+            missing -= deleted
+        if not missing:
+            break
+    return found
+
+
+def _deleted(rows: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Addresses that have a receipt of a deletion."""
+    return {row["address"] for row in rows if row["outcome"] in _DELETED}
+
+
+def list_without_receipt(content: Mapping[str, Any]) -> list[str]:
+    """Addresses that a certificate calls gone, and for whose deletion it has no receipt."""
+    deleted = _deleted(content["receipts"])
+    return [each["address"] for each in content["addresses"] if each["is_gone"] and each["address"] not in deleted]
 
 
 def merkle_root(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -168,12 +221,18 @@ def sign(content: Mapping[str, Any], key: Ed25519PrivateKey) -> bytes:
 def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
     """The content of a certificate whose signature, by this key, and Merkle root hold. Raises CorruptFile."""
     try:
-        signed = json.loads(data)
+        signed = json.loads(data, object_pairs_hook=_without_duplicates)
+        if unknown := {*signed} - _MEMBERS:
+            raise ValueError(f"nobody signed its member {min(unknown)!r}")
         content, signature = signed["content"], base64.b64decode(signed["signature"], validate=True)
+        if base64.b64decode(signed["public_key"], validate=True) != key.public_bytes_raw():
+            raise InvalidSignature
         key.verify(signature, _canonical(content))
         version, rows, root = content["format_version"], content["receipts"], content["merkle_root"]
     except InvalidSignature:
         raise CorruptFile(file, "signature", "it was not signed by this key, or was altered after that") from None
+    except RecursionError:
+        raise CorruptFile(file, "certificate", "it is no certificate: it is nested too deeply") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptFile(file, "certificate", f"it is no certificate: {error!r}") from None
     if version != FORMAT_VERSION:
@@ -182,6 +241,15 @@ def read(data: bytes, file: str, key: Ed25519PublicKey) -> dict[str, Any]:
         raise CorruptFile(file, "Merkle root", "it is not that of the receipts")
     stated: dict[str, Any] = content
     return stated
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises ValueError if a name occurs twice: readers differ in the one that they take."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has the member {max(names, key=names.count)!r} twice")
+    return members
 
 
 def verify(repository: OpenRepository, content: Mapping[str, Any]) -> tuple[str, ...]:
@@ -202,7 +270,13 @@ def verify(repository: OpenRepository, content: Mapping[str, Any]) -> tuple[str,
         for remains in look(repository, stated)
         if stated[remains.address]["is_gone"] and not remains.is_gone
     ]
-    run_ids = {content["run"]["run_id"], *(row["run_id"] for row in content["receipts"])}
+    own_run = content["run"]["run_id"]
+    if head_if_there(repository.store, run_folder.plan(own_run)) is None:
+        problems.append(
+            f"run {own_run}, which erased the objects, is not in the store: its files were deleted, or this is another "
+            "store of the same name"
+        )
+    run_ids = {own_run, *(row["run_id"] for row in content["receipts"])}
     if merkle_root(read_receipts(repository.store, run_ids, stated.keys())) != content["merkle_root"]:
         problems.append(f"the receipts of run {', '.join(sorted(run_ids))} in the store differ from the certificate's")
     return tuple(problems)

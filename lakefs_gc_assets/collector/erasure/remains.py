@@ -5,7 +5,6 @@ of everything live is believed, as a purge deletes copies. A key whose newest ve
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from lakefs_gc_assets.collector.quarantine.purge import Check, Moved
 from lakefs_gc_assets.collector.records.plan import Plan
 from lakefs_gc_assets.collector.repository.lock import Lock, verify
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered
+from lakefs_gc_assets.errors import CollectionError, DeletesOver, NotOffered, StorageError, one_line
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.storage.interface import (
     NULL_VERSION,
@@ -130,12 +129,21 @@ def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, li
     return versions
 
 
+@dataclass(frozen=True, slots=True)
+class VersionOutcome:
+    """A version, as `KEY VERSION`, that was erased, or that the store refused to erase and why."""
+
+    name: str
+    error: str | None = None
+
+
 def erase_versions(
     repository: OpenRepository, plan: Plan, lock: Lock, addresses: Collection[str], check: Check
-) -> Iterator[str]:
-    """Erases versions below delete markers, and then the markers; yields each as `KEY VERSION`.
+) -> Iterator[VersionOutcome]:
+    """Erases versions below delete markers, and then the markers; yields the outcome of each.
 
     Addresses that are live by then, or may be, keep all of theirs, and so does a key whose newest version is an object.
+    If the store refuses a version, the other ones go, but for the markers of its key.
 
     Args:
         plan: of the run that deleted the objects.
@@ -154,31 +162,41 @@ def erase_versions(
     while erasable:
         verdict = check([Moved(plan, clock.now(), _as_copies(erasable, plan))])
         is_over = partial(verdict.is_over, clock, valid)
-        pending, erased = sorted(erasable.keys() - verdict.live - verdict.unsure), 0
+        pending, decided = sorted(erasable.keys() - verdict.live - verdict.unsure), 0
         for start in range(0, len(pending), _BATCH):
             verify(store, lock.token)
             for address in pending[start : start + _BATCH]:
-                for name in _erase(store, erasable[address], is_over):
-                    erased += 1
-                    yield name
+                for outcome in _erase(store, erasable[address], is_over):
+                    decided += 1
+                    yield outcome
             if is_over():
                 break
         erasable = {address: erasable[address] for address in pending if erasable[address]}
-        if erasable and not erased:
+        if erasable and not decided:
             raise CollectionError(
                 "no version could be erased in the time for which it is known what is live: raise "
                 "collection.recheck_valid_minutes"
             )
 
 
-def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], bool]) -> list[str]:
-    """Erases versions in their order until the time is over; takes those out of the list, and returns them."""
-    erased = []
-    with deletes_until(is_over), suppress(DeletesOver):
+def _erase(store: ListsVersions, versions: list[Version], is_over: Callable[[], bool]) -> list[VersionOutcome]:
+    """Erases versions in their order until the time is over; takes those out of the list, and returns outcomes."""
+    outcomes = []
+    with deletes_until(is_over):
         while versions and not is_over():
-            store.delete_version(versions[0].key, versions[0].version_id)
-            erased.append(_name(versions.pop(0)))
-    return erased
+            version = versions[0]
+            try:
+                store.delete_version(version.key, version.version_id)
+            except DeletesOver:
+                break
+            except StorageError as error:
+                outcomes.append(VersionOutcome(_name(version), one_line(str(error))))
+                # Without its markers, the version that stays would be seen as an object again.
+                versions[1:] = [each for each in versions[1:] if each.key != version.key or not each.is_marker]
+            else:
+                outcomes.append(VersionOutcome(_name(version)))
+            versions.pop(0)
+    return outcomes
 
 
 def _erasable(versions: Sequence[Version]) -> list[Version]:

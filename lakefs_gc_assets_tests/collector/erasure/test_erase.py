@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.fsck.metadata import By
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LakeFSError
 from lakefs_gc_assets.lakefs import layout
@@ -442,6 +443,58 @@ def test_too_many_addresses(erasable: Erasing) -> None:
     assert result.exit_code == Status.CONFIGURATION and "name fewer paths" in result.stderr
 
 
+def test_certificate_that_cannot_be_written_stops_the_erasure_before_it_begins(erasable: Erasing) -> None:
+    digest, before = erasable.shown(PATH)["digest"], erasable.data
+    with mock.patch.object(Erasing, "certificate", erasable.folder / "no" / "folder" / "c.json"):
+        result = erasable.erase(PATH, digest=digest)
+    assert result.exit_code == Status.CONFIGURATION and "Nothing was erased" in result.stderr
+    assert erasable.data == before
+
+
+def test_second_erasure_finds_receipts_of_first_one_whose_certificate_could_not_be_written(tmp_path: Path) -> None:
+    with erasing(tmp_path, sweep_mode="quarantine") as made:
+        for name in ("moved", "deleted"):
+            made.put(name, f"person/{name}")
+        made.commit("both", 40)
+        made.remove("person/moved")
+        made.commit("one", 30)
+        made.collect()
+        made.remove("person/deleted")
+        made.commit("none", 20)
+        digest = made.shown("lakefs://repo/person/")["digest"]
+        made.before_run.append(lambda: made.certificate.write_bytes(b"of another erasure"))
+        first = made.erase("lakefs://repo/person/", digest=digest)
+        assert first.exit_code == Status.FAILED and "it finds the receipts" in first.stderr
+        assert made.certificate.read_bytes() == b"of another erasure" and not [*tmp_path.glob(".*")]
+        made.certificate.unlink()
+        made.before_run.clear()
+        second = made.erase("lakefs://repo/person/", digest=digest)
+        assert second.exit_code == Status.WELL, second.output
+        assert {(row["address"], row["outcome"]) for row in made.content["receipts"]} >= {
+            (made.addresses["moved"], "purged"),
+            (made.addresses["deleted"], "accepted"),
+        }
+        assert "the receipts are those in the store" in made.verify().stdout
+
+
+def test_part_that_fails_after_the_run_is_certified_as_incomplete(erasable: Erasing) -> None:
+    with mock.patch.object(command, "erase_versions", side_effect=LakeFSError("the server is down")):
+        result = erasable.erase(PATH)
+    assert result.exit_code == Status.INCOMPLETE
+    assert result.stdout.startswith("incomplete: older versions: the server is down")
+    assert next(iter(erasable.content)) == "incomplete" and erasable.verify().exit_code == Status.INCOMPLETE
+
+
+def test_address_without_a_receipt_is_named(erasable: Erasing) -> None:
+    erasable.store.delete([erasable.addresses["old"]])
+    result = erasable.erase(PATH)
+    assert result.exit_code == Status.WELL, result.output
+    named = f"no receipt: {erasable.addresses['old']} "
+    verified = erasable.verify()
+    assert named in result.stdout and named in verified.stdout
+    assert "the receipts are those in the store" not in verified.stdout
+
+
 def test_no_certificate_takes_the_place_of_another(erasable: Erasing) -> None:
     erasable.certificate.write_bytes(b"of another erasure")
     before = erasable.data
@@ -491,7 +544,7 @@ class TestCertificate:
         finally:
             certified.certificate.write_bytes(sound)
 
-    @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"content": {}, "signature": "!"}'])
+    @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"content": {}, "signature": "!"}', b"[" * 200_000])
     def test_that_is_none(self, certified: Erasing, content: bytes) -> None:
         sound = certified.certificate.read_bytes()
         certified.certificate.write_bytes(content)
@@ -518,6 +571,37 @@ class TestCertificate:
             assert f"the copy {key} is there" in certified.verify().output
         finally:
             certified.store.delete([key])
+
+    @pytest.mark.parametrize(
+        ("before", "after", "message"),
+        [
+            (b'{\n "content"', b'{"content": {},\n "content"', "twice"),
+            (b'"merkle_root"', b'"merkle_root": "", "merkle_root"', "twice"),
+            (b'{\n "content"', b'{"note": "",\n "content"', "nobody signed its member"),
+            (b'"public_key": "', b'"public_key": "AAAA', "not signed by this key"),
+        ],
+    )
+    def test_with_members_that_nobody_signed(
+        self, certified: Erasing, before: bytes, after: bytes, message: str
+    ) -> None:
+        sound = certified.certificate.read_bytes()
+        assert before in sound
+        certified.certificate.write_bytes(sound.replace(before, after))
+        try:
+            result = certified.verify()
+            assert result.exit_code == Status.FAILED and message in result.stderr
+        finally:
+            certified.certificate.write_bytes(sound)
+
+    def test_of_a_store_that_never_had_the_objects(self, certified: Erasing) -> None:
+        run_id = certified.content["run"]["run_id"]
+        plan = certified.store.get(run_folder.plan(run_id))
+        certified.store.delete([run_folder.plan(run_id)])
+        try:
+            result = certified.verify()
+            assert result.exit_code == Status.INCOMPLETE and "is not in the store" in result.stdout
+        finally:
+            certified.store.put(run_folder.plan(run_id), plan)
 
     def test_receipts_that_changed(self, certified: Erasing) -> None:
         run_id = certified.content["run"]["run_id"]

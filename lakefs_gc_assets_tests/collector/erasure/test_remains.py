@@ -13,7 +13,7 @@ from lakefs_gc_assets.collector.quarantine.purge import Moved, Verdict
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.repository.repository import Moment, OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
-from lakefs_gc_assets.errors import CollectionError, LockLost
+from lakefs_gc_assets.errors import CollectionError, LockLost, PermissionMissing
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.storage.interface import ListsVersions, Version
@@ -50,7 +50,8 @@ class Erasing:
 
     def erase(self) -> list[str]:
         addresses = [GONE, LIVE, UNSURE, THERE]
-        return [*erase_versions(self.repository, self.plan, self.lock, addresses, self.check)]
+        outcomes = erase_versions(self.repository, self.plan, self.lock, addresses, self.check)
+        return [outcome.name for outcome in outcomes if outcome.error is None]
 
     def count(self) -> dict[str, int]:
         keys = [
@@ -92,6 +93,28 @@ def test_objects_go_before_their_marker(erasing: Erasing) -> None:
     markers = {f"{each.key} {each.version_id}" for each in erasing.store.versions("data/") if each.is_marker}
     of_object = [version in markers for version in erasing.erase() if version.startswith("data/")]
     assert of_object == [False, False, True]
+
+
+@pytest.mark.parametrize("is_marker", [False, True])
+def test_refused_version_stays_below_its_marker_and_all_others_go(erasing: Erasing, is_marker: bool) -> None:
+    store, delete = erasing.store, erasing.store.delete_version
+    held = next(each for each in store.versions(GONE) if each.is_marker is is_marker)
+
+    def refuse(key: str, version_id: str) -> None:
+        if version_id == held.version_id:
+            raise PermissionMissing("the object is under legal hold")
+        delete(key, version_id)
+
+    addresses = [GONE, LIVE, UNSURE, THERE]
+    with mock.patch.object(store, "delete_version", refuse):
+        outcomes = [*erase_versions(erasing.repository, erasing.plan, erasing.lock, addresses, erasing.check)]
+    refused = [outcome for outcome in outcomes if outcome.error is not None]
+    assert [(each.name, each.error) for each in refused] == [
+        (f"{GONE} {held.version_id}", "the object is under legal hold")
+    ]
+    assert erasing.count() == {GONE: 1 if is_marker else 2, LIVE: 3, UNSURE: 3, THERE: 2}
+    assert erasing.remains(GONE).size is None, "the store shows no object at this address"
+    assert len(erasing.erase()) == (1 if is_marker else 2) and erasing.remains(GONE).is_gone
 
 
 class Suspended:
