@@ -1,12 +1,15 @@
 """`lakefs-gc erase`: erases what is at paths, and certifies it."""
 
+import io
 import os
 import sys
 import uuid
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import click
 
@@ -56,7 +59,9 @@ _PATHS = 5
 
 @click.command()
 @on_repository
-@click.option("--from", "list_", type=click.File(), help="File with further paths, one a line; - for standard input.")
+@click.option(
+    "--from", "list_", type=click.File("rb"), help="File with further paths, one a line; - for standard input."
+)
 @click.option("--prepare", is_flag=True, help="Do what must be done first on branches and tags, step by step.")
 @click.option("--approve", metavar="DIGEST", help="Erase what an earlier call showed under this digest.")
 @click.option("--key", type=FILE, help="Ed25519 key in PEM that signs the certificate.")
@@ -67,7 +72,7 @@ _PATHS = 5
 @click.argument("paths", metavar="lakefs://REPOSITORY/PATH...", nargs=-1)
 def erase(
     target: Target,
-    list_: Iterator[str] | None,
+    list_: IO[bytes] | None,
     prepare: bool,
     approve: str | None,
     key: Path | None,
@@ -102,7 +107,7 @@ def erase(
     if approve and file_of_certificate is not None and file_of_certificate.exists():
         raise ConfigurationError(f"{file_of_certificate} is there already: a certificate takes the place of no other")
     signing_key = certificate.read_private_key(read_file(key)) if approve and key is not None else None
-    asked = [*paths, *(line.strip() for line in list_ or () if line.strip())]
+    asked = [*paths, *(_read_list(list_) if list_ is not None else ())]
     selection = Selection.parse(target.loaded.configuration.repository, asked)
     collector = target.collector()
     opened = collector.open(to_read=True).dumping_at_once()
@@ -114,7 +119,7 @@ def erase(
     if signing_key is None or approve is None or file_of_certificate is None:
         encoded = {"remedies": finding.remedies, "digest": finding.digest}
         print_answer(as_json, lambda: {**asdict(finding), **encoded}, describe(finding))
-        if finding.unchecked:
+        if finding.gaps:
             sys.exit(Status.INCOMPLETE)
         return
     _require_approved(finding, approve)
@@ -172,11 +177,26 @@ def _prepare(repository: OpenRepository, finding: Finding) -> None:
             print_result(take_first_step(repository, step))
     if not steps:
         print_result("no branch and no tag holds an address")
-    for line in _describe_gaps(finding):
+    for line in (*_describe_unmatched(finding), *finding.gaps):
         print_result(line)
     print_result("what still holds the addresses is shown by the same command without --prepare")
-    if finding.unchecked:
+    if finding.gaps:
         sys.exit(Status.INCOMPLETE)
+
+
+def _read_list(file: IO[bytes]) -> list[str]:
+    """The lines of a list of paths in UTF-8, or in UTF-16 with its byte order mark, without empty ones.
+
+    Raises ConfigurationError if it has another encoding.
+    """
+    data = file.read()
+    try:
+        text = data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigurationError(
+            f"{file.name} is neither in UTF-8 nor in UTF-16 with a byte order mark: store it in UTF-8"
+        ) from None
+    return [line.strip() for line in io.StringIO(text) if line.strip()]
 
 
 def _require_approved(finding: Finding, digest: str) -> None:
@@ -239,8 +259,7 @@ def describe(finding: Finding) -> Iterator[str]:
         yield from _describe_address(each)
     if (more := len(finding.addresses) - _SHOWN) > 0:
         yield f"{counted(more, 'more addresses are')} shown with --json"
-    yield from (f"not erased: {path} is outside of the storage namespace, or not certain" for path in finding.elsewhere)
-    yield from _describe_gaps(finding)
+    yield from (*_describe_unmatched(finding), *finding.gaps)
     yield from (f"first: {remedy}" for remedy in finding.remedies)
     if list_first_steps(finding):
         yield "--prepare does this on branches and tags, and asks before each step"
@@ -254,10 +273,9 @@ def describe(finding: Finding) -> Iterator[str]:
         yield f"to erase them: the same command with --approve {finding.digest} --key FILE --certificate FILE"
 
 
-def _describe_gaps(finding: Finding) -> Iterator[str]:
-    """Lines about places that the search could not look at: something there may hold an address too."""
-    yield from (f"not read: {what}" for what in finding.unread)
-    yield from (f"not checked: {what}" for what in finding.unchecked)
+def _describe_unmatched(finding: Finding) -> Iterator[str]:
+    """Lines about asked paths at which nothing was found."""
+    yield from (f"nothing found: {path}" for path in finding.unmatched)
 
 
 def _describe_address(held: Held) -> Iterator[str]:

@@ -94,11 +94,12 @@ def make(
     run_ids = {run_id, *finding.quarantined_by}
     rows = read_receipts(store, run_ids | _find_earlier_runs(store, run_ids, gone), addresses)
     content = {
-        "incomplete": failures,
+        "incomplete": [*finding.gaps, *failures],
         "format_version": FORMAT_VERSION,
         "repository": finding.repository,
         "storage_namespace": finding.storage_namespace,
         "asked": finding.asked,
+        "unmatched": finding.unmatched,
         "approved_digest": finding.digest,
         "issued_at": repository.clock.now(),
         "addresses": [

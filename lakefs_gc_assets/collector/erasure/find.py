@@ -13,12 +13,13 @@ is left. Rules of retention are changed by `lakefs-gc policy set`.
 import hashlib
 import json
 import re
+import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic
 
 import pyarrow as pa
@@ -65,11 +66,12 @@ class Selection:
 
     Attributes:
         asked: as they were given.
+        by_asked: a whole path or a pattern of one, by the text that was given.
         exact: whole paths.
         patterns: the beginning of the others without a wildcard, and a pattern of the whole path.
     """
 
-    asked: tuple[str, ...]
+    by_asked: Mapping[str, bytes | re.Pattern[bytes]]
     exact: frozenset[bytes]
     patterns: tuple[tuple[bytes, re.Pattern[bytes]], ...]
 
@@ -81,8 +83,9 @@ class Selection:
 
         Raises ConfigurationError: one names another repository, or no path.
         """
-        given, exact, patterns = tuple(dict.fromkeys(asked)), set[bytes](), list[tuple[bytes, re.Pattern[bytes]]]()
-        for each in given:
+        by_asked: dict[str, bytes | re.Pattern[bytes]] = {}
+        patterns = list[tuple[bytes, re.Pattern[bytes]]]()
+        for each in dict.fromkeys(asked):
             location = parse_location(each)
             if location is None or location.kind != "lakefs" or location.bucket != repository or not location.key:
                 raise ConfigurationError(f"{each!r} is no lakefs://{repository}/PATH, without a branch")
@@ -98,12 +101,36 @@ class Selection:
             literal[-1] += path[end:]
             pattern += re.escape(path[end:]) + (".*" if path.endswith("/") else "")
             if len(literal) == 1 and not path.endswith("/"):
-                exact.add(literal[0].encode())
+                by_asked[each] = literal[0].encode()
             else:
-                patterns.append((literal[0].encode(), re.compile(pattern.encode(), re.DOTALL)))
-        if not given:
+                by_asked[each] = compiled = re.compile(pattern.encode(), re.DOTALL)
+                patterns.append((literal[0].encode(), compiled))
+        if not by_asked:
             raise ConfigurationError("no path is given")
-        return cls(given, frozenset(exact), tuple(patterns))
+        exact = frozenset(path for path in by_asked.values() if isinstance(path, bytes))
+        return cls(by_asked, exact, tuple(patterns))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The paths as they were given."""
+        return tuple(self.by_asked)
+
+    def list_unmatched(self, found: Iterable[str], branches: Collection[str]) -> Iterator[str]:
+        """Asked paths that none of the paths found matches, each with a hint if there is one."""
+        paths = {path.encode() for path in found}
+        for asked, path in self.by_asked.items():
+            if path in paths if isinstance(path, bytes) else any(map(path.fullmatch, paths)):
+                continue
+            location = parse_location(asked)
+            assert location is not None
+            branch, _, rest = location.key.partition("/")
+            forms = {unicodedata.normalize("NFC", asked), unicodedata.normalize("NFD", asked)}
+            if branch in branches and rest:
+                yield f"{asked}: {branch} is a branch, and a path has none: ask for lakefs://{location.bucket}/{rest}"
+            elif len(forms) > 1:
+                yield f"{asked}: Unicode writes it in two forms that lakeFS tells apart: ask for both (NFC and NFD)"
+            else:
+                yield asked
 
     def may_be_among(self, records: RangeRecords) -> RangeRecords:
         """The ranges that may have such a path, by their first and last one."""
@@ -190,6 +217,7 @@ class Finding:
         asked: the paths, as they were given.
         commits, ranges, entries: what was read, of all repositories that count.
         elsewhere: paths whose objects lie outside of the storage namespace, or whose address may mean several objects.
+        unmatched: asked paths at which there is no object and never was one, each perhaps with a hint.
         unread: files of metadata that could not be read, and why: what they name is not known.
         unchecked: what else could not be looked at. Nothing is erased then.
     """
@@ -204,8 +232,22 @@ class Finding:
     entries: int
     addresses: tuple[Held, ...]
     elsewhere: tuple[str, ...]
+    unmatched: tuple[str, ...]
     unread: tuple[str, ...]
     unchecked: tuple[str, ...]
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Sentences about data at the paths that may exist although every address found is gone."""
+        return (
+            *(
+                f"not erased: {path} has an object outside of the storage namespace, such as an import, or its address "
+                "is not certain. lakeFS may still serve it: delete the path on every branch, and the object where it is"
+                for path in self.elsewhere
+            ),
+            *(f"not read: {what}" for what in self.unread),
+            *(f"not checked: {what}" for what in self.unchecked),
+        )
 
     @property
     def erasable(self) -> tuple[Held, ...]:
@@ -268,6 +310,7 @@ class _Search(Generic[R]):
         paths: asked paths of each address.
         holders: of each address; a dict for its order.
         elsewhere: see Finding.
+        branches: names of the branches of the repository.
         unread: files that cannot be read, and why.
     """
 
@@ -277,6 +320,7 @@ class _Search(Generic[R]):
     paths: dict[str, dict[str, None]] = field(default_factory=dict)
     holders: dict[str, dict[Holder, None]] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
+    branches: set[str] = field(default_factory=set)
     unread: dict[str, str] = field(default_factory=dict)
 
     def run(self, files: Sequence[str]) -> Finding:
@@ -319,6 +363,7 @@ class _Search(Generic[R]):
                 for remains in look(repository, self.paths)
             ),
             tuple(sorted(self.elsewhere)),
+            tuple(self.selection.list_unmatched({*self.elsewhere, *chain(*self.paths.values())}, self.branches)),
             (*damaged, *(f"{file}: {detail}" for file, detail in sorted(self.unread.items()))),
             tuple(self.problems.unchecked),
         )
@@ -332,6 +377,8 @@ class _Search(Generic[R]):
         namespace = self.step.repository.namespace
         for repository in (self.step.repository, *self.step.repository.others):
             for branch in repository.api.branches():
+                if repository is self.step.repository:
+                    self.branches.add(branch.id)
                 for stats in staged_objects(repository.api, branch.id):
                     keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
                     holder = Holder(repository.facts.id, By.STAGED, branch.id, stats.path)

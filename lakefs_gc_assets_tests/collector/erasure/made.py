@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from lakefs_gc_assets.cli import erase as command
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import Clock
@@ -104,10 +105,10 @@ class Erasing(RetainedRepository):
             name, *others = arguments
             return CliRunner().invoke(main, [name, "--config", str(self.folder / file), *others])
 
-    def shown(self, *paths: str) -> dict[str, Any]:
+    def shown(self, *paths: str, status: Status = Status.WELL) -> dict[str, Any]:
         """What the command finds, as JSON."""
         result = self.call_command("erase", "--quiet", "--json", *paths)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == status, result.output
         answer: dict[str, Any] = json.loads(result.stdout)
         return answer
 

@@ -362,22 +362,56 @@ def test_a_run_limited_to_no_address_deletes_nothing_and_the_next_one_builds_on_
     assert erasable.data == {erasable.addresses["kept"]}
 
 
-def test_paths_that_lie_elsewhere_or_cannot_be_read_are_named(erasable: Erasing) -> None:
-    clients.sdk(erasable.server).internal_api.stage_object(
-        "repo",
-        "main",
-        "person/a",
-        clients.models.ObjectStageCreation(physical_address="local://theirs/a", checksum="0", size_bytes=1, mtime=1),
+def stage_import(made: Erasing) -> None:
+    """Stages an entry at the path whose object lies outside of the storage namespace."""
+    body = clients.models.ObjectStageCreation(
+        physical_address=f"{made.server.core.blockstore.scheme}theirs/a", checksum="0", size_bytes=1, mtime=1
     )
-    assert erasable.shown(PATH)["elsewhere"] == ["person/a"]
-    erasable.commit("elsewhere", 1)
-    assert erasable.shown(PATH)["elsewhere"] == ["person/a"]
+    clients.sdk(made.server).internal_api.stage_object("repo", "main", "person/a", body)
+
+
+def is_incomplete(made: Erasing, gap: str) -> None:
+    """Look, erasure and check all say the gap and end with the status for it; the certificate begins with it."""
+    look = made.call_command("erase", "--quiet", PATH)
+    assert look.exit_code == Status.INCOMPLETE and gap in look.stdout
+    erased = made.erase(PATH, digest=made.shown(PATH, status=Status.INCOMPLETE)["digest"])
+    assert erased.exit_code == Status.INCOMPLETE, erased.output
+    assert erased.stdout.startswith(f"incomplete: {gap}")
+    assert all(each["is_gone"] for each in made.content["addresses"])
+    assert gap in made.certificate.read_text().splitlines()[3]
+    verified = made.verify()
+    assert verified.exit_code == Status.INCOMPLETE and verified.stdout.startswith(f"incomplete: {gap}")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_import_at_the_path_makes_the_erasure_incomplete(erasable: Erasing, is_committed: bool) -> None:
+    stage_import(erasable)
+    if is_committed:
+        erasable.commit("imported", 1)
+    assert erasable.shown(PATH, status=Status.INCOMPLETE)["elsewhere"] == ["person/a"]
+    is_incomplete(erasable, "not erased: person/a has an object outside of the storage namespace")
+
+
+def test_range_that_cannot_be_read_makes_the_erasure_incomplete(erasable: Erasing) -> None:
     for key in keys_below(erasable.store, METADATA_PREFIX):
         if is_range_with(erasable.store.get(key), key, erasable.addresses["old"]):
             erasable.store.delete([key])
-    shown = erasable.shown(PATH)
+    shown = erasable.shown(PATH, status=Status.INCOMPLETE)
     assert len(shown["unread"]) == 1 and "missing" in shown["unread"][0]
     assert [each["address"] for each in shown["addresses"]] == [erasable.addresses["new"]]
+    is_incomplete(erasable, f"not read: {shown['unread'][0]}")
+
+
+def test_paths_that_match_nothing_are_named_with_a_hint(erasable: Erasing) -> None:
+    unmatched = ["person/b", "main/person/a", "person/ä", "none/*"]
+    asked = [PATH, *(f"lakefs://repo/{path}" for path in unmatched), "lakefs://repo/by*"]
+    plain, branch, accent, pattern = erasable.shown(*asked)["unmatched"]
+    assert (plain, pattern) == ("lakefs://repo/person/b", "lakefs://repo/none/*")
+    assert branch == f"lakefs://repo/main/person/a: main is a branch, and a path has none: ask for {PATH}"
+    assert accent.startswith("lakefs://repo/person/ä: ") and "NFC and NFD" in accent
+    result = erasable.erase(*asked)
+    assert result.exit_code == Status.WELL and f"nothing found: {branch}" in result.stdout
+    assert f"nothing found: {plain}" in erasable.verify().stdout
 
 
 def test_lines(erasable: Erasing) -> None:
@@ -400,6 +434,22 @@ def test_a_whole_list_by_globs(erasable: Erasing) -> None:
     names = {address: version for version, address in erasable.addresses.items()}
     found = {names[each["address"]] for each in json.loads(result.stdout)["addresses"]}
     assert found == {"old", "new", "older garbage", "bystander"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_list_in_unicode_is_read(made: Erasing, encoding: str) -> None:
+    file = made.folder / "list"
+    file.write_bytes("lakefs://repo/ä\r\n".encode(encoding))
+    result = made.call_command("erase", "--quiet", "--json", "--from", str(file))
+    assert json.loads(result.stdout)["asked"] == ["lakefs://repo/ä"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])
+def test_list_in_another_encoding_is_refused(made: Erasing, encoding: str) -> None:
+    file = made.folder / "list"
+    file.write_bytes("lakefs://repo/äöü".encode(encoding))
+    result = made.call_command("erase", "--quiet", "--from", str(file))
+    assert result.exit_code == Status.CONFIGURATION and "store it in UTF-8" in result.stderr
 
 
 @pytest.mark.parametrize(
