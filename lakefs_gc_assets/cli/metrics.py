@@ -31,7 +31,8 @@ Sample = tuple[str, Mapping[str, str], float]
 """A measurement: name without prefix, labels, value."""
 
 HELP = {
-    "last_run_timestamp_seconds": "End of the newest run with a report, but for interrupted dry runs.",
+    "last_run_timestamp_seconds": "End of the newest run with a report. Neither runs limited to addresses or windows "
+    "count, here and below, nor interrupted dry runs.",
     "last_run_success": "1 if it finished, every deletion was accepted, and no earlier run lost an object; else 0.",
     "last_run_duration_seconds": "Duration of its steps, waits included; no time between steps.",
     "last_run_step_duration_seconds": "Working time of each of its steps.",
@@ -78,7 +79,11 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     """The samples of one repository. Raises CollectionError."""
     store = repository.store
     run_ids = islice(run_folder.newest_runs(store), _MAX_RUNS)
-    reports = [run_report for run_id in run_ids if (run_report := readable_report(store, run_id)) is not None]
+    reports = [
+        run_report
+        for run_id in run_ids
+        if (run_report := readable_report(store, run_id)) is not None and not run_report.is_partial
+    ]
     newest = next((run_report for run_report in reports if not run_report.was_broken_off), None)
     if newest is not None:
         yield "last_run_timestamp_seconds", {}, newest.ended_at.timestamp()

@@ -71,7 +71,9 @@ def _report_of(repository: OpenRepository, run_id: str) -> tuple[Report | None, 
 
 
 def _line(run_report: Report) -> str:
-    kind = "dry run" if run_report.dry_run else "sweep"
+    kind = "dry run" if run_report.dry_run else "sweep" if run_report.address_limit is None else "erasure"
+    if run_report.address_limit is not None:
+        kind = f"{kind} of {counted(run_report.address_limit, 'addresses')}"
     start = f"{run_report.started_at:%F %T}Z  {run_report.flow}, {kind}: {run_report.ending.value}"
     if not run_report.counts:
         return f"{start}: {one_line(run_report.error or '')}"

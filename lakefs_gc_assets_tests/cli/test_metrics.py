@@ -15,7 +15,7 @@ from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.embedded.demo import configuration
-from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, began, ended
+from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
 __all__ = ["automated", "server"]
@@ -98,6 +98,20 @@ def test_a_repository_that_fails_leaves_the_others_their_figures(
     assert answer.stderr.startswith("no figures of gone: ") and len(answer.stderr.splitlines()) == 1
     measured = [line for line in answer.stdout.splitlines() if not line.startswith("#")]
     assert measured and all(f'repository="{content["repository"]}"' in line for line in measured)
+
+
+def test_runs_limited_to_addresses_or_windows_are_no_newest_run_and_no_sweep(
+    automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept = ended(
+        automated.repository, began(automated.repository, DAY), counts={"candidates": 7}, success=False, ended_well=True
+    )
+    before = printed(automated, tmp_path, monkeypatch)
+    assert before["last_run_success"] == {'repository="sample"': 0}
+    ended(automated.repository, began(automated.repository, HOUR, only_addresses=("data/a",)), ended_at=NOW + DAY)
+    ended(automated.repository, began(automated.repository, HOUR / 2), limited_to="window legacy", ended_at=NOW + DAY)
+    assert printed(automated, tmp_path, monkeypatch) == before
+    assert before["last_sweep_timestamp_seconds"]['repository="sample"'] == swept.ended_at.timestamp()
 
 
 def test_names_are_escaped_and_stand_together() -> None:

@@ -47,6 +47,15 @@ def test_in_lines(automated: Automated, status: Status) -> None:
     assert status("--runs", "1").stdout.splitlines() == lines[:3]
 
 
+def test_run_limited_to_addresses_is_shown_as_an_erasure(automated: Automated, status: Status) -> None:
+    ended(
+        automated.repository,
+        began(automated.repository, DAY, only_addresses=("data/a", "data/b")),
+        counts={"listed": 3},
+    )
+    assert "clean, erasure of 2 addresses: deleted; " in status().stdout
+
+
 def test_in_json(automated: Automated, status: Status) -> None:
     store = automated.repository.store
     swept = ended(automated.repository, began(automated.repository, DAY))

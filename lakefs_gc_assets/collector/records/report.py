@@ -102,6 +102,7 @@ class Report:
         windows: slice windows that the run was about.
         limited_to: the windows that the run listed alone, in words; empty where none were left out. The run says
             nothing of other windows then.
+        address_limit: number of addresses that alone could be candidates, as in an erasure; null for all addresses.
         last_read_slice: the newest slice that was listed; empty where none was.
         counts: figures of the run by name, but for bytes, and commits by the reason why they stay. Those that it does
             not know are absent, and all where the run failed.
@@ -159,9 +160,18 @@ class Report:
     ended_well: bool | None = None
     worked_seconds: dict[str, float] = field(default_factory=dict)
     limited_to: str = ""
+    address_limit: int | None = None
     approved_by: str = ""
     format_version: int = FORMAT_VERSION
-    ADDED: ClassVar = ("waited_seconds", "ended_well", "worked_seconds", "storage_classes", "limited_to", "approved_by")
+    ADDED: ClassVar = (
+        "waited_seconds",
+        "ended_well",
+        "worked_seconds",
+        "storage_classes",
+        "limited_to",
+        "address_limit",
+        "approved_by",
+    )
 
     @property
     def statistics(self) -> RunStatistics:
@@ -197,6 +207,11 @@ class Report:
     def is_complete(self) -> bool:
         """True if every step ended and no deletion failed unexpectedly; losses of earlier runs do not count."""
         return self.success if self.ended_well is None else self.ended_well
+
+    @property
+    def is_partial(self) -> bool:
+        """True if the run was limited to addresses or windows, so that its figures say little of the repository."""
+        return self.address_limit is not None or bool(self.limited_to)
 
     @property
     def was_broken_off(self) -> bool:
@@ -270,6 +285,7 @@ def from_plan(plan: Plan, ending: Ending, now: datetime, **figures: Any) -> Repo
         ended_at=now,
         cutoff=plan.cutoff,
         windows=plan.windows,
+        address_limit=None if plan.only_addresses is None else len(plan.only_addresses),
         why_clean=plan.why_clean,
         base_run=plan.base_run,
         loosened=plan.loosened,
