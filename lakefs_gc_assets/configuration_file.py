@@ -163,7 +163,7 @@ def all_from(content: dict[str, Any], source: str) -> tuple[Loaded, ...]:
     entries = content[REPOSITORIES]
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigurationError(f"{source}: `{REPOSITORIES}` is to be a list of entries, each with `repository`")
-    configurations = []
+    configurations: list[Loaded] = []
     for place, entry in enumerate(entries, start=1):
         if not entry.get("repository"):
             raise ConfigurationError(f"{source}: entry {place} of `{REPOSITORIES}` does not say which `repository`")

@@ -64,9 +64,9 @@ def test_the_job_makes_it_beside_a_run(spark: SparkSession, tmp_path: Path, monk
         assert (shown["held_objects"].value, shown["freed_bytes"].value) == (3, 0)
         too_many = {"days": list(range(200)), "policies": dict.fromkeys(map(str, range(101)), "")}
         for name, scenarios in too_many.items():
-            (refused,) = failures(made(**{name: scenarios})).values()
-            assert refused.startswith(f"{name} has "), refused
-            assert refused.endswith(" entries: a forecast compares at most 100") and refused.isprintable()
+            (why,) = failures(made(**{name: scenarios})).values()
+            assert why.startswith(f"{name} has "), why
+            assert why.endswith(" entries: a forecast compares at most 100") and why.isprintable()
         (holder, _) = _records(shown["branches_and_tags"])
         assert (holder.data["name"], holder.data["alone"]) == ("branch main", "14 B")
 

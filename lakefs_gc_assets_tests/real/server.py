@@ -173,7 +173,7 @@ class RealLakeFS:
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
         """A call of the API that lakefs-sdk cannot make as it is needed; returns what the server answers."""
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {_BASIC}"}
+        headers = {"Content-Type": "application/json", "Authorization": BASIC_AUTHORIZATION}
         data = None if body is None else json.dumps(body).encode()
         with urlopen(Request(f"{self.url}/api/v1{path}", data, headers, method=method), timeout=60) as answer:
             return bytes(answer.read())

@@ -274,7 +274,7 @@ class AzureStore(BucketStore[CloudErrors, BlobProperties]):
         account, _, container = namespace.location.bucket.partition("/")
         endpoint = settings.endpoint_url.rstrip("/") or _endpoint(namespace)
         self._path = urlsplit(endpoint).path.strip("/")
-        self._with_snapshots = {"delete_snapshots": "include"} if settings.delete_snapshots else {}
+        self._with_snapshots: dict[str, Any] = {"delete_snapshots": "include"} if settings.delete_snapshots else {}
         try:
             self._authorization = authorization(settings, account)
             files = Files(
