@@ -41,12 +41,12 @@ def test_the_steps_of_a_run_are_those_of_the_model() -> None:
 
 
 def test_a_sweep_does_what_the_model_does_in_its_order() -> None:
-    assert in_order(run.read_uncommitted, "heads_shown", "prepare_uncommitted")
+    assert in_order(run.read_uncommitted, "read_reasons", "prepare_uncommitted")
     assert in_order(
         run.sweep_candidates, "require_not_restored_since", "require_not_overtaken", "wait_for_recheck", "sweep_once"
     )
     assert in_order(passes.sweep_once, "begin", "find_live_again", "require_inputs", "map_batches")
-    assert in_order(recheck.find_live_again, "heads_shown", "prepare_uncommitted", "ask_committed")
+    assert in_order(recheck.find_live_again, "read_reasons", "prepare_uncommitted", "ask_committed")
     assert in_order(passes.Sweep.delete, "verify", "is_over", "decide")
     assert in_order(passes.Sweep.decide, "delete_batch", "write")
 

@@ -196,10 +196,10 @@ def _limited(repository: RealRepository, settings: dict[str, Any]) -> None:
 
 
 GUARDS: dict[tuple[str, str], Row] = {
-    ("_tripped", "share of candidates"): Row(
+    ("too_many_candidates", "share of candidates"): Row(
         "listing, uncommitted data, ranges of commits", settings={"max_candidate_share": 0.1}
     ),
-    ("_tripped", "number of candidates"): Row(
+    ("too_many_candidates", "number of candidates"): Row(
         "listing, uncommitted data, ranges of commits", settings={"max_candidates": 3}
     ),
     ("_tripped", "gap in the listing"): Row(
@@ -287,13 +287,17 @@ KEPT: dict[Kept, Row] = {
 }
 """Reasons to keep that decide in a scene of their own."""
 KEPT_NOT_HERE = {
-    Kept.UNREADABLE: "archive tiers are the store's, not lakeFS's: `test_archived_objects` of the emulated clouds",
+    Kept.UNREADABLE: "archive tiers are the store's, not lakeFS's: `test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for`",
 }
 
 
 def test_every_guard_and_reason_to_keep_has_a_scene_or_says_where_it_is() -> None:
     assert {*raised()} == GUARDS.keys() | NOT_HERE.keys()
     assert {*Kept} == KEPT.keys() | KEPT_NOT_HERE.keys()
+
+
+def test_page_has_the_table_of_today() -> None:
+    assert "\n".join(table()) in (Path(__file__).parents[2] / "docs" / "servers.md").read_text()
 
 
 def _name(key: tuple[str, str] | Kept) -> str:

@@ -88,10 +88,10 @@ def _of_the_mark() -> Sequence[Replacement]:
     """Rechecks by the rules and the server's list that there were at the mark."""
     reported: dict[str, RetentionRules | None] = {}
 
-    rechecking: set[int] = set()
+    rechecking: set[tuple[str, str]] = set()
 
     def find(step: ArrowStep, samples: Samples) -> ArrowRows:
-        rechecking.add(id(step))
+        rechecking.add((step.plan.run_id, step.plan.attempt))
         return find_live_again(step, samples)
 
     def define(step: ArrowStep, until: datetime, *more: Any, **named: Any) -> LiveDefinition:
@@ -102,7 +102,7 @@ def _of_the_mark() -> Sequence[Replacement]:
         def repeat(ask: Ask) -> RetentionRules | None:
             return reported[step.plan.run_id]
 
-        again = id(step) in rechecking
+        again = (step.plan.run_id, step.plan.attempt) in rechecking
         return define_live(_with_rules(step, repeat if again else note, lists=not again), until, *more, **named)
 
     def listed(repository: Any, *more: Any) -> ServerCommits:
@@ -136,15 +136,15 @@ def _new_commits_alone() -> Sequence[Replacement]:
     """Rechecks what commits made since the mark hold: not what old ones do that count again."""
     let_go: dict[str, frozenset[str]] = {}
 
-    rechecking: set[int] = set()
+    rechecking: set[tuple[str, str]] = set()
 
     def find(step: ArrowStep, samples: Samples) -> ArrowRows:
-        rechecking.add(id(step))
+        rechecking.add((step.plan.run_id, step.plan.attempt))
         return find_live_again(step, samples)
 
     def define(step: ArrowStep, until: datetime, *more: Any, **named: Any) -> LiveDefinition:
         found = define_live(step, until, *more, **named)
-        if id(step) not in rechecking:
+        if (step.plan.run_id, step.plan.attempt) not in rechecking:
             let_go[step.plan.run_id] = frozenset(found.expired_metaranges)
         return found
 

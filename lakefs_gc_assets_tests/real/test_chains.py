@@ -1,0 +1,158 @@
+"""Chains of runs on a real lakeFS: all that must stay is read back through the server, and all garbage goes.
+
+Waits are set to zero: nothing is under way while these runs look.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from lakefs_sdk import BranchesApi, TagsApi
+
+from lakefs_gc_assets.collector import stale_branches
+from lakefs_gc_assets.collector.records.outcomes import Outcome
+from lakefs_gc_assets.collector.records.plan import Flow
+from lakefs_gc_assets_tests.real.past import REFUSED, Past, Truth, every_commit, make
+from lakefs_gc_assets_tests.real.server import installation
+from lakefs_gc_assets_tests.simulation.bugs import Seeded, seeded
+
+SEEDED = {
+    "hidden staged entries ignored": Flow.CLEAN,
+    "full addresses not normalised": Flow.CLEAN,
+    "an empty page taken for the end": Flow.CLEAN,
+    "tags forgotten by retention rules": Flow.UNIFIED,
+    "dangling commits ignored": Flow.UNIFIED,
+    "claimed dates of commits believed": Flow.UNIFIED,
+    "what active commits hold not subtracted": Flow.COMMITTED,
+    "uncommitted data ignored": Flow.COMMITTED,
+}
+"""Bugs that these scenes find, and in which flow."""
+CHAINS = ("clean", "unified", "committed", "quarantine", "stale")
+RULES = 40
+"""Days of the default rule: commits of 45 days ago expire that were replaced by others of that day."""
+
+
+def _of_bug(name: str) -> str:
+    return "bug-" + "-".join(name.lower().replace("'", "").split())[:50]
+
+
+@pytest.fixture(scope="module")
+def pasts() -> Iterator[dict[str, Past]]:
+    with installation() as lakefs:
+        yield make(lakefs, *CHAINS, *map(_of_bug, SEEDED))
+
+
+def kept_by_rules(past: Past) -> list[str]:
+    """Commits that a rule of 40 days keeps, by what was done when: the test knows it, and asks nobody."""
+    sdk = past.repository.lakefs.sdk()
+    tags = [each.commit_id for each in TagsApi(sdk).list_tags(past.repository.name).results]
+    younger = [past.commits[name] for name in ("restaged", "backdated", "kept")]
+    return [*tags, *younger]
+
+
+def test_clean_approved_and_optimized_runs_delete_garbage_and_nothing_else(pasts: dict[str, Past]) -> None:
+    past, repository = pasts["clean"], pasts["clean"].repository
+    everything = Truth.read(repository, *every_commit(repository), past.commits["dangling"])
+    garbage = repository.stored() - everything.addresses
+    assert len(garbage) == 9
+    dry = repository.runs(sweep=False).collect()
+    assert dry.counts["candidates"] == 9 and repository.stored() >= garbage
+    assert repository.approve(dry).counts["deleted"] == 9
+    assert not repository.stored() & garbage and everything.lost(repository) == []
+    # Meanwhile old objects become garbage, and old garbage is none any more.
+    before = repository.stored()
+    repository.delete_branch("work")
+    for number in range(2):
+        repository.upload(f"staged/{number}", b"overwritten today")
+    repository.upload("plain", b"written today")
+    repository.commit()
+    later = Truth.read(repository, *every_commit(repository), past.commits["dangling"])
+    gone = before - later.addresses
+    assert len(gone) == 6
+    found = repository.runs().collect(Flow.OPTIMIZED)
+    assert (found.base_run, found.counts["deleted"]) == (dry.run_id, 6)
+    assert not repository.stored() & gone and later.lost(repository) == []
+    assert repository.read("refused", "refused") == REFUSED
+
+
+@pytest.mark.parametrize("flow", [Flow.UNIFIED, Flow.COMMITTED])
+def test_runs_by_rules_delete_what_expired_and_keep_heads_tags_and_staged_data(
+    pasts: dict[str, Past], flow: Flow
+) -> None:
+    past, repository = pasts[flow.value], pasts[flow.value].repository
+    repository.set_rules(RULES)
+    stays = Truth.read(repository, *kept_by_rules(past))
+    everything = Truth.read(repository, *every_commit(repository), past.commits["dangling"])
+    expired = everything.addresses - stays.addresses
+    runs = repository.runs()
+    found = runs.collect(flow)
+    assert found.counts["deleted"] >= 1 and stays.lost(repository) == []
+    gone = everything.addresses - repository.stored() - {"s3://outside-" + repository.name + "/object"}
+    assert gone and gone <= expired
+    assert repository.read("dangling", past.commits["dangling"]) is None
+    # Another run builds on it, and a commit that is replaced today stays.
+    repository.upload("plain", b"written today")
+    repository.commit()
+    stays = Truth.read(repository, *kept_by_rules(past))
+    again = runs.collect(flow)
+    assert again.base_run == found.run_id and again.counts["deleted"] == 0
+    assert stays.lost(repository) == []
+
+
+def test_quarantined_objects_come_back_until_they_are_purged(pasts: dict[str, Past]) -> None:
+    past, repository = pasts["quarantine"], pasts["quarantine"].repository
+    everything = Truth.read(repository, *every_commit(repository), past.commits["dangling"])
+    garbage = repository.stored() - everything.addresses
+    runs = repository.runs(sweep_mode="quarantine", quarantine_days=0)
+    moved = runs.collect()
+    assert moved.counts["quarantined"] == len(garbage) and not repository.stored() & garbage
+    assert {each.fate.value for each in runs.restore(moved.run_id)} == {"restored"}
+    assert repository.stored() >= garbage
+    # What was restored is young again by LastModified.
+    assert runs.collect().counts["candidates"] == 0
+    for key in garbage:
+        os.utime(repository.file(key), (time.time() - 3 * 86_400,) * 2)
+    again = runs.collect()
+    assert again.counts["quarantined"] == len(garbage)
+    purged = runs.purge()
+    assert {each.address for each in purged if each.run_id == again.run_id} == garbage
+    assert runs.restore(again.run_id) == [] or {each.fate.value for each in runs.restore(again.run_id)} != {"restored"}
+    assert everything.lost(repository) == []
+
+
+def test_stale_branches_are_deleted_and_made_again(pasts: dict[str, Past], tmp_path: Path) -> None:
+    repository = pasts["stale"].repository
+    file = tmp_path / "policy.yaml"
+    file.write_text("stale_branches: [{branches: [feature], max_inactivity: 30d}]")
+    opened = repository.runs(retention_policy=str(file)).open()
+    listing = stale_branches.list_branches(opened, print)
+    assert [each.identity.branch for each in listing.stale] == ["feature"]
+    head = listing.stale[0].identity.commit_id
+    assert [each.fate.value for each in stale_branches.delete(opened, listing.digest, "owner", print, print)] == [
+        "deleted"
+    ]
+    assert [each.fate.value for each in stale_branches.restore(opened, ["feature"], "owner", print)] == ["made again"]
+    assert BranchesApi(repository.lakefs.sdk()).get_branch(repository.name, "feature").commit_id == head
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeded_bug_is_noticed(pasts: dict[str, Past], name: str) -> None:
+    past, flow = pasts[_of_bug(name)], SEEDED[name]
+    repository = past.repository
+    kept = kept_by_rules(past)
+    if flow.by_retention:
+        repository.set_rules(RULES)
+    stays = Truth.read(repository, *(kept if flow.by_retention else every_commit(repository)))
+    (bug,) = [each for each in seeded() if each.name == name]
+    assert isinstance(bug, Seeded) and Outcome.ACCEPTED
+    with bug.bug.patches(), mock.patch.object(stale_branches, "_MOST_CHANGES", 1000):
+        try:
+            repository.runs().collect(flow)
+        except Exception as error:
+            noticed: object = error
+        else:
+            noticed = stays.lost(repository)
+    assert noticed
