@@ -110,6 +110,7 @@ RECEIPT_ROWS = st.fixed_dictionaries(
         "decided_at": MOMENTS,
         "attempt": st.none() | st.sampled_from(["a1", "a2", ""]),
         "version_id": st.none(),
+        "copy_etag": st.none(),
     }
 )
 CONTENT_ROWS = st.fixed_dictionaries(

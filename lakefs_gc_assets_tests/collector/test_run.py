@@ -385,8 +385,11 @@ class TestWhatRunsTell:
             "prepare_uncommited: page 3",
             "5 commits, 4 ranges to read, by the refs dump",
             *reported.steps[5:7],
+            reported.steps[7],
             "marked, nothing deleted: 0 deleted, 0 failed",
         ]
+
+        assert re.fullmatch(r"an approval before .*Z waits until then, for commits .*", reported.steps[7])
 
     def test_a_sweep(self) -> None:
         with reported_by("clean") as (scene, reported):

@@ -726,7 +726,8 @@ class TestRetention:
         with world_of("unified") as scene, mock.patch.object(recheck, "ask_committed", wraps=ask_committed) as ask:
             heads = {name: branch.commit_id for name, branch in scene.world.repository.branches.items()}
             assert scene.start(SWEEP, Faults(), UNIFIED) is Ended.WELL
-            assert ask.call_args.args[3].branches == heads
+            before = ask.call_args.args[3]
+            assert before is not None and before.branches == heads
 
     def test_a_head_that_is_gone_before_refs_are_dumped_stays(self) -> None:
         """An object of it may be staged unchanged, and sealed by a commit before the recheck looks."""

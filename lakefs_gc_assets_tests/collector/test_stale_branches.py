@@ -317,13 +317,14 @@ class TestDeleting:
         assert {name: (outcome.fate, outcome.why) for name, outcome in outcomes.items()} == {
             "old-1": (Fate.KEPT, changed),
             "old-2": (Fate.KEPT, "uncommitted changes"),
-            "old-3": (Fate.KEPT, changed),
+            # Made anew on the same commit, it is as it was shown.
+            "old-3": (Fate.DELETED, ""),
             "old-4": (Fate.KEPT, "the branch protection rule old-4 fits it"),
             "old-5": (Fate.DELETED, ""),
             "wild-1": (Fate.KEPT, changed),
             "wild-2": (Fate.GONE, "somebody else deleted it"),
         }
-        assert {*heads(made)} == {"main", "old-1", "old-2", "old-3", "old-4", "wild-1"}
+        assert {*heads(made)} == {"main", "old-1", "old-2", "old-4", "wild-1"}
 
     def test_a_rule_that_was_taken_back_keeps_what_was_shown(self, made: RetainedRepository) -> None:
         digest = listed(made).digest

@@ -201,11 +201,15 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
                 clients.upload(server, "replaced", str(days).encode())
                 made.append(clients.commit(server, f"commit {days}")["meta_range_id"])
 
-        def collect(flow: Flow, metaranges: list[str], deleted: int) -> Report:
-            """A run that reads just these metaranges, each once, its recheck included."""
+        def collect(flow: Flow, metaranges: list[str], deleted: int, heads: list[str] | None = None) -> Report:
+            """A run that reads just these metaranges, each once, its recheck included.
+
+            Args:
+                heads: metaranges of a new head and of the base run's, by which lost objects of heads are looked for.
+            """
             read.clear()
             found = collected(server, repository, flow)
-            assert sorted(read) == sorted(metaranges)
+            assert sorted(read) == sorted([*metaranges, *(heads or [])])
             assert found.counts["deleted"] == deleted
             return found
 
@@ -214,7 +218,7 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
             commit(days)
         full = collect(Flow.UNIFIED, made, 2)
         commit(5)
-        assert collect(Flow.UNIFIED, made[-1:], 0).base_run == full.run_id
+        assert collect(Flow.UNIFIED, made[-1:], 0, made[-2:]).base_run == full.run_id
         rules["default_retention_days"] = 1
         assert clients.call(server, "PUT", f"/repositories/{repository}/settings/gc_rules", rules)[0] == 204
         collect(Flow.UNIFIED, [], 1)
@@ -224,7 +228,7 @@ def test_a_metarange_is_read_once_in_a_run_and_by_those_that_build_on_it(
         again = collect(Flow.COMMITTED, made[-1:], 0)
         assert (again.base_run, again.counts["listed"]) == (everything.run_id, 0)
         commit(3)
-        last = collect(Flow.COMMITTED, made[-1:], 1)
+        last = collect(Flow.COMMITTED, made[-1:], 1, made[-2:])
         assert (last.base_run, last.counts["listed"]) == (again.run_id, 1)
 
 

@@ -7,27 +7,20 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from lakefs_sdk import BranchesApi, TagsApi
 
 from lakefs_gc_assets.collector import stale_branches
-from lakefs_gc_assets.collector.records.outcomes import Outcome
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.real.past import REFUSED, Past, Truth, every_commit, make
 from lakefs_gc_assets_tests.real.server import installation
-from lakefs_gc_assets_tests.simulation.bugs import Seeded, seeded
+from lakefs_gc_assets_tests.simulation.bugs import seeded
 
 SEEDED = {
     "hidden staged entries ignored": Flow.CLEAN,
     "full addresses not normalised": Flow.CLEAN,
-    "an empty page taken for the end": Flow.CLEAN,
-    "tags forgotten by retention rules": Flow.UNIFIED,
     "dangling commits ignored": Flow.UNIFIED,
-    "claimed dates of commits believed": Flow.UNIFIED,
-    "what active commits hold not subtracted": Flow.COMMITTED,
-    "uncommitted data ignored": Flow.COMMITTED,
 }
 """Bugs that these scenes find, and in which flow."""
 CHAINS = ("clean", "unified", "committed", "quarantine", "stale")
@@ -147,8 +140,7 @@ def test_seeded_bug_is_noticed(pasts: dict[str, Past], name: str) -> None:
         repository.set_rules(RULES)
     stays = Truth.read(repository, *(kept if flow.by_retention else every_commit(repository)))
     (bug,) = [each for each in seeded() if each.name == name]
-    assert isinstance(bug, Seeded) and Outcome.ACCEPTED
-    with bug.bug.patches(), mock.patch.object(stale_branches, "_MOST_CHANGES", 1000):
+    with bug.bug.patches():
         try:
             repository.runs().collect(flow)
         except Exception as error:

@@ -287,7 +287,8 @@ KEPT: dict[Kept, Row] = {
 }
 """Reasons to keep that decide in a scene of their own."""
 KEPT_NOT_HERE = {
-    Kept.UNREADABLE: "archive tiers are the store's, not lakeFS's: `test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for`",
+    Kept.UNREADABLE: "archive tiers are the store's, not lakeFS's: "
+    "`test_the_content_of_an_archived_object_is_unknown_so_its_paths_are_asked_for`",
 }
 
 

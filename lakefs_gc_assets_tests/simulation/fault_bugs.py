@@ -114,7 +114,7 @@ def _uncopied(self: Quarantine, address: str) -> str | None:
     return None
 
 
-def _removed_first(store: ObjectStore, run_id: str, address: str, size: int) -> Restored:
+def _removed_first(store: ObjectStore, run_id: str, address: str, size: int, copy_etag: str | None = None) -> Restored:
     copy = passes.key(run_id, address)
     with suppress(StorageError):
         store.copy_if_absent(copy, address)

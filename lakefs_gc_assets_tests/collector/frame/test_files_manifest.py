@@ -13,9 +13,11 @@ from lakefs_gc_assets.collector.frame import files as manifests
 from lakefs_gc_assets.collector.frame.files import FrameFile, Manifest, Span
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STORE_DF, Frame, StoredFigures
 from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.reasons import ReasonsToStay
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.stored.records_json import with_digest
 from lakefs_gc_assets.errors import CorruptFile, OrderViolation
+from lakefs_gc_assets.lakefs.api.models import RetentionRules
 from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.made_frames import LISTED_FIGURES
 from lakefs_gc_assets_tests.spark.frame_rows import RUN_ID, span
@@ -32,6 +34,15 @@ VALUES: dict[object, st.SearchStrategy[Any]] = {
     str: TEXT,
     int | None: st.none() | COUNTS,
     str | None: st.none() | TEXT,
+    float: st.floats(0, 1e6),
+    ReasonsToStay | None: st.none()
+    | st.builds(
+        ReasonsToStay,
+        st.dictionaries(TEXT, TEXT, max_size=2),
+        st.dictionaries(TEXT, TEXT, max_size=2),
+        st.none() | st.builds(RetentionRules, COUNTS, st.dictionaries(TEXT, COUNTS, max_size=2)),
+        TEXT,
+    ),
     tuple[str, ...]: st.lists(TEXT, max_size=2).map(tuple),
     tuple[tuple[str, str, str], ...]: st.lists(st.tuples(TEXT, TEXT, TEXT), max_size=2).map(tuple),
     Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=2),

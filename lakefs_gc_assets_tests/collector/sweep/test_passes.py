@@ -512,6 +512,7 @@ class TestDecideDry:
                 "decided_at": NOW,
                 "attempt": PLAN.attempt,
                 "version_id": None,
+                "copy_etag": None,
             }
             for address in KEYS
         ]
