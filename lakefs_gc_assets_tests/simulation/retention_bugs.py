@@ -84,33 +84,6 @@ def _by_rules(rules: Callable[[Ask], RetentionRules | None]) -> tuple[Replacemen
     return _defining(define)
 
 
-def _of_the_mark() -> Sequence[Replacement]:
-    """Rechecks by the rules and the server's list that there were at the mark."""
-    reported: dict[str, RetentionRules | None] = {}
-
-    rechecking: set[tuple[str, str]] = set()
-
-    def find(step: ArrowStep, samples: Samples) -> ArrowRows:
-        rechecking.add((step.plan.run_id, step.plan.attempt))
-        return find_live_again(step, samples)
-
-    def define(step: ArrowStep, until: datetime, *more: Any, **named: Any) -> LiveDefinition:
-        def note(ask: Ask) -> RetentionRules | None:
-            reported[step.plan.run_id] = ask()
-            return reported[step.plan.run_id]
-
-        def repeat(ask: Ask) -> RetentionRules | None:
-            return reported[step.plan.run_id]
-
-        again = (step.plan.run_id, step.plan.attempt) in rechecking
-        return define_live(_with_rules(step, repeat if again else note, lists=not again), until, *more, **named)
-
-    def listed(repository: Any, *more: Any) -> ServerCommits:
-        return server_commits(repository, *more) if repository.api.lists else _NONE_LISTED
-
-    return *_defining(define), (retention, "server_commits", listed), (passes, "find_live_again", find)
-
-
 def _none_where_unread(ask: Ask) -> RetentionRules | None:
     """Takes rules that cannot be read for none."""
     try:
@@ -314,7 +287,6 @@ def _nothing_if_refused(*arguments: Any) -> ServerCommits:
 
 
 RETENTION_BUGS: dict[str, Bug] = {
-    "rules read at the mark alone": Bug(_of_the_mark),
     "rules that cannot be read taken for none": replaced(*_by_rules(_none_where_unread)),
     "rules that cannot be read taken for zero days": replaced(*_by_rules(_zero_where_unread)),
     "no rules taken for zero days": replaced(

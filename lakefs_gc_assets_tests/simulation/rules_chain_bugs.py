@@ -19,11 +19,11 @@ from lakefs_gc_assets.collector import run
 from lakefs_gc_assets.collector.engine.hashing import Hashes, HashSet
 from lakefs_gc_assets.collector.engine.local import ArrowRows, LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF, NoFigures
+from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, EXPIRED_DF, LIVE, STORE_DF
 from lakefs_gc_assets.collector.incremental import checkpoint, checkpoint_writer
-from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint, store_expired
+from lakefs_gc_assets.collector.incremental.checkpoint import BaseCheckpoint, open_base_checkpoint
 from lakefs_gc_assets.collector.live import current, facts, facts_of_ranges, references
-from lakefs_gc_assets.collector.live.current import Committed, KnownLive, ask_committed, find_known_live
+from lakefs_gc_assets.collector.live.current import Committed, KnownLive, find_known_live
 from lakefs_gc_assets.collector.live.facts import FactFile, FactWriter
 from lakefs_gc_assets.collector.live.facts_of_ranges import HASHES, NAMED_RANGES, look_up_hashes, record_hashes
 from lakefs_gc_assets.collector.live.live_files import RangeRecords
@@ -33,7 +33,7 @@ from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.retention.active_commits import Graph
 from lakefs_gc_assets.collector.retention.rules import Rule
-from lakefs_gc_assets.collector.run import find_other_repositories, track
+from lakefs_gc_assets.collector.run import track
 from lakefs_gc_assets.collector.stored import tables
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
@@ -72,21 +72,6 @@ def _only_new(step: ArrowStep, found: Committed) -> str | None:
 
 def _nothing_pending(engine: LocalEngine, not_committed: ArrowRows, *more: Any) -> ArrowRows:
     return engine.where(not_committed, lambda rows: rows.column("address").is_null())
-
-
-def _first_look() -> Sequence[Replacement]:
-    """Takes for expired what was so when the run began."""
-    then: dict[str, Committed] = {}
-
-    def look(step: ArrowStep) -> Any:
-        if step.plan.follows_expiry:
-            then[step.plan.run_id] = ask_committed(step, step.plan.cutoff, frozenset())
-        return find_other_repositories(step)
-
-    def store(step: ArrowStep, before: BaseCheckpoint, found: Committed) -> StoredFrame[NoFigures]:
-        return store_expired(step, before, then[step.plan.run_id])
-
-    return (run, "find_other_repositories", look), (run, "store_expired", store)
 
 
 def _look_up_every_range(
@@ -171,7 +156,6 @@ RULES_CHAIN_BUGS: dict[str, Bug] = {
     ),
     "only new ranges tracked": replaced((run, "track", _only_new)),
     "nothing pending by rules": replaced((checkpoint_writer, "select_pending", _nothing_pending), _UNCHECKED),
-    "expired as it was when the run began": Bug(_first_look),
     "notes of what expired taken for held": replaced(
         (facts_of_ranges, "look_up_hashes", _look_up_every_range),
         (current, "_select_fitting", lambda step, reported, records: reported),
