@@ -250,10 +250,11 @@ def test_runs_of_the_same_minute_that_saw_garbage_staged_have_a_row_each(reposit
     counting = Counting(lambda manifest: count_here(repository.store, manifest, NOW))
     found = stored_run(repository)
     facts = gather(repository.store, found.run_id, CollectionSettings(), ReportSettings(), NOW, counting)
-    until = {NOW + timedelta(seconds=1): Amount(1, 2**20), NOW: Amount(2, 2**30)}
+    first = NOW.replace(second=0)
+    until = {first + timedelta(seconds=1): Amount(1, 2**20), first: Amount(2, 2**30)}
     reported = text(page.render(replace(facts, last_staged=LastStaged(until, Amount(), NOW))))
 
-    began = f"staged until the run of {NOW:%F %H:%M}Z"
+    began = f"staged until the run of {first:%F %H:%M}Z"
     assert f"{began} | 1 | 1.0 MiB | {began} | 2 | 1.0 GiB" in reported
 
 
