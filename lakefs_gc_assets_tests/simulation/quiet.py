@@ -6,8 +6,8 @@ from typing import Literal
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.simulation import versioning
-from lakefs_gc_assets_tests.simulation.asked import Asked, settings
-from lakefs_gc_assets_tests.simulation.clocks import HOUR
+from lakefs_gc_assets_tests.simulation.asked import LOCK_EXPIRY, Asked, settings
+from lakefs_gc_assets_tests.simulation.clocks import HOUR, MINUTE
 from lakefs_gc_assets_tests.simulation.oracle import Violation
 from lakefs_gc_assets_tests.simulation.processes import Figures, Process
 from lakefs_gc_assets_tests.simulation.repository import Branch
@@ -124,7 +124,8 @@ class Quiet:
         By retention rules, they also commit what uncommitted data cannot hold: no run comes to its end before.
         """
         world = self._world
-        world.pass_time(versioning.longest_commit_seconds(world))
+        # The lock of a collector that was killed expires, too.
+        world.pass_time(max(versioning.longest_commit_seconds(world), LOCK_EXPIRY + 5 * MINUTE))
         for number, branch in enumerate([branch for _, branch in sorted(world.repository.branches.items())]):
             compacted = branch.compacted is not None
             by_rules = kind in ("retention", "unified", "committed") and self._spelled_otherwise(branch)
