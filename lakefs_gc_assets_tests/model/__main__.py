@@ -29,7 +29,7 @@ def _check(model: Model) -> int:
                 wrong += 1
                 print(f"  {denied} holds, so the scope shows nothing")
     for name, mutant in {**model.mutants, **model.limits}.items():
-        checked = check(model, mutant.scope, {"Off": some(name), **mutant.constants})
+        checked = check(model, mutant.scope, {"Off": some(name), **mutant.constants}, (mutant.invariant,))
         never.add(checked.never)
         print(f"without {name}: {checked.violated}, after {len(checked.trace)} actions", flush=True)
         wrong += checked.violated != mutant.invariant

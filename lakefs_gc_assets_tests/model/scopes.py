@@ -290,12 +290,6 @@ _MUTANTS: Mapping[str, Mutant] = {
         "frames of two attempts mixed",
         "test_frames_of_different_attempts_are_never_combined",
     ),
-    "fetch heads": Mutant(
-        "commits",
-        "NoLiveDeleted",
-        "dump taken as a snapshot",
-        "test_heads_are_fetched_with_their_ancestors_down_to_known_ones",
-    ),
     "longest commit": Mutant(
         "commits",
         "NoLiveDeleted",
