@@ -9,6 +9,7 @@ children; a node without a neighbour moves up unchanged.
 import base64
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from lakefs_gc_assets.collector.erasure.find import Finding
+from lakefs_gc_assets.collector.erasure.find import Finding, Held
 from lakefs_gc_assets.collector.erasure.remains import Remains, VersionOutcome, look
 from lakefs_gc_assets.collector.frame import files, receipts
 from lakefs_gc_assets.collector.frame.frames import COMMITTED_DF, FRAMES, STEPS
@@ -85,14 +86,14 @@ def make(
         versions: outcomes of the versions that were to be erased.
         failures: parts of the erasure that ended early, and why.
     """
-    store, addresses = repository.store, [each.address for each in finding.addresses]
-    held = {each.address: each.holders for each in finding.addresses}
-    paths = {each.address: each.paths for each in finding.addresses}
-    remains = look(repository, addresses)
+    store, found = repository.store, {each.address: each for each in finding.addresses}
+    of_address: defaultdict[str, list[VersionOutcome]] = defaultdict(list)
+    for version in versions:
+        of_address[version.address].append(version)
+    remains = look(repository, [*found])
     committed = files.read_manifest(store, run_id, COMMITTED_DF).figures
-    gone = [each.address for each in remains if each.is_gone]
-    run_ids = {run_id, *finding.quarantined_by}
-    rows = read_receipts(store, run_ids | _find_earlier_runs(store, run_ids, gone), addresses)
+    gone = {each.address for each in remains if each.is_gone}
+    rows = _read_all_receipts(store, {run_id, *finding.quarantined_by}, found.keys(), gone)
     content = {
         "incomplete": [*finding.gaps, *failures],
         "format_version": FORMAT_VERSION,
@@ -102,20 +103,7 @@ def make(
         "unmatched": finding.unmatched,
         "approved_digest": finding.digest,
         "issued_at": repository.clock.now(),
-        "addresses": [
-            {
-                "address": each.address,
-                "paths": paths[each.address],
-                "is_gone": each.is_gone,
-                "seen_at": each.seen_at,
-                "how": _describe(each, bool(held[each.address]), refused),
-                "erased_versions": sorted(outcome.name for outcome in own if outcome.error is None),
-                "refused_versions": refused,
-            }
-            for each in remains
-            for own in [[outcome for outcome in versions if _is_of(outcome.name, each.address)]]
-            for refused in [{outcome.name: outcome.error for outcome in own if outcome.error is not None}]
-        ],
+        "addresses": [_state(each, found[each.address], of_address[each.address]) for each in remains],
         "searched": {
             "from": finding.started_at,
             "to": finding.ended_at,
@@ -140,6 +128,20 @@ def make(
     return stated
 
 
+def _state(remains: Remains, found: Held, versions: Collection[VersionOutcome]) -> dict[str, Any]:
+    """What a certificate says of an address, and of its versions that were to be erased."""
+    refused = {version.name: version.error for version in versions if version.error is not None}
+    return {
+        "address": remains.address,
+        "paths": found.paths,
+        "is_gone": remains.is_gone,
+        "seen_at": remains.seen_at,
+        "how": _describe(remains, bool(found.holders), refused),
+        "erased_versions": sorted(version.name for version in versions if version.error is None),
+        "refused_versions": refused,
+    }
+
+
 def _describe(remains: Remains, is_held: bool, refused: Mapping[str, str]) -> str:
     """How it was found that an address is gone, or why it is not."""
     if remains.is_gone:
@@ -151,15 +153,13 @@ def _describe(remains: Remains, is_held: bool, refused: Mapping[str, str]) -> st
     return f"{remains} is left: `lakefs-gc explain {remains.address}` says why a run keeps it"
 
 
-def _is_of(name: str, address: str) -> bool:
-    key = name.rpartition(" ")[0]
-    return key == address or key.endswith(f"/{address}")
-
-
 def read_receipts(store: ObjectStore, run_ids: Collection[str], addresses: Collection[str]) -> list[dict[str, Any]]:
     """The receipts that runs have for addresses, in canonical order, without empty members. Raises CorruptFile."""
-    rows = [{"run_id": run_id, **row} for run_id in run_ids for row in _read_rows(store, run_id, addresses)]
-    stated: list[dict[str, Any]] = json.loads(_canonical(rows))
+    return _in_order(row for run_id in run_ids for row in _read_rows(store, run_id, addresses))
+
+
+def _in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    stated: list[dict[str, Any]] = json.loads(_canonical([*rows]))
     return sorted(stated, key=_canonical)
 
 
@@ -170,23 +170,28 @@ def _read_rows(
     for table in receipts.read_files(store, receipts.keys(store, run_id), damaged):
         rows = table.filter(pc.is_in(table.column("address"), value_set=wanted))
         for row in rows.drop_columns(["slice", "slice_window"]).to_pylist():
-            yield {name: value for name, value in row.items() if value is not None}
+            yield {"run_id": run_id, **{name: value for name, value in row.items() if value is not None}}
 
 
-def _find_earlier_runs(store: ObjectStore, run_ids: Collection[str], gone: Collection[str]) -> set[str]:
-    """Other runs that deleted addresses of which these have no receipt, such as an erasure without a certificate.
+def _read_all_receipts(
+    store: ObjectStore, run_ids: Collection[str], addresses: Collection[str], gone: Collection[str]
+) -> list[dict[str, Any]]:
+    """The receipts for addresses of these runs, and of earlier ones that deleted objects for which these have none.
 
-    Files of receipts that cannot be read count as empty.
+    An erasure without a certificate is such an earlier run. While these are looked for, damaged receipts count as none.
+
+    Raises CorruptFile for damaged receipts of runs that are named.
     """
-    missing = {*gone} - _deleted(row for run_id in run_ids for row in _read_rows(store, run_id, gone))
-    found = set[str]()
+    rows = [row for run_id in run_ids for row in _read_rows(store, run_id, addresses)]
+    missing = {*gone} - _deleted(rows)
     for run_id in run_folder.newest_runs(store) if missing else ():
-        if run_id not in run_ids and (deleted := _deleted(_read_rows(store, run_id, missing, lambda damage: None))):
-            found.add(run_id)
+        earlier = () if run_id in run_ids else _read_rows(store, run_id, missing, lambda damage: None)
+        if deleted := _deleted(earlier):
+            rows += _read_rows(store, run_id, addresses)
             missing -= deleted
         if not missing:
             break
-    return found
+    return _in_order(rows)
 
 
 def _deleted(rows: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -96,6 +96,13 @@ def _is_hidden(version: Version) -> bool:
     return version.version_id != NULL_VERSION if version.is_marker else not version.is_latest
 
 
+def address_of(key: str) -> str:
+    """The address of an object, or of the object that a copy in quarantine was made from."""
+    if not key.startswith(layout.QUARANTINE_PREFIX):
+        return key
+    return key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")[2]
+
+
 def _name(version: Version) -> str:
     return f"{version.key} {version.version_id}"
 
@@ -121,8 +128,7 @@ def _find_versions(store: ObjectStore, addresses: Sequence[str]) -> dict[str, li
         for address, found in zip(addresses, each_of, strict=True):
             versions[address] = [version for version in found if version.key == address]
         for version in store.versions(layout.QUARANTINE_PREFIX) if addresses else ():
-            _, _, address = version.key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")
-            if address in versions:
+            if (address := address_of(version.key)) in versions:
                 versions[address].append(version)
     except NotOffered:
         return None
@@ -135,6 +141,11 @@ class VersionOutcome:
 
     name: str
     error: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The address whose object, or copy in quarantine, it is a version of."""
+        return address_of(self.name.rpartition(" ")[0])
 
 
 def erase_versions(

@@ -11,11 +11,11 @@ own tree and may be staged there.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
 
+from lakefs_gc_assets.collector.engine.work import work_ahead
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs.addresses import AddressType
@@ -48,22 +48,17 @@ def find_slowest_hooks(repository: OpenRepository) -> SlowestHooks:
 
     Raises LakeFSError if a branch cannot be listed. A file that cannot be read has no known limit.
     """
-    slowest = SlowestHooks()
+    found: list[tuple[HookLimit, str]] = []
     for each in (repository, *repository.others):
         name = "" if each is repository else f" of repository {each.facts.id}"
         limits: dict[str, HookLimit] = {}
         for branch, file in _list_action_files(each):
             if file.physical_address not in limits:
                 limits[file.physical_address] = _read_file(each, file)
-            limit, where = limits[file.physical_address], f"{file.path} on branch {branch}{name}"
-            seconds, without_limit = slowest.seconds, slowest.without_limit
-            if limit.why_unknown and not without_limit:
-                without_limit = f"{where}: {limit.why_unknown}"
-            if limit.seconds * TRIES > seconds:
-                slowest = SlowestHooks(limit.seconds * TRIES, where, without_limit)
-            else:
-                slowest = SlowestHooks(seconds, slowest.where, without_limit)
-    return slowest
+            found.append((limits[file.physical_address], f"{file.path} on branch {branch}{name}"))
+    unknown = (f"{where}: {limit.why_unknown}" for limit, where in found if limit.why_unknown)
+    slowest, where = max(found, key=lambda one: one[0].seconds, default=(HookLimit(), ""))
+    return SlowestHooks(slowest.seconds * TRIES, where if slowest.seconds else "", next(unknown, ""))
 
 
 def longest_commit(hooks_seconds: float, settings: CollectionSettings) -> timedelta:
@@ -89,8 +84,8 @@ def _list_action_files(repository: OpenRepository) -> Iterator[tuple[str, Object
             after, more = (page.objects[-1].path if page.objects else after), page.more
         return files
 
-    with ThreadPoolExecutor(_CONCURRENT_QUESTIONS) as pool:
-        yield from chain.from_iterable(pool.map(list_files, [branch.id for branch in api.branches()]))
+    branches = (branch.id for branch in api.branches())
+    return chain.from_iterable(work_ahead(list_files, branches, _CONCURRENT_QUESTIONS))
 
 
 def _read_file(repository: OpenRepository, file: ObjectStats) -> HookLimit:
