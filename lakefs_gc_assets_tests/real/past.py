@@ -37,7 +37,7 @@ class Past:
     """The repository, and commits of it by what they are for.
 
     Attributes:
-        commits: ids; `expired` and `dangling` are 45 days old, `kept` and `backdated` are younger.
+        commits: ids; `expired` and `dangling` are 45 days old; those from `before backdated` on are 31 days old.
     """
 
     repository: RealRepository
@@ -67,7 +67,7 @@ class Past:
         repository.branch("hidden", hidden=True)
         repository.upload("of hidden", b"staged on a hidden branch", "hidden")
         repository.branch("refused")
-        hook = f"{_REFUSAL}    properties: {{url: 'http://127.0.0.1:9/', timeout: 1s}}\n"
+        hook = f"{_REFUSAL}    properties: {{url: 'http://127.0.0.1:9/', timeout: 100ms}}\n"
         repository.upload("_lakefs_actions/refuse.yaml", hook.encode(), "refused")
         repository.upload("refused", b"sealed by a commit that failed", "refused")
         self.try_to_commit("refused")
@@ -95,7 +95,10 @@ class Past:
         RefsApi(sdk).merge_into_branch(repository.name, "feature", "main", Merge.parse_obj({}))
         self.import_outside("imported")
         creation = CommitCreation.parse_obj({"message": "backdated", "date": 1_600_000_000})
+        repository.upload("taken away", b"removed by a commit that claims to be old")
+        self.commits["before backdated"] = repository.commit()
         repository.upload("backdated", b"of a commit that claims to be old")
+        repository.delete("taken away")
         self.commits["backdated"] = CommitsApi(sdk).commit(repository.name, "main", creation).id
         for path in ("plain", "backdated", "parts", "linked", "copied"):
             repository.upload(path, f"newer {path}".encode())

@@ -6,6 +6,7 @@ Waits are set to zero: nothing is under way while these runs look.
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,20 @@ SEEDED = {
     "hidden staged entries ignored": Flow.CLEAN,
     "full addresses not normalised": Flow.CLEAN,
     "dangling commits ignored": Flow.UNIFIED,
+    "the server's list alone": Flow.UNIFIED,
+    "claimed dates of commits believed": Flow.UNIFIED,
 }
 """Bugs that these scenes find, and in which flow."""
-CHAINS = ("clean", "unified", "committed", "quarantine", "stale")
+SEEDED_IN_RECHECK = ("recheck without new commits", "recheck of uncommitted data alone")
+"""Bugs that are found if what expired gets a branch between a dry run and its approval."""
+CHAINS = ("clean", "unified", "committed", "quarantine", "revived", "stale")
 RULES = 40
 """Days of the default rule: commits of 45 days ago expire that were replaced by others of that day."""
+
+
+def _patched(name: str) -> AbstractContextManager[None]:
+    (bug,) = [each for each in seeded() if each.name == name]
+    return bug.bug.patches()
 
 
 def _of_bug(name: str) -> str:
@@ -35,14 +45,14 @@ def _of_bug(name: str) -> str:
 @pytest.fixture(scope="module")
 def pasts() -> Iterator[dict[str, Past]]:
     with installation() as lakefs:
-        yield make(lakefs, *CHAINS, *map(_of_bug, SEEDED))
+        yield make(lakefs, *CHAINS, *map(_of_bug, (*SEEDED, *SEEDED_IN_RECHECK)))
 
 
 def kept_by_rules(past: Past) -> list[str]:
     """Commits that a rule of 40 days keeps, by what was done when: the test knows it, and asks nobody."""
     sdk = past.repository.lakefs.sdk()
     tags = [each.commit_id for each in TagsApi(sdk).list_tags(past.repository.name).results]
-    younger = [past.commits[name] for name in ("restaged", "backdated", "kept")]
+    younger = [past.commits[name] for name in ("restaged", "before backdated", "backdated", "kept")]
     return [*tags, *younger]
 
 
@@ -142,8 +152,7 @@ def test_seeded_bug_is_noticed(pasts: dict[str, Past], name: str) -> None:
     if flow.by_retention:
         repository.set_rules(RULES)
     stays = Truth.read(repository, *(kept if flow.by_retention else every_commit(repository)))
-    (bug,) = [each for each in seeded() if each.name == name]
-    with bug.bug.patches():
+    with _patched(name):
         try:
             repository.runs().collect(flow)
         except Exception as error:
@@ -151,3 +160,25 @@ def test_seeded_bug_is_noticed(pasts: dict[str, Past], name: str) -> None:
         else:
             noticed = stays.lost(repository)
     assert noticed
+
+
+def approve_once_what_expires_has_a_branch(past: Past) -> list[tuple[str, str]]:
+    """What the branch and everything else that must stay have lost then."""
+    repository = past.repository
+    repository.set_rules(RULES)
+    dry = repository.runs(sweep=False).collect(Flow.UNIFIED)
+    repository.branch("back", past.commits["dangling"])
+    stays = Truth.read(repository, *kept_by_rules(past))
+    assert repository.approve(dry).counts["deleted"] > 0
+    return stays.lost(repository)
+
+
+def test_what_expires_stays_if_a_branch_is_made_of_it_before_the_approval(pasts: dict[str, Past]) -> None:
+    assert approve_once_what_expires_has_a_branch(pasts["revived"]) == []
+
+
+@pytest.mark.parametrize("name", SEEDED_IN_RECHECK)
+def test_seeded_bug_of_the_recheck_is_noticed(pasts: dict[str, Past], name: str) -> None:
+    with _patched(name):
+        lost = approve_once_what_expires_has_a_branch(pasts[_of_bug(name)])
+    assert lost == [("back", "dangling")]
