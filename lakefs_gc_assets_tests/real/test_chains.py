@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 from lakefs_sdk import BranchesApi, TagsApi
 
-from lakefs_gc_assets.collector import stale_branches
+from lakefs_gc_assets.collector import stale_branches, unneeded_metadata
+from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.erasure import certificate
+from lakefs_gc_assets.collector.erasure.find import Selection, find
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets_tests.real.past import REFUSED, Past, Truth, every_commit, make
 from lakefs_gc_assets_tests.real.server import installation
@@ -28,7 +31,7 @@ SEEDED = {
 """Bugs that these scenes find, and in which flow."""
 SEEDED_IN_RECHECK = ("recheck without new commits", "recheck of uncommitted data alone")
 """Bugs that are found if what expired gets a branch between a dry run and its approval."""
-CHAINS = ("clean", "unified", "committed", "quarantine", "revived", "stale")
+CHAINS = ("clean", "unified", "committed", "quarantine", "revived", "stale", "erased", "metadata")
 RULES = 40
 """Days of the default rule: commits of 45 days ago expire that were replaced by others of that day."""
 
@@ -142,6 +145,37 @@ def test_stale_branches_are_deleted_and_made_again(pasts: dict[str, Past], tmp_p
     ]
     assert [each.fate.value for each in stale_branches.restore(opened, ["feature"], "owner", print)] == ["made again"]
     assert BranchesApi(repository.lakefs.sdk()).get_branch(repository.name, "feature").commit_id == head
+
+
+def test_object_that_only_expired_commits_hold_is_erased_and_certified(pasts: dict[str, Past]) -> None:
+    past, repository = pasts["erased"], pasts["erased"].repository
+    repository.set_rules(RULES)
+    address = repository.address("dangling", past.commits["dangling"])
+    runs = repository.runs()
+    selection = Selection.parse(repository.name, [f"lakefs://{repository.name}/dangling"])
+    found = find(runs.open(), LocalEngine(), selection, print)
+    assert [(each.address, each.holders) for each in found.addresses] == [(address, ())]
+    stays = Truth.read(repository, *kept_by_rules(past))
+    ended = runs.collect(Flow.UNIFIED)
+    content = certificate.make(runs.open(), found, ended.run_id, (), ())
+    (stated,) = content["addresses"]
+    assert stated["is_gone"] and not repository.file(address).exists() and stays.lost(repository) == []
+    assert certificate.list_without_receipt(content) == [] and certificate.verify(runs.open(), content) == ()
+
+
+def test_metadata_that_nothing_names_moves_and_comes_back(pasts: dict[str, Past]) -> None:
+    past, repository = pasts["metadata"], pasts["metadata"].repository
+    everything = Truth.read(repository, *every_commit(repository), past.commits["dangling"])
+    opened = repository.runs(keep_old_unnamed_ranges=False).open()
+    listing = unneeded_metadata.list_movable(opened, LocalEngine(), print)
+    files = [repository.file(f"_lakefs/{each.id}") for each in listing.files]
+    # An import leaves them: it writes its ranges first, and then merges them into the branch.
+    assert files and all(each.exists() for each in files)
+    moved = unneeded_metadata.move(opened, LocalEngine(), listing, "owner", print, print)
+    assert len(moved) == len(files) and not any(each.exists() for each in files)
+    assert everything.lost(repository) == []
+    unneeded_metadata.restore(opened, "owner", print)
+    assert all(each.exists() for each in files) and everything.lost(repository) == []
 
 
 @pytest.mark.parametrize("name", SEEDED)
