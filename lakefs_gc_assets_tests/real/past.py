@@ -27,6 +27,7 @@ from lakefs_sdk.exceptions import ApiException
 
 from lakefs_gc_assets_tests.real.repository import RealRepository
 from lakefs_gc_assets_tests.real.server import RealLakeFS
+from lakefs_gc_assets_tests.s3_server import upload_in_parts
 
 REFUSED = b"no commit passes"
 _REFUSAL = "name: refuse\non:\n  pre-commit:\n    branches: [refused]\nhooks:\n  - id: no\n    type: webhook\n"
@@ -59,6 +60,7 @@ class Past:
         self.link("linked", b"linked by its address")
         self.copy("plain", "copied")
         self.set_metadata("plain")
+        self.use_gateway()
         self.commits["kinds"] = repository.commit()
         repository.branch("dangling")
         repository.upload("dangling", b"of a branch that goes", "dangling")
@@ -115,6 +117,18 @@ class Past:
         repository.branch("work")
         for number in range(4):
             repository.upload(f"work/{number}", f"staged on work {number}".encode(), "work")
+
+    def use_gateway(self) -> None:
+        """Uploads by the S3 gateway, whole and in parts, and renames there: S3 copies, and deletes the original."""
+        bucket, lakefs = self.repository.name, self.repository.lakefs
+        with lakefs.in_its_time():
+            gateway = lakefs.gateway()
+            gateway.put_object(Bucket=bucket, Key="main/gateway/whole", Body=b"by the gateway")
+            upload_in_parts(gateway, bucket, "main/gateway/parts", [b"by the gateway in parts"])
+            gateway.put_object(Bucket=bucket, Key="main/gateway/old", Body=b"renamed while staged")
+            source = f"{bucket}/main/gateway/old"
+            gateway.copy_object(Bucket=bucket, Key="main/gateway/new", CopySource=source)
+            gateway.delete_object(Bucket=bucket, Key="main/gateway/old")
 
     def link(self, path: str, content: bytes) -> None:
         """Uploads to an address that lakeFS issues and presigns, and links it."""

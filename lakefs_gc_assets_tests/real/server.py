@@ -23,12 +23,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+from unittest import mock
 from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import boto3
+from botocore.compat import get_current_datetime
 from botocore.config import Config
 from lakefs_sdk import (
     ApiClient,
@@ -196,8 +198,14 @@ class RealLakeFS:
         return CommitsApi(self.sdk()).commit(repository, branch, creation)
 
     def gateway(self) -> "S3Client":
-        """A client of lakeFS's S3 gateway, whose buckets are repositories. It signs by the true clock: only today."""
+        """A client of lakeFS's S3 gateway, whose buckets are repositories. In the past, it needs `in_its_time`."""
         return _s3_client(self.url, LAKEFS_KEYS)
+
+    @contextmanager
+    def in_its_time(self) -> Iterator[None]:
+        """Clients of S3 sign their requests by the clock of the servers meanwhile."""
+        with mock.patch("botocore.auth.get_current_datetime", lambda: get_current_datetime() + self._offset):
+            yield
 
     def store(self) -> "S3Client":
         """A client of the S3 server below."""

@@ -63,10 +63,10 @@ def test_clean_approved_and_optimized_runs_delete_garbage_and_nothing_else(pasts
     past, repository = pasts["clean"], pasts["clean"].repository
     everything = Truth.read(repository, *every_commit(repository), past.commits["dangling"])
     garbage = repository.stored() - everything.addresses
-    assert len(garbage) == 8  # seven overwritten while staged, one sealed by a commit that failed
+    assert len(garbage) == 9  # seven overwritten while staged, one renamed, one sealed by a commit that failed
     dry = repository.runs(sweep=False).collect()
-    assert dry.counts["candidates"] == 8 and repository.stored() >= garbage
-    assert repository.approve(dry).counts["deleted"] == 8
+    assert dry.counts["candidates"] == 9 and repository.stored() >= garbage
+    assert repository.approve(dry).counts["deleted"] == 9
     assert not repository.stored() & garbage and everything.lost(repository) == []
     # Meanwhile old objects become garbage, and old garbage is none any more.
     before = repository.stored()
