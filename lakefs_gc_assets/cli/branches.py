@@ -1,5 +1,6 @@
 """`lakefs-gc branches`: branches that the policy calls stale, their deletion, and making them again."""
 
+import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from lakefs_gc_assets.cli.common import (
     require_yes,
     show_progress,
 )
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.stale_branches import Fate, Listing, Standing
@@ -47,10 +49,14 @@ def list_stale(target: Target, quiet: bool, as_json: bool) -> None:
 
     The rules are the list stale_branches in the file of collection.retention_policy. The last line says how to approve
     the deletion of exactly these branches.
+
+    Exit status 6 if the server failed at a branch, which then stays.
     """
     opened = target.open()
     listing = stale_branches.list_branches(opened, progress_unless(quiet))
     print_answer(as_json, lambda: {**asdict(listing), "digest": listing.digest}, describe(listing))
+    if listing.unknown:
+        sys.exit(Status.INCOMPLETE)
 
 
 @branches.command()
@@ -104,10 +110,14 @@ def describe(listing: Listing) -> Iterator[str]:
     for standing in listing.stale:
         yield from _describe(standing, listing)
     kept = [each for each in listing.standings if each.kept and each.rule]
+    # Named before those that stay by rule, which lines may leave out.
+    kept.sort(key=lambda each: not each.is_unknown)
     yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
     if len(kept) > _SHOWN:
         yield f"{len(kept) - _SHOWN:,} more are shown with --json"
     yield f"{listing.repository}: {len(listing.stale):,} of {counted(len(listing.standings), 'branches are')} stale"
+    if listing.unknown:
+        yield f"undecided, since the server failed: {counted(listing.unknown, 'branches')}"
     if any(each.alone is None for each in listing.stale):
         yield "`lakefs-gc forecast` says what each holds alone; this command shows it from then on"
     if listing.refused_by:

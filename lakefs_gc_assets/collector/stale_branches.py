@@ -16,11 +16,12 @@ history. Their objects are those of dangling commits from then on, and uncommitt
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from itertools import islice
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -56,6 +57,7 @@ from lakefs_gc_assets.errors import (
     LogLine,
     OrderViolation,
     ServerUnavailable,
+    StorageError,
     counted,
 )
 from lakefs_gc_assets.lakefs import layout
@@ -67,6 +69,8 @@ _WORK = "stale_branches"
 _SHOWN = f"{BRANCHES}shown.json"
 _MOST_CHANGES = 1000
 """A branch with more uncommitted changes stays: each of them is looked at, and once more before the deletion."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Standing:
         undo: how long its commits surely keep their objects after the deletion, in words.
         alone, freed: what it holds alone, and what its deletion frees at once, by the newest forecast; None without one
             of this commit.
+        is_unknown: true if it stays because the server failed at it.
     """
 
     identity: BranchIdentity
@@ -115,6 +120,7 @@ class Standing:
     undo: str = ""
     alone: Amount | None = None
     freed: Amount | None = None
+    is_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,11 @@ class Listing:
     def stale(self) -> tuple[Standing, ...]:
         """The branches that would be deleted."""
         return tuple(each for each in self.standings if not each.kept)
+
+    @property
+    def unknown(self) -> int:
+        """Number of branches that stay because the server failed at them."""
+        return sum(each.is_unknown for each in self.standings)
 
     @property
     def digest(self) -> str:
@@ -245,8 +256,39 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
         repository.branches_api.protection_patterns(),
         repository.branches_api.visible_branches(),
     )
-    standings = (_stand(facts, branch, policy.stale_rule_of(branch)) for branch in sorted(dump.branches))
+    standings = _one_by_one(
+        sorted(dump.branches),
+        lambda branch: _stand(facts, branch, policy.stale_rule_of(branch)),
+        lambda branch, error: replace(
+            _first_standing(facts, branch, policy.stale_rule_of(branch)),
+            kept=f"its uncommitted changes are not known: {error}",
+            is_unknown=True,
+        ),
+    )
     return Listing(repository.facts.id, now, tuple(standings))
+
+
+def _one_by_one(
+    branches: Iterable[Item], act: Callable[[Item], Result], failed: Callable[[Item, CollectionError], Result]
+) -> Iterator[Result]:
+    """The result for each branch: an error at one of them is its result, and the others go on.
+
+    Raises:
+        LockLost: nothing more may be changed.
+        ServerUnavailable: the server failed at two branches in a row. Every other one would wait for it as long.
+    """
+    was_away = False
+    for branch in branches:
+        try:
+            result, is_away = act(branch), False
+        except ServerUnavailable as error:
+            if was_away:
+                raise
+            result, is_away = failed(branch, error), True
+        except (LakeFSError, StorageError) as error:
+            result, is_away = failed(branch, error), False
+        was_away = is_away
+        yield result
 
 
 def first_own_commits(graph: Graph) -> dict[str, int]:
@@ -270,19 +312,23 @@ def first_own_commits(graph: Graph) -> dict[str, int]:
     return first
 
 
-def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
-    """The decision about one branch. What is uncommitted is asked for only where all else lets it go."""
+def _first_standing(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
+    """Facts about one branch from the refs dump, before anything is decided."""
     head, own = facts.graph.heads[branch], facts.own.get(branch)
-    made_at = date(facts.graph.commits, head)
-    identity = BranchIdentity(branch, facts.dump.branches[branch], "")
-    standing = Standing(
-        identity,
+    return Standing(
+        BranchIdentity(branch, facts.dump.branches[branch], ""),
         str(rule or ""),
         "",
-        made_at,
+        date(facts.graph.commits, head),
         None if own is None else date(facts.graph.commits, own),
         branch not in facts.visible,
     )
+
+
+def _stand(facts: _Facts, branch: str, rule: StaleRule | None) -> Standing:
+    """The decision about one branch. The server is asked for uncommitted changes only if nothing else keeps it."""
+    standing = _first_standing(facts, branch, rule)
+    identity, made_at = standing.identity, standing.head_made_at
     if kept := _why_kept(facts, standing, rule):
         return replace(standing, kept=kept)
     assert rule is not None
@@ -398,7 +444,7 @@ def delete(repository: OpenRepository, digest: str, owner: str, note: LogLine, w
     Raises:
         OrderViolation: what was shown last is not this.
         GuardTripped: too many branches would go.
-        ServerUnavailable: the server fails; the branches that are left are as they were, or are deleted.
+        ServerUnavailable: the server fails at two branches in a row; the others are as they were, or are deleted.
         CollectionError: see `list_branches`.
     """
     with locked(repository, _WORK, owner, warn) as lock:
@@ -408,9 +454,16 @@ def delete(repository: OpenRepository, digest: str, owner: str, note: LogLine, w
         records = read_deleted_branches(repository.store, shown.repository, warn)
         before = {each.branch: each for each in records if each.listing == digest}
         standings = {each.identity.branch: each for each in _decide(repository, note).standings}
-        for identity in shown.stale:
+
+        def act(identity: BranchIdentity) -> Outcome:
             standing, record = standings.get(identity.branch), before.get(identity.branch)
-            yield _delete_one(repository, lock, identity, standing, record, digest)
+            return _delete_one(repository, lock, identity, standing, record, digest)
+
+        yield from _one_by_one(shown.stale, act, _failed)
+
+
+def _failed(branch: BranchIdentity | DeletedBranch, error: CollectionError) -> Outcome:
+    return Outcome(branch.branch, branch.commit_id, Fate.FAILED, str(error))
 
 
 def _delete_one(
@@ -450,8 +503,9 @@ def _delete_one(
             outcome = Outcome(branch, commit_id, Fate.KEPT, why)
         else:
             repository.branches_api.delete_branch(branch)
-    except ServerUnavailable:
-        raise  # It may be deleted: the next attempt sees it.
+    except ServerUnavailable as error:
+        # Its record stays as it is, by which the next attempt sees whether it is deleted.
+        raise ServerUnavailable(f"{error}; it may be deleted all the same: approve again to see") from error
     except LakeFSError as refusal:
         outcome = Outcome(branch, commit_id, Fate.FAILED, str(refusal))
     _put(repository, record, BranchState.DELETED if outcome.fate is Fate.DELETED else BranchState.KEPT)
@@ -517,21 +571,19 @@ def restore(repository: OpenRepository, branches: Collection[str], owner: str, w
         branches: as for `list_deleted`.
         owner, warn: as for `delete`.
     Raises:
-        ServerUnavailable: the server fails.
+        ServerUnavailable: the server fails at two branches in a row.
         CollectionError: see `list_deleted`.
     """
     with locked(repository, _WORK, owner, warn) as lock:
         data = _CommittedData(repository, lock, warn)
-        for record in list_deleted(repository, branches, warn):
+
+        def act(record: DeletedBranch) -> Outcome:
             lock.check()
-            try:
-                outcome = _restore_one(repository, record)
-                gone = data.describe_gone(record.commit_id) if outcome.fate.is_well else ""
-                yield replace(outcome, fate=Fate.INCOMPLETE, why=gone) if gone else outcome
-            except ServerUnavailable:
-                raise
-            except LakeFSError as refusal:
-                yield Outcome(record.branch, record.commit_id, Fate.FAILED, str(refusal))
+            outcome = _restore_one(repository, record)
+            gone = data.describe_gone(record.commit_id) if outcome.fate.is_well else ""
+            return replace(outcome, fate=Fate.INCOMPLETE, why=gone) if gone else outcome
+
+        yield from _one_by_one(list_deleted(repository, branches, warn), act, _failed)
 
 
 @dataclass(frozen=True)

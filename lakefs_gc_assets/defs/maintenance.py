@@ -6,6 +6,7 @@ functions.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -42,7 +43,7 @@ from lakefs_gc_assets.defs.history import RUN_TAG
 from lakefs_gc_assets.defs.pages import bullets, launchpad, table
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
-from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, counted
+from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import AutomationSettings, LaunchSettings
 from lakefs_gc_assets.spark.faults import errors_of_spark
@@ -293,7 +294,15 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
             return
         with locked(repository, _EXPIRY_LOCK, context.run_id, context.log.warning) as lock:
             decided = expiring.decide(repository.store, settings.keep_runs)
-            removed = _remove(context.instance, names, repository, decided, lock)
+            removed, failures = _remove(context.instance, names, repository, decided, lock)
+        if failures:
+            for failure in failures:
+                context.log.warning(failure)
+            raise dg.Failure(
+                description=f"{len(failures):,} of the old runs, forecasts and preparations could not be removed, and "
+                f"the others were ({counted(removed, 'objects')}): {failures[0]}. The log names each; launch it again",
+                allow_retries=False,
+            )
         context.add_output_metadata({"dry": False, "objects_removed": removed, **_describe_expiry(decided)})
         context.log.info(
             f"{counted(_count(decided), 'runs')} lost their frames, {counted(len(decided.forecasts), 'forecasts')} "
@@ -310,28 +319,47 @@ def expire_runs_job(names: Names, settings: AutomationSettings) -> dg.JobDefinit
     return one_op_job(names, "expire_runs", remove_frames, description)
 
 
-def _remove(instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock) -> int:
-    """Removes frames, then partitions: a run without a partition could not be found again."""
+def _remove(
+    instance: dg.DagsterInstance, names: Names, repository: OpenRepository, decided: Expiry, lock: Lock
+) -> tuple[int, list[str]]:
+    """Removes frames, then partitions: a run without a partition could not be found again.
+
+    Returns the number of removed objects, and a line for each run or forecast that could not be removed. Such a run
+    keeps its partitions. Raises LockLost.
+    """
+    store, failures = repository.store, list[str]()
     existing = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
     expired = {run.run_id for run in decided.expired}
+
+    def remove(what: str, work: Callable[[], int]) -> int:
+        # Without the lock nothing more may go: this ends all of it.
+        lock.check()
+        try:
+            return work()
+        except StorageError as error:
+            failures.append(f"{what} could not be removed: {error}")
+            return 0
+
     removed = 0
     for run in decided.expired:
-        lock.check()
-        removed += expiring.remove_frames(repository.store, run)
+        before = len(failures)
+        removed += remove(f"frames of run {run.run_id}", partial(expiring.remove_frames, store, run))
+        if len(failures) > before:
+            expired.remove(run.run_id)
+            continue
         for key in (key for key in existing if run_id_in(key) == run.run_id):
             names.partitions.forget(instance, key)
     for name in (key for key in existing if plans.is_name(key) and not run_id_in(key)):
         with suppress(CorruptFile):
-            runs = plans.runs_named(repository.store, name)
+            runs = plans.runs_named(store, name)
             if runs and expired.issuperset(runs):
                 names.partitions.forget(instance, name)
     for forecast in decided.forecasts:
-        lock.check()
-        removed += expiring.remove_forecast(repository.store, forecast)
+        removed += remove(f"forecast {forecast.run_id}", partial(expiring.remove_forecast, store, forecast))
     for server_run_id in decided.explained:
-        lock.check()
-        removed += uncommitted.remove_preparation_without_run(repository.store, server_run_id)
-    return removed
+        work = partial(uncommitted.remove_preparation_without_run, store, server_run_id)
+        removed += remove(f"files that the server prepared as {server_run_id}", work)
+    return removed, failures
 
 
 def _count(decided: Expiry) -> int:
@@ -395,10 +423,14 @@ def stale_branches_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition
             for outcome in tally.counted(deleting):
                 log.warning(f"{outcome.branch} on commit {outcome.commit_id}: {outcome.fate} {outcome.why}".strip())
         listing = stale_branches.list_branches(repository, log.info)
+        for each in (each for each in listing.standings if each.is_unknown):
+            log.warning(f"{each.identity.branch}: kept: {each.kept}")
         context.log_event(dg.AssetMaterialization(names.asset(STALE_BRANCHES), metadata=describe_branches(listing)))
-        if tally.failed:
+        if tally.failed or listing.unknown:
+            undecided = f"; undecided, since the server failed: {listing.unknown:,}" if listing.unknown else ""
             raise dg.Failure(
-                description=f"{counted(tally.failed, 'branches were')} not deleted: see the log", allow_retries=False
+                description=f"{counted(tally.failed, 'branches were')} not deleted{undecided}: see the log",
+                allow_retries=False,
             )
 
     description = (

@@ -54,6 +54,14 @@ def test_what_is_stale_and_what_a_rule_fits_and_stays(branches: Branches) -> Non
     assert branches(LISTING, "list", "--quiet").stdout == result.stdout
 
 
+def test_a_branch_that_the_server_failed_at_is_named_and_the_status_is_6(branches: Branches) -> None:
+    unknown = replace(KEPT, identity=BranchIdentity("odd", "c4", ""), kept="not known: 500", is_unknown=True)
+    result = branches(replace(LISTING, standings=(*(KEPT,) * 25, unknown, STALE)))
+    assert result.exit_code == Status.INCOMPLETE
+    assert "kept: odd: not known: 500" in result.stdout.splitlines()
+    assert "undecided, since the server failed: 1 branch" in result.stdout.splitlines()
+
+
 def test_what_a_stale_branch_holds(branches: Branches) -> None:
     holding = replace(STALE, alone=Amount(1, 2048), freed=Amount(1, 1024), changes=3)
     lines = branches(replace(LISTING, standings=(holding,), forecast_made_at=NOW)).stdout.splitlines()

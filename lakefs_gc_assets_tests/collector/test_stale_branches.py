@@ -20,6 +20,7 @@ from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF
 from lakefs_gc_assets.collector.records.across_runs import (
     BranchState,
+    DeletedBranch,
     branches_we_deleted,
     read_deleted_branches,
     write_deleted_branch,
@@ -41,10 +42,12 @@ from lakefs_gc_assets.errors import (
     LockHeld,
     OrderViolation,
     ServerUnavailable,
+    StorageError,
 )
 from lakefs_gc_assets.lakefs.api.models import Commit, LakeFSApi
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.arrow_runs import ArrowRuns
 from lakefs_gc_assets_tests.collector.fsck.test_check import Asked
 from lakefs_gc_assets_tests.embedded import clients
@@ -228,6 +231,26 @@ class TestWhichAreStale:
             listed(made)
 
 
+@pytest.mark.parametrize("error", [LakeFSError, ServerUnavailable])
+def test_a_branch_that_the_server_fails_at_stays_and_the_others_are_decided(
+    made: RetainedRepository, error: type[LakeFSError]
+) -> None:
+    for number in (2, 3):
+        branch(made, f"old-{number}", 90)
+    real = opened(made).api
+
+    def fail(name: str) -> object:
+        if name == "old-2":
+            raise error("500")
+        return real.first_change(name)
+
+    listing = listed(made, first_change=fail)
+    assert [each.identity.branch for each in listing.stale] == ["old-1", "old-3"]
+    (kept,) = [each for each in listing.standings if each.is_unknown]
+    assert (kept.identity.branch, kept.kept) == ("old-2", "its uncommitted changes are not known: 500")
+    assert listing.unknown == 1
+
+
 def test_own_commits_of_random_graphs() -> None:
     """Against the plain definition: the line of first parents, without what is on any other line."""
     random = np.random.default_rng(5)
@@ -373,32 +396,58 @@ class TestDeleting:
         outcomes = deleted(made, digest, repository=lambda: changed)
         assert outcomes["old-1"].why == "it is the default branch by now" and "old-1" in heads(made)
 
-    def test_the_server_fails_midway_and_a_rerun_resumes(self, made: RetainedRepository) -> None:
-        for number in (2, 3, 4):
+    def test_the_server_fails_at_the_second_of_three_and_the_others_go(self, made: RetainedRepository) -> None:
+        for number in (2, 3):
             branch(made, f"old-{number}", 90)
         digest, real = listed(made).digest, opened(made).api
-        calls = list[str]()
 
         def fail(name: str) -> None:
-            """The second deletion is made, and its answer lost; then the server is away."""
-            calls.append(name)
+            """The second deletion is made, and its answer lost."""
             cast("Any", real).delete_branch(name)
-            if len(calls) == 2:
+            if name == "old-2":
                 raise ServerUnavailable("gone")
+
+        outcomes = deleted(made, digest, delete_branch=fail)
+        assert [each.fate for each in outcomes.values()] == [Fate.DELETED, Fate.FAILED, Fate.DELETED]
+        assert outcomes["old-2"].why == "gone; it may be deleted all the same: approve again to see"
+        states = {each.branch: each.state for each in read_deleted_branches(opened(made).store, "repo", pytest.fail)}
+        assert states == {
+            "old-1": BranchState.DELETED,
+            "old-2": BranchState.DELETING,
+            "old-3": BranchState.DELETED,
+        }
+        listed(made), "which shows less, and does not take the approval away"
+        assert fates(made, digest) == {"old-1": Fate.GONE, "old-2": Fate.DELETED, "old-3": Fate.GONE}
+        assert [outcome.fate for outcome in restored(made).values()] == [Fate.RESTORED] * 3
+
+    def test_a_server_that_fails_twice_in_a_row_ends_it(self, made: RetainedRepository) -> None:
+        for number in (2, 3, 4):
+            branch(made, f"old-{number}", 90)
+        digest, calls = listed(made).digest, list[str]()
+
+        def fail(name: str) -> None:
+            calls.append(name)
+            raise ServerUnavailable("gone")
 
         with pytest.raises(ServerUnavailable):
             deleted(made, digest, delete_branch=fail)
         assert calls == ["old-1", "old-2"]
-        states = {each.branch: each.state for each in read_deleted_branches(opened(made).store, "repo", pytest.fail)}
-        assert states == {"old-1": BranchState.DELETED, "old-2": BranchState.DELETING}
-        listed(made), "which shows less, and does not take the approval away"
-        assert fates(made, digest) == {
-            "old-1": Fate.GONE,
-            "old-2": Fate.DELETED,
-            "old-3": Fate.DELETED,
-            "old-4": Fate.DELETED,
-        }
-        assert [outcome.fate for outcome in restored(made).values()] == [Fate.RESTORED] * 4
+        assert set(fates(made, digest).values()) == {Fate.DELETED}
+
+    def test_a_record_that_cannot_be_written_keeps_its_branch_alone(self, made: RetainedRepository) -> None:
+        for number in (2, 3):
+            branch(made, f"old-{number}", 90)
+        digest = listed(made).digest
+
+        def write(store: ObjectStore, record: DeletedBranch) -> None:
+            if record.branch == "old-2":
+                raise StorageError("refused")
+            write_deleted_branch(store, record)
+
+        with mock.patch.object(stale_branches, "write_deleted_branch", write):
+            outcomes = deleted(made, digest)
+        assert [each.fate for each in outcomes.values()] == [Fate.DELETED, Fate.FAILED, Fate.DELETED]
+        assert {*heads(made)} == {"main", "old-2"} and outcomes["old-2"].why == "refused"
 
     def test_one_refusal_does_not_keep_the_others(self, made: RetainedRepository) -> None:
         branch(made, "old-2", 90)
@@ -463,6 +512,21 @@ class TestRestoring:
     def test_one_that_nobody_deleted(self, made: RetainedRepository) -> None:
         with pytest.raises(ConfigurationError, match="no record of deleted branches names main, other"):
             restored(made, "other", "main")
+
+    def test_the_server_fails_at_the_second_of_three(self, made: RetainedRepository) -> None:
+        for number in (2, 3):
+            branch(made, f"old-{number}", 90)
+        deleted(made, listed(made).digest)
+        real = opened(made).api
+
+        def fail(name: str, *arguments: Any) -> None:
+            if name == "old-2":
+                raise ServerUnavailable("gone")
+            cast("Any", real).create_branch(name, *arguments)
+
+        fates = [outcome.fate for outcome in restored(made, create_branch=fail).values()]
+        assert fates == [Fate.RESTORED, Fate.FAILED, Fate.RESTORED]
+        assert restored(made)["old-2"].fate is Fate.RESTORED
 
     def test_the_server_refuses(self, made: RetainedRepository) -> None:
         deleted(made, listed(made).digest)

@@ -7,6 +7,7 @@ import dagster as dg
 import pytest
 
 from lakefs_gc_assets.collector import expiring
+from lakefs_gc_assets.collector.expiring import PastFolder
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.repository import lock
@@ -14,7 +15,9 @@ from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.defs.maintenance import removing_config
 from lakefs_gc_assets.defs.partitions import Names, RunPartitions
+from lakefs_gc_assets.errors import StorageError
 from lakefs_gc_assets.lakefs import layout
+from lakefs_gc_assets.storage.interface import ObjectStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, began, ended
 from lakefs_gc_assets_tests.defs.automated import REPOSITORY, Automated, automated, server
 
@@ -86,6 +89,55 @@ def test_it_removes_frames_and_partitions_of_old_runs(automated: Automated, run_
 
     again = launch(automated, REMOVING)
     assert (shown(again)["runs_expired"], shown(again)["objects_removed"]) == (0, 0)
+
+
+def test_the_second_of_three_that_cannot_be_removed_is_named_and_the_others_go(
+    automated: Automated, run_ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automated.changes["automation"] = {"keep_runs": 1}
+    second = run_ids[2]
+    remove_frames = expiring.remove_frames
+
+    def fail(store: ObjectStore, run: PastFolder) -> int:
+        if run.run_id == second:
+            raise StorageError("AccessDenied")
+        return remove_frames(store, run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(expiring, "remove_frames", fail)
+        result = launch(automated, REMOVING)
+
+    assert not result.success
+    (failure,) = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    why = failure.user_failure_data.description if failure.user_failure_data else None
+    assert why is not None and f"frames of run {second} could not be removed: AccessDenied" in why
+    assert with_frames(automated) == [run_ids[0], second]
+    assert list(automated.run_ids) == [run_ids[0], second], "it can still be found"
+    assert lock.holder(automated.repository.store) is None
+    assert launch(automated, REMOVING).success
+    assert with_frames(automated) == [run_ids[0]]
+
+
+def test_a_forecast_that_cannot_be_removed_keeps_no_other(
+    automated: Automated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    automated.changes["automation"] = {"keep_runs": 1}
+    store, ids = automated.repository.store, layout.XidGenerator()
+    made = [ids.descending(automated.clock.now() - days * DAY) for days in (1, 2, 3, 4)]
+    for forecast_id in made:
+        for key in (forecast.begun_key(forecast_id), forecast.forecast_key(forecast_id)):
+            store.put(key, b"forecast")
+    remove_forecast = expiring.remove_forecast
+
+    def fail(store: ObjectStore, past: PastFolder) -> int:
+        if past.run_id == made[2]:
+            raise StorageError("AccessDenied")
+        return remove_forecast(store, past)
+
+    monkeypatch.setattr(expiring, "remove_forecast", fail)
+    assert not launch(automated, REMOVING).success
+    left = [each.run_id for each in expiring.past_forecasts(store, expiring.folders(store))]
+    assert left == [made[0], made[2]]
 
 
 def test_the_name_of_old_runs_goes_with_the_last_of_them(automated: Automated, run_ids: list[str]) -> None:
