@@ -345,7 +345,7 @@ class Quarantine:
             same = {file.id: file.size for file, is_same in zip(copied, are_same, strict=True) if is_same}
             self._delete(same, _key, Fate.MOVED)
             for file in copied:
-                if file.id not in same:
+                if file.id not in same and file.id not in self.outcomes:
                     # Its copy stays until it is purged, in case that the file is gone.
                     self._record(file.id, file.size, Fate.KEPT, "it is no longer as it was listed")
 
@@ -368,8 +368,12 @@ class Quarantine:
             self._record(name, size, fate if is_gone else Fate.FAILED, result.error)
 
     def is_back(self, name: str, size: int) -> bool:
-        """True if a file with a copy in quarantine is at its place as well."""
-        facts = head_if_there(self.store, _key(name))
+        """True if a file with a copy in quarantine is known to be at its place as well."""
+        try:
+            facts = head_if_there(self.store, _key(name))
+        except StorageError as error:
+            self._record(name, size, Fate.FAILED, f"its copy stays, since the store failed at it: {error}")
+            return False
         return facts is not None and facts.size == size
 
     def _copy(self, file: File) -> bool:
@@ -382,7 +386,11 @@ class Quarantine:
         return True
 
     def _is_as_listed(self, file: File) -> bool:
-        facts = head_if_there(self.store, _key(file.id))
+        try:
+            facts = head_if_there(self.store, _key(file.id))
+        except StorageError as error:
+            self._record(file.id, file.size, Fate.FAILED, f"it stays, since the store failed at it: {error}")
+            return False
         # Some stores list fractions of a second, and give whole seconds for one object.
         return facts is not None and (facts.size, facts.last_modified.replace(microsecond=0)) == (
             file.size,

@@ -197,6 +197,42 @@ def test_a_file_that_is_gone_by_then_is_reported_and_nothing_else_fails(world: W
     assert quarantined(world) == {other}
 
 
+def test_a_file_that_the_store_fails_at_stays_and_the_others_are_moved(world: World) -> None:
+    failing, other = sorted(FAILED)
+    look = unneeded_metadata.head_if_there
+
+    def fail(store: Any, key: str) -> Any:
+        if key == METADATA_PREFIX + failing:
+            raise StorageError("403")
+        return look(store, key)
+
+    with mock.patch.object(unneeded_metadata, "head_if_there", fail):
+        outcomes = move(world)
+    assert (outcomes[failing].fate, outcomes[other].fate) == (Fate.FAILED, Fate.MOVED)
+    assert outcomes[failing].why == "it stays, since the store failed at it: 403"
+    assert failing in stored(world) and other not in stored(world)
+
+
+def test_a_named_copy_that_the_store_fails_at_stays(world: World) -> None:
+    failing, other = sorted(FAILED)
+    move(world)
+    world.pass_time(14 * DAY)
+    look = unneeded_metadata.head_if_there
+
+    def fail(store: Any, key: str) -> Any:
+        if key == METADATA_PREFIX + failing:
+            raise StorageError("403")
+        return look(store, key)
+
+    def survey(*arguments: Any) -> Survey:
+        return replace(_find(*arguments), named=IdSet([failing]))
+
+    named = mock.patch.object(unneeded_metadata, "find_unneeded", survey)
+    with named, mock.patch.object(unneeded_metadata, "head_if_there", fail):
+        assert purge(world) == {failing: Fate.FAILED, other: Fate.PURGED}
+    assert quarantined(world) == {failing}
+
+
 def test_a_store_that_cannot_copy_a_file_leaves_it(world: World) -> None:
     refused = mock.patch.object(Quarantine, "_copy", lambda self, file: False)
     with refused:

@@ -132,8 +132,8 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
 
     Args:
         run_id: the only run to look at; None for all.
-        unreadable: receives the id of each run whose plan is missing, damaged, or of another repository, and why. Its
-            copies are left out: without its plan it is not known what counts as live for them.
+        unreadable: receives the id of each run at which the store fails, or whose plan is missing, damaged, or of
+            another repository, and why. Its copies are left out: without its plan nobody knows what keeps them alive.
     """
     store, wanted = repository.store, repository.settings.only_addresses
     folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
@@ -143,16 +143,16 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
         try:
             plan = plans.read(store, each)
             require_own_plan(plan, repository)
-        except StorageError:
-            raise
+            copies = _copies(store, plan)
+            if wanted is not None:
+                copies = copies.filter(_among(copies, frozenset(wanted)))
+            restored = _restored(store, plan, copies) if any_restored else 0
+            moved = Moved(plan, _last_receipt(store, plan), copies, restored)
         except CollectionError as error:
             unreadable[each] = str(error)
             continue
-        copies = _copies(store, plan)
-        if wanted is not None:
-            copies = copies.filter(_among(copies, frozenset(wanted)))
         if copies.num_rows or wanted is None:
-            yield Moved(plan, _last_receipt(store, plan), copies, _restored(store, plan, copies) if any_restored else 0)
+            yield moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class PurgePlan:
         due: runs whose objects have been there for long enough to be purged, the newest run first.
         waiting: the other runs, in the same order.
         unreadable: by run, the reason why its copies cannot be judged and therefore stay: its plan is missing, damaged,
-            or of another repository.
+            or of another repository, or the store fails at it.
         after: how long objects stay in quarantine.
     """
 
@@ -257,7 +257,8 @@ def purge_by(
             group = [moved for moved in plan.due if moved.plan.flow.by_retention is by_retention]
             if not group:
                 continue
-            # Retention counts ages back from the moment of the newest of these runs.
+            # What it raises ends the purge, the other group's too: a server or store that cannot say what is live is no
+            # base for deleting. Retention counts ages back from the moment of the newest of these runs.
             live = check(group[0].plan, lock)
             valid = timedelta(minutes=repository.settings.recheck_valid_minutes)
             pace = Pace(repository.settings.max_delete_rate, repository.clock)
@@ -272,7 +273,8 @@ def purge(
 ) -> Iterator[Purged]:
     """Deletes the copies of runs for good, or restores them, as somebody iterates; yields what became of each.
 
-    It may be repeated after a failure. Where an object is restored, the next run is a clean one.
+    It may be repeated after a failure. Where an object is restored, the next run is a clean one. If the store fails at
+    the copies of one run, that is a result, and the other runs' copies are purged.
 
     Args:
         moved: what runs have in quarantine that have the same definition of what is live.
@@ -282,7 +284,7 @@ def purge(
     Raises:
         LockLost: before a batch, when the lock is no longer held.
         CollectionError: what is live cannot be found out, or not fast enough.
-        StorageError: the store failed at a batch as a whole.
+        StorageError: the lock could not be read.
     """
     pending = []
     for each in moved:
@@ -292,13 +294,22 @@ def purge(
         except CorruptFile as corrupt:
             yield left_out(each.run_id, f"{corrupt} Delete this file once nobody needs to know what that purge removed")
             continue
+        except StorageError as error:
+            yield _failed(each, error)
+            continue
         if each.copies.num_rows:
             pending.append(each)
     while pending:
         verdict = check(pending)
         rest: list[Moved] = []
         for each in pending:
-            copies = yield from _emptied(store, each, verdict, lock, clock, valid)
+            # A store that is away for all runs ends the purge here.
+            verify(store, lock)
+            try:
+                copies = yield from _emptied(store, each, verdict, lock, clock, valid)
+            except StorageError as error:
+                yield _failed(each, error)
+                continue
             if copies.num_rows:
                 rest.append(replace(each, copies=copies))
         if _count(rest) == _count(pending):
@@ -312,6 +323,12 @@ def purge(
 def left_out(run_id: str, why: str) -> Purged:
     """The result for copies of a run with unreadable files: all stay."""
     return Purged(run_id, passes.key(run_id, ""), 0, Fate.KEPT, why)
+
+
+def _failed(moved: Moved, error: StorageError) -> Purged:
+    """The result for copies of a run at which the store failed. The next purge settles which of them are gone."""
+    why = f"the store failed, and what is left of this run stays: {error}. Purge again"
+    return Purged(moved.run_id, passes.key(moved.run_id, ""), 0, Fate.FAILED, why)
 
 
 def _emptied(

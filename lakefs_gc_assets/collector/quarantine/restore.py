@@ -13,6 +13,7 @@ can lie below one that a receipt names: that object stays hidden, and its outcom
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -297,7 +298,10 @@ def _copy_back(store: ObjectStore, address: str, copy: str, size: int, copy_etag
 
 
 def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> frozenset[str]:
-    """The addresses where the very object is of which a run's copy in quarantine was made. Raises StorageError."""
+    """The addresses where the very object is of which a run's copy in quarantine was made.
+
+    An address at which the store fails is left out: restoring it says why. Raises StorageError for unreadable receipts.
+    """
     if not addresses:
         return frozenset()
     # A copy of a copy may have another ETag, and be too large to be read: receipts say that the store made it.
@@ -305,10 +309,11 @@ def find_back(store: ObjectStore, run_id: str, addresses: Sequence[str]) -> froz
     restored = frozenset(rows.filter(pc.is_null(rows.column("error"))).column("address").to_pylist())
 
     def is_back(address: str) -> bool:
-        there, kept = head_if_there(store, address), head_if_there(store, passes.key(run_id, address))
-        if there is None or kept is None or there.size != kept.size:
-            return False
-        return address in restored or _alike(store, there, kept)
+        with suppress(StorageError):
+            there, kept = head_if_there(store, address), head_if_there(store, passes.key(run_id, address))
+            if there is not None and kept is not None and there.size == kept.size:
+                return address in restored or _alike(store, there, kept)
+        return False
 
     return frozenset(compress(addresses, work_ahead(is_back, addresses, _CALLERS)))
 
