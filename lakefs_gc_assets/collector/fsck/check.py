@@ -57,6 +57,7 @@ from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.universe.listing import Part, list_all, listing, share_out
 from lakefs_gc_assets.errors import (
+    CollectionError,
     CorruptFile,
     LakeFSError,
     LogLine,
@@ -143,7 +144,7 @@ def check(
         every_commit: check all commits, also those that retention rules let expire.
         deep: objects whose content is read, chosen at random; EVERYTHING for all.
     Raises:
-        CollectionError: the server or the store fails, so that the repository cannot be checked.
+        CollectionError: the server or the store fails, so that nothing of the repository can be checked.
     """
     problems = Problems(note)
     step, files = begin_reading(repository, engine, problems, "fsck")
@@ -152,7 +153,12 @@ def check(
         problems.findings.append(_shared(other, repository))
     if around.refusal and not repository.settings.allow_unknown_repositories:
         problems.skip(f"whether another repository is on this storage namespace: {around.refusal}")
-    live = [find_live(step, each, problems, every_commit) for each in (repository, *repository.others)]
+    live = [find_live(step, repository, problems, every_commit)]
+    for other_repository in repository.others:
+        try:
+            live.append(find_live(step, other_repository, problems, every_commit))
+        except CollectionError as error:
+            problems.skip(f"what repository {other_repository.facts.id} needs: {error}")
     for each in live:
         for metarange_id, detail in each.damaged.items():
             problems.unreadable(METADATA_PREFIX + metarange_id, detail, [*each.places(metarange_id)])
@@ -210,7 +216,12 @@ def _find_staged(step: Step[R], problems: Problems) -> tuple[pa.Table, dict[str,
     places: dict[str, list[Place]] = {}
     facts: list[tuple[str, int | None, str | None]] = []
     for repository in (step.repository, *step.repository.others):
-        for branch in repository.api.branches():
+        try:
+            branches = repository.api.branches()
+        except LakeFSError as error:
+            problems.skip(f"sizes of what is staged in {repository.facts.id}: {error}")
+            continue
+        for branch in branches:
             place = Place(repository.facts.id, f"staged on branch {branch.id}")
             try:
                 for stats in staged_objects(repository.api, branch.id, _STAGED_LOOKED_AT):
@@ -519,9 +530,18 @@ class _Comparison(Generic[R]):
             answers |= self._find_deleted(missing)
         except CorruptFile as damage:
             self.problems.skip(f"whether earlier runs deleted what is missing: {damage}")
-        for folder in store.list_level(layout.QUARANTINE_PREFIX).prefixes:
-            copies = (key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist())
-            for address in answers.keys() & set(copies):
+        try:
+            folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
+        except StorageError as error:
+            folders = ()
+            self.problems.skip(f"whether what is missing is in quarantine: {error}")
+        for folder in folders:
+            try:
+                copies = {key.removeprefix(folder) for batch in store.list(folder) for key in batch["key"].to_pylist()}
+            except StorageError as error:
+                self.problems.skip(f"whether what is missing is in {folder}: {error}")
+                continue
+            for address in answers.keys() & copies:
                 run_id = folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/")
                 answers[address] = (
                     Kind.QUARANTINED,

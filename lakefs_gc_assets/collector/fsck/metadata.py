@@ -18,7 +18,7 @@ from lakefs_gc_assets.collector.retention.commits import Dump, IncompleteDump
 from lakefs_gc_assets.collector.retention.retention import Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LogLine, NotFound, NotSupported, counted
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported, counted
 from lakefs_gc_assets.lakefs.api.models import Commit
 from lakefs_gc_assets.lakefs.formats.ranges import RangeRecord
 from lakefs_gc_assets.lakefs.formats.refs import CommitColumns
@@ -244,6 +244,8 @@ def _ask_for_heads(repository: OpenRepository, problems: Problems) -> Dump:
             except NotFound as missing:
                 place = Place(repository.facts.id, f"{kind} {reference.id}", reference.commit_id)
                 problems.unreadable(f"commit {reference.commit_id}", f"the server does not know it: {missing}", [place])
+            except LakeFSError as error:
+                problems.skip(f"what {kind} {reference.id} of {repository.facts.id} needs: {error}")
     columns = CommitColumns.from_commits([*fetched.values()])
     return Dump(started_at, clock.now(), columns, named[0], named[1], 0)
 

@@ -19,7 +19,7 @@ from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.server import EmbeddedServer
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, NotFound, ServerUnavailable, StorageError
 from lakefs_gc_assets.lakefs.api.models import LakeFSApi
 from lakefs_gc_assets.lakefs.formats import ranges, refs
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
@@ -205,6 +205,30 @@ class TestObjects:
         assert finding.kind is Kind.QUARANTINED
         assert f"lakefs-gc restore {run_id} --address {address}" in finding.remedy
 
+    def test_a_folder_of_the_quarantine_that_cannot_be_listed_keeps_no_other_unread(
+        self, made: RetainedRepository
+    ) -> None:
+        store, address = store_of(made), made.addresses["v4"]
+        copies = [passes.key(f"9m4e2mr0ui3e8a215n{number}g", address) for number in (1, 2, 3)]
+        store.put(copies[1], b"another")
+        for copy in (copies[0], copies[2]):
+            store.put(copy, store.get(address))
+        list_below = LocalStore.list
+
+        def fail(self: LocalStore, prefix: str) -> object:
+            if prefix == passes.key("9m4e2mr0ui3e8a215n2g", ""):
+                raise StorageError("403")
+            return list_below(self, prefix)
+
+        try:
+            with damaged(made, address), mock.patch.object(LocalStore, "list", fail):
+                checkup = checked(made)
+        finally:
+            store.delete(copies)
+        assert only(checkup).kind is Kind.QUARANTINED
+        assert "9m4e2mr0ui3e8a215n3g" in only(checkup).remedy
+        assert [each for each in checkup.unchecked if each.endswith("n2g/: 403")]
+
 
 def _metarange(made: RetainedRepository, commit: str) -> str:
     return str(made.call("GET", f"/commits/{made.commits[commit]}")["meta_range_id"])
@@ -279,6 +303,46 @@ class TestMetadata:
         finding = only(checkup)
         assert finding.address == f"commit {made.commits['of dev']}" and places(finding) == {"branch dev "}
         assert checkup.unchecked and checkup.unchecked[0].startswith("commits of repo that no branch or tag names")
+
+    def test_a_commit_that_the_server_fails_at_keeps_no_other_unchecked(self, made: RetainedRepository) -> None:
+        repository = opened(made)
+        real, asked_for = repository.api, list[str]()
+
+        def refuse() -> str:
+            raise AccessDenied("no")
+
+        def commit(commit_id: str) -> object:
+            asked_for.append(commit_id)
+            if len(asked_for) == 2:
+                raise ServerUnavailable("500")
+            return real.commit(commit_id)
+
+        api = cast(LakeFSApi, Asked(real, start_refs_dump=refuse, commit=commit))
+        checkup = check(replace(repository, api=api), LocalEngine(), lambda line: None)
+        assert not checkup.findings and len({*asked_for}) > 2
+        (skipped,) = [each for each in checkup.unchecked if "500" in each]
+        assert skipped.startswith("what ") and skipped.endswith("of repo needs: 500")
+
+    def test_another_repository_that_cannot_be_looked_at_is_not_checked_and_the_rest_is(
+        self, made: RetainedRepository
+    ) -> None:
+        repository = opened(made)
+
+        def fail(*arguments: object) -> None:
+            raise ServerUnavailable("gone")
+
+        away = cast(LakeFSApi, Asked(repository.api, branches=fail, start_refs_dump=fail))
+        others = tuple(
+            replace(repository, facts=replace(repository.facts, id=name), api=api, others=())
+            for name, api in (("second", away), ("third", repository.api))
+        )
+        with damaged(made, made.addresses["v4"]):
+            checkup = check(replace(repository, others=others), LocalEngine(), lambda line: None)
+        assert {place.repository for place in only(checkup).places} == {"repo", "third"}
+        assert checkup.unchecked == (
+            "what repository second needs: gone",
+            "sizes of what is staged in second: gone",
+        )
 
     def test_uncommitted_data_that_cannot_be_had(self, made: RetainedRepository) -> None:
         repository = opened(made)
