@@ -52,6 +52,10 @@ class _Transient(CollectionError):
     """A webhook failed in a way that may pass."""
 
 
+class _Refused(CollectionError):
+    """A webhook answered that it takes no such message."""
+
+
 def define(names: Names, loaded: Loaded, clock: Clock, jobs: Collection[str]) -> list[dg.SensorDefinition]:
     """The sensors of one repository.
 
@@ -121,7 +125,7 @@ def _post_once(pool: urllib3.PoolManager, url: str, body: bytes) -> None:
     if answer.status >= 500 or answer.status in (408, 429):
         raise _Transient(f"the webhook answered {answer.status}")
     if answer.status >= 300:
-        raise CollectionError(f"the webhook answered {answer.status}")
+        raise _Refused(f"the webhook answered {answer.status}")
 
 
 def _note_failures(names: Names, clock: Clock) -> dg.SensorDefinition:
@@ -148,7 +152,9 @@ def _tell_of_failures(names: Names, loaded: Loaded, clock: Clock, jobs: Collecti
 
     return dg.SensorDefinition(
         name=names.qualified("tell_of_failures"),
-        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_FAILURE, _teller(tell, loaded, _FAILURES, clock)),
+        evaluation_fn=for_each_ended_run(
+            dg.DagsterEventType.RUN_FAILURE, _teller(tell, names, loaded, _FAILURES, clock)
+        ),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Posts each failed run of {names.repository} to notifications.failure_webhook. It starts nothing.",
     )
@@ -160,7 +166,7 @@ def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefini
 
     return dg.SensorDefinition(
         name=names.qualified("tell_of_runs"),
-        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, _teller(tell, loaded, _ENDS, clock)),
+        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, _teller(tell, names, loaded, _ENDS, clock)),
         default_status=dg.DefaultSensorStatus.RUNNING,
         required_resource_keys={names.collector},
         description=f"Posts to notifications.ended_webhook what each run of {names.repository} did that came to its "
@@ -170,24 +176,37 @@ def _tell_of_runs(names: Names, loaded: Loaded, clock: Clock) -> dg.SensorDefini
 
 def _teller(
     tell: Callable[[dg.SensorEvaluationContext, dg.DagsterRun, str], str | None],
+    names: Names,
     loaded: Loaded,
     webhook: str,
     clock: Clock,
 ) -> Reaction:
     """A reaction that posts a message about a run, unless that is None.
 
-    If the message cannot be made or sent, the tick fails, and the next one tries again.
+    If the message cannot be sent, the tick fails, and the next one tries again. A message that cannot be made, or that
+    the webhook refuses, must not keep those after it: in its place goes one that names the run and the reason.
     """
+
+    def replacement(run: dg.DagsterRun, why: CollectionError) -> str:
+        return f"{_of(names)} Dagster run {run.run_id} ended, and no message about it could be posted: {why}"
 
     def react(context: dg.SensorEvaluationContext, run: dg.DagsterRun, message: str) -> dg.SkipReason | None:
         ended = end_of(context.instance, run.run_id)
         if ended is not None and clock.now() - ended > _KEPT:
             return None
         try:
-            text = tell(context, run, message)
+            try:
+                text = tell(context, run, message)
+            except CorruptFile as damage:
+                text = replacement(run, damage)
             if text is None:
                 return None
-            post(_url(loaded, webhook), text, clock.sleep, loaded.configuration.notifications.ca_bundle)
+            url, ca_bundle = _url(loaded, webhook), loaded.configuration.notifications.ca_bundle
+            try:
+                post(url, text, clock.sleep, ca_bundle)
+            except _Refused as refusal:
+                # A webhook that takes nothing refuses this one too, and then the tick fails.
+                post(url, replacement(run, refusal), clock.sleep, ca_bundle)
         except CollectionError as error:
             raise MessageNotSent(
                 f"no message about Dagster run {run.run_id} could be sent, the next tick tries again: {error}"

@@ -282,6 +282,51 @@ def test_no_message_is_lost_to_a_webhook_or_server_that_fails(
     assert len(receiver.posted) == 2, "nobody is told of what ended a week ago"
 
 
+def test_the_second_of_three_messages_that_is_refused_keeps_no_other(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str]
+) -> None:
+    cursor = tick("tell_of_failures", None)
+    runs = [made(instance, "purge", True) for _ in range(3)]
+    receiver.first = [200, 413]
+    for _ in runs:
+        cursor = tick("tell_of_failures", cursor)
+    first, refused, instead, third = (message["text"] for message in receiver.posted)
+    assert first == refused == third
+    assert instead == (
+        f"{START} Dagster run {runs[1].run_id} ended, and no message about it could be posted: the webhook answered 413"
+    )
+
+
+def test_the_second_of_three_messages_that_cannot_be_made_keeps_no_other(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str], collector: StoreAlone
+) -> None:
+    cursor = tick("tell_of_runs", None)
+    later = datetime.now(UTC) + HOUR
+    plans = [began(collector.repository, hours * HOUR) for hours in (1, 2, 3)]
+    for plan in plans:
+        ended(collector.repository, plan, ended_at=later)
+    collector.repository.store.put(run_folder.plan(plans[1].run_id), b"<plan>")
+    for plan in plans:
+        made(instance, "collect", False, cell=f"{plan.run_id}|2026-11")
+        cursor = tick("tell_of_runs", cursor)
+    texts = [message["text"] for message in receiver.posted]
+    assert ["no message about it could be posted: " in text for text in texts] == [False, True, False]
+
+
+def test_a_webhook_that_refuses_everything_is_tried_again(
+    instance: dg.DagsterInstance, receiver: Receiver, tick: Callable[..., str]
+) -> None:
+    cursor = tick("tell_of_failures", None)
+    made(instance, "purge", True)
+    receiver.status = 404
+    with pytest.raises(MessageNotSent, match="answered 404"):
+        tick("tell_of_failures", cursor)
+    receiver.status = 200
+    receiver.posted.clear()
+    tick("tell_of_failures", cursor)
+    assert "purge failed: " in receiver.posted[0]["text"]
+
+
 def test_a_message_is_text_and_a_url_is_not_reported(receiver: Receiver, clock: HandClock) -> None:
     notifying.post(receiver.url, "<!channel> & <https://evil|more>", clock.sleep)
     notifying.post(receiver.url, "x" * 100_000, clock.sleep)
