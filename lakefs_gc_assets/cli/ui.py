@@ -305,7 +305,7 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
 
 def _serve_own(file: Path, port: int, say: LogLine, print_url: LogLine) -> int:
     """Serves the UI of a file's repositories. Raises CollectionError if the file is wrong or lacks a secret."""
-    names = [loaded.configuration.repository for loaded in loaded_configurations(file)]
+    names = [loaded.with_secrets().repository for loaded in loaded_configurations(file)]
     home = _home(file.parent / ".dagster")
     say(f"starting the Dagster UI of {', '.join(names)}; its runs are kept in {home}")
     return serve({CONFIGURATION_VARIABLE: str(file.resolve())}, port, home, say, print_url, first_run=False)

@@ -90,12 +90,16 @@ def test_a_repository_that_fails_leaves_the_others_their_figures(
     content["lakefs"]["secret_access_key"] = {"env": "TEST_METRICS_SECRET"}
     monkeypatch.setenv("TEST_METRICS_SECRET", automated.server.secret_access_key)
     shared = {name: content[name] for name in ("lakefs", "store")}
-    entries = [{"repository": "gone"}, {"repository": content["repository"]}]
+    without_secret = {**content["lakefs"], "secret_access_key": {"env": "TEST_METRICS_UNSET"}}
+    entries = [{"repository": "gone"}, {"repository": "closed", "lakefs": without_secret}]
+    entries.append({"repository": content["repository"]})
     file = tmp_path / "lakefs-gc.yaml"
     file.write_text(yaml.safe_dump({**shared, "repositories": entries}))
     answer = CliRunner().invoke(main, ["metrics", "--config", str(file)])
     assert answer.exit_code == Status.INCOMPLETE
-    assert answer.stderr.startswith("no figures of gone: ") and len(answer.stderr.splitlines()) == 1
+    gone, closed = answer.stderr.splitlines()
+    assert gone.startswith("no figures of gone: ") and closed.startswith("no figures of closed: ")
+    assert "TEST_METRICS_UNSET" in closed
     measured = [line for line in answer.stdout.splitlines() if not line.startswith("#")]
     assert measured and all(f'repository="{content["repository"]}"' in line for line in measured)
 
