@@ -11,11 +11,15 @@ import yaml
 from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import main
+from lakefs_gc_assets.cli.group import Status as ExitStatus
 from lakefs_gc_assets.collector.records import report
+from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.lock import Lock
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.demo import configuration
+from lakefs_gc_assets.errors import StorageError
+from lakefs_gc_assets.storage.local.store import LocalStore
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
 
@@ -80,13 +84,54 @@ def test_one_damaged_report_is_reported_and_the_others_are_shown(automated: Auto
     damaged = ended(automated.repository, began(automated.repository, HOUR))
     store.put(run_folder.report(damaged.run_id), b"damaged")
 
-    lines = status().stdout.splitlines()
+    answer = status()
+    assert answer.exit_code == ExitStatus.INCOMPLETE
+    lines = answer.stdout.splitlines()
     assert f"{damaged.run_id}  its report cannot be read: " in lines[2]
     assert lines[3].startswith(f"{swept.run_id}  {swept.started_at:%F %T}Z  clean, sweep: ")
 
     first, second = json.loads(status("--json").stdout)["runs"]
     assert (first["report"], "report.json" in first["error"]) == (None, True)
     assert second["report"]["run_id"] == swept.run_id
+
+
+def test_a_part_that_cannot_be_read_is_named_and_the_others_are_shown(
+    automated: Automated, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [ended(automated.repository, began(automated.repository, hours * HOUR)) for hours in (1, 2, 3)]
+    store = automated.repository.store
+    for plan in plans:
+        store.put(passes.key(plan.run_id, "data/some/object"), b"copy")
+    refused = (run_folder.report(plans[1].run_id), passes.key(plans[1].run_id, ""), lock.KEY)
+    get, head, list_below = LocalStore.get, LocalStore.head, LocalStore.list
+
+    def refusing(call: Callable[..., object]) -> Callable[..., object]:
+        def asked(self: LocalStore, key: str) -> object:
+            if key in refused:
+                raise StorageError("403")
+            return call(self, key)
+
+        return asked
+
+    for name, call in (("get", get), ("head", head), ("list", list_below)):
+        monkeypatch.setattr(LocalStore, name, refusing(call))
+    answer = status()
+    assert answer.exit_code == ExitStatus.INCOMPLETE
+    lines = answer.stdout.splitlines()
+    assert lines[1] == "lock: it cannot be read: 403"
+    of_runs = {plan.run_id: [line for line in lines if plan.run_id in line] for plan in plans}
+    assert (
+        "stays: 403" in of_runs[plans[1].run_id][0] and "its report cannot be read: 403" in of_runs[plans[1].run_id][1]
+    )
+    assert all(len(of_runs[plans[place].run_id]) == 2 for place in (0, 2)) and len(lines) == 8
+
+    answer = status("--json")
+    assert answer.exit_code == ExitStatus.INCOMPLETE
+    found = json.loads(answer.stdout)
+    assert found["errors"] == [f"{plans[1].run_id}: its report cannot be read: 403", "lock: it cannot be read: 403"]
+    assert [run["report"] is None for run in found["runs"]] == [False, True, False]
+    monkeypatch.undo()
+    store.delete([passes.key(plan.run_id, "data/some/object") for plan in plans])
 
 
 def test_copies_of_a_run_that_cannot_be_judged_are_reported(automated: Automated, status: Status) -> None:
