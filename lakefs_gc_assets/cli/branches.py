@@ -4,6 +4,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from lakefs_gc_assets.cli.common import (
     QUIET,
     YES,
     Target,
+    TargetGroup,
     on_repository,
     print_answer,
     print_outcomes,
@@ -29,15 +31,15 @@ _SHOWN = 20
 """Maximum branches that lines name which stay although a rule fits them."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=TargetGroup, invoke_without_command=True)
 @click.pass_context
-def branches(context: click.Context) -> None:
+def branches(context: click.Context, file: Path | None, repository: str | None) -> None:
     """Shows stale branches, deletes them if approved, and makes them again.
 
     Without a command of its own it does what `list` does.
     """
     if context.invoked_subcommand is None:
-        context.invoke(list_stale, file=None, repository=None, quiet=False, as_json=False)
+        context.invoke(list_stale, file=file, repository=repository, quiet=False, as_json=False)
 
 
 @branches.command("list")

@@ -100,13 +100,15 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 
 
 def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
-    """Loads the configurations of all repositories of the file, with secrets set. Raises ConfigurationError."""
+    """Loads the configurations of all repositories of the file. Raises ConfigurationError.
+
+    Secrets are read when a repository is opened, so that one of them without a secret keeps no other from being used.
+    """
     path = configuration_path(file)
     configurations = load_all(path)
     for loaded in configurations:
         if not loaded.configuration.repository:
             raise ConfigurationError(f"no repository is named: set `repository` in {path}")
-        loaded.with_secrets()
     return configurations
 
 
@@ -308,6 +310,27 @@ def on_repository(command: Callable[..., None]) -> Callable[..., None]:
         command(target=Target(file, repository), **options)
 
     return with_target
+
+
+class TargetGroup(click.Group):
+    """Commands on a repository. --config and --repository may also stand before the name of one of them.
+
+    If an option stands in both places, the one after the name counts.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        CONFIG(self)
+        REPOSITORY(self)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Gives the command the options before its name too."""
+        name, command, rest = super().resolve_command(ctx, args)
+        before = (("--config", ctx.params["file"]), ("--repository", ctx.params["repository"]))
+        options = [word for option, value in before if value is not None for word in (option, str(value))]
+        return name, command, [*options, *rest]
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True}, add_help_option=False)

@@ -15,6 +15,7 @@ from lakefs_gc_assets.cli.common import (
     QUIET,
     YES,
     Target,
+    TargetGroup,
     configuration_path,
     is_confirmed,
     on_repository,
@@ -38,8 +39,8 @@ _SHOWN = 10
 """Maximum branches that a line names."""
 
 
-@click.group()
-def policy() -> None:
+@click.group(cls=TargetGroup)
+def policy(file: Path | None, repository: str | None) -> None:
     """Shows, checks and sets how long replaced data stays."""
 
 

@@ -251,3 +251,39 @@ def test_a_command_that_is_misspelt_begins_nothing_and_is_guessed() -> None:
     result = CliRunner().invoke(main, ["rnu", "--sweep"])
     assert result.exit_code == Status.USAGE
     assert "No such command 'rnu'. Did you mean" in result.stderr and "'run'" in result.stderr
+
+
+def _groups() -> list[str]:
+    return [name for name, lazy in COMMANDS.items() if isinstance(lazy.load(), click.Group)]
+
+
+def test_config_stands_after_the_name_of_every_command_that_reads_it() -> None:
+    without = {name for name, lazy in COMMANDS.items() if "file" not in {each.name for each in lazy.load().params}}
+    # These have no configuration: the last one writes it.
+    assert without == {"completion", "demo", "embedded", "init"}
+
+
+@pytest.mark.parametrize("name", _groups())
+def test_config_stands_before_and_after_the_name_of_a_command_in_a_group(name: str, tmp_path: Path) -> None:
+    def named_file(*arguments: str) -> str:
+        result = CliRunner().invoke(main, [name, *arguments])
+        assert result.exit_code == Status.CONFIGURATION, result.output
+        return result.stderr
+
+    group = COMMANDS[name].load()
+    assert isinstance(group, click.Group)
+    show = "show" if "show" in group.commands else "list"
+    first, second = str(tmp_path / "first.yaml"), str(tmp_path / "second.yaml")
+    assert first in named_file("--config", first, show)
+    assert first in named_file(show, "--config", first)
+    assert second in named_file("--config", first, show, "--config", second)
+    if isinstance(group, click.Group) and group.invoke_without_command:
+        assert first in named_file("--config", first)
+
+
+def test_a_repository_that_stands_before_the_name_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "lakefs-gc.yaml"
+    lakefs = "{endpoint: 'http://127.0.0.1:1', access_key_id: a, secret_access_key: {env: TEST_GROUP_UNSET}}"
+    file.write_text(f"lakefs: {lakefs}\nrepositories: [{{repository: one}}, {{repository: two}}]\n")
+    result = CliRunner().invoke(main, ["policy", "--config", str(file), "--repository", "two", "show"])
+    assert result.exit_code == Status.CONFIGURATION and "TEST_GROUP_UNSET" in result.stderr
