@@ -310,10 +310,10 @@ class CollectionSettings(Settings):
         default=0.5,
         ge=0,
         le=1,
-        description="Maximum share of candidates among all objects that the run knows, each counted once: those that "
-        "it listed, and those in sealed slices. A run of the flow committed lists nothing: it knows what live commits "
-        "hold, and what it looked at that nothing references. A sweep with a larger share is refused; ten candidates "
-        "are always allowed, unless this is 0.",
+        description="Maximum share of candidates among all objects known to the run, each counted once: the listed "
+        "objects and those in sealed slices. A run of the flow committed lists nothing, so it counts the objects of "
+        "live commits and the unreferenced objects that it checked. A sweep with a larger share is refused; ten "
+        "candidates are always allowed, unless this is 0.",
     )
     max_candidates: int = Field(
         default=100_000_000, ge=0, description="Maximum candidates; a sweep with more is refused."

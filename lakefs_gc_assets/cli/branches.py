@@ -94,7 +94,7 @@ def restore(target: Target, as_json: bool, names: tuple[str, ...]) -> None:
     since do not come back: the command counts them, `lakefs-gc fsck` names them. Asks unless --yes is given. May be
     repeated.
 
-    Exit status 0 if all of them are there with their data, 6 if not.
+    Exit status 0 if every branch exists with all of its data, 6 otherwise.
     """
     opened = target.open()
     planned = stale_branches.list_deleted(opened, names, show_progress)

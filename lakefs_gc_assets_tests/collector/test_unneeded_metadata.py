@@ -21,6 +21,7 @@ from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.collector.unneeded_metadata import Fate, Kind, Listing, Outcome, Quarantine, Survey, list_movable
 from lakefs_gc_assets.errors import AccessDenied, CorruptFile, GuardTripped, LockLost, StorageError
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX, moved_metadata
+from lakefs_gc_assets.storage.interface import head_if_there
 from lakefs_gc_assets_tests.collector.fsck.test_check_in_histories import opened
 from lakefs_gc_assets_tests.collector.test_unneeded_metadata_survey import (
     LAST_OF_A_RANGE,
@@ -199,7 +200,7 @@ def test_a_file_that_is_gone_by_then_is_reported_and_nothing_else_fails(world: W
 
 def test_a_file_that_the_store_fails_at_stays_and_the_others_are_moved(world: World) -> None:
     failing, other = sorted(FAILED)
-    look = unneeded_metadata.head_if_there
+    look = head_if_there
 
     def fail(store: Any, key: str) -> Any:
         if key == METADATA_PREFIX + failing:
@@ -217,7 +218,7 @@ def test_a_named_copy_that_the_store_fails_at_stays(world: World) -> None:
     failing, other = sorted(FAILED)
     move(world)
     world.pass_time(14 * DAY)
-    look = unneeded_metadata.head_if_there
+    look = head_if_there
 
     def fail(store: Any, key: str) -> Any:
         if key == METADATA_PREFIX + failing:
