@@ -3,6 +3,7 @@
 A block of commands that cannot be run here is marked by a comment right before it, which says why.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 import yaml
 
 import lakefs_gc_assets
+from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, REPOSITORIES, Loaded
 from lakefs_gc_assets.embedded.core import Settings as ServerSettings
 from lakefs_gc_assets.embedded.demo import configuration
@@ -31,7 +33,7 @@ from lakefs_gc_assets_tests.embedded import clients
 
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
 NOT_RUN = {"routine": 4} | dict.fromkeys(
-    ("first-run", "in-parts", "inventories", "metadata", "own-project", "schedule", "ui"), 1
+    ("first-run", "github-actions", "in-parts", "inventories", "metadata", "own-project", "schedule", "ui"), 1
 )
 """How many blocks of each page no test runs."""
 _KEY, _SECRET = "LAKEFS_ACCESS_KEY_ID", "LAKEFS_SECRET_ACCESS_KEY"
@@ -60,7 +62,7 @@ def test_every_block_of_commands_is_run_or_says_why_not(page: Path) -> None:
         if block.language != "python" and _COMMAND.search(block.text):
             assert block.language == "bash" or block.not_run, f"line {block.line}"
     assert sum(bool(block.not_run) for block in found) == NOT_RUN.get(page.stem, 0)
-    in_blocks = [words for block in found for words in commands(f"```bash\n{block.text}```\n")]
+    in_blocks = [words for block in found for words in commands(f"```{block.language}\n{block.text}```\n")]
     assert list(commands(page.read_text())) == in_blocks, "commands stand in fenced blocks"
 
 
@@ -68,7 +70,7 @@ def test_every_page_with_commands_that_can_be_run_has_a_test_that_runs_them() ->
     to_run = {page.stem for page in HOW_TOS if any(b.language == "bash" and not b.not_run for b in blocks(page))}
 
     elsewhere = {"erase"}  # collector/erasure/test_erase.py gives its commands without starting processes.
-    assert to_run == elsewhere | set(re.findall(r"follow\(\"([\w-]+)\"", Path(__file__).read_text()))
+    assert to_run == elsewhere | set(re.findall(r"follow\(\"([\w-]+)\"\)", Path(__file__).read_text()))
 
 
 def test_the_steps_of_the_readme_are_those_of_the_first_run() -> None:
@@ -142,9 +144,9 @@ class Reader:
         content["lakefs"] |= {"access_key_id": {"env": _KEY}, "secret_access_key": {"env": _SECRET}}
         self.write(content)
 
-    def follow(self, name: str) -> None:
+    def follow(self, name: str, folder: Path = DOCS / "how-to") -> None:
         """Does what a page says, from its beginning to its end."""
-        text = (DOCS / "how-to" / f"{name}.md").read_text()
+        text = (folder / f"{name}.md").read_text()
         begin = 0
         for block in fenced(text):
             place = text.index(block.text, begin)
@@ -263,6 +265,55 @@ def test_undoing_a_sweep(reader: Reader) -> None:
     reader.follow("undo")
 
     assert candidates_of(reader) == gone > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_tutorial(reader: Reader) -> None:
+    reader.collection = {"sweep_mode": "quarantine"}
+    reader.configure()
+    reader.follow("tutorial", DOCS)
+
+    assert "nothing deleted" in reader.said["lakefs-gc run"]
+    assert "moved to quarantine" in reader.said["lakefs-gc approve RUN"]
+    assert reader.said["lakefs-gc restore RUN --yes"].endswith(" restored\n")
+    assert (reader.folder / "run.html").read_text().startswith("<!")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_commands_for_other_schedulers(reader: Reader) -> None:
+    reader.configure()
+    reader.follow("airflow")
+    found = reader.newest_run.candidates
+    reader.follow("github-actions")
+
+    assert len(found) > 0 and candidates_of(reader) == 0
+
+
+def test_the_dag_of_airflow_calls_commands_of_its_page() -> None:
+    text = (DOCS / "how-to" / "airflow.md").read_text()
+    (dag,) = [block.text for block in fenced(text) if block.language == "python"]
+    calls = [node for node in ast.walk(ast.parse(dag)) if isinstance(node, ast.Call)]
+    given = [word.value for call in calls for word in call.keywords if word.arg == "bash_command"]
+    commands_given = [node.value for node in given if isinstance(node, ast.Constant)]
+    (skipped,) = re.findall(r'"skip_on_exit_code": (\d+)', dag)
+
+    assert len(commands_given) == len(given) == 2
+    assert {*commands_given} <= {line for block in fenced(text) if block.language == "bash" for line in lines(block)}
+    assert int(skipped) == Status.LOCKED
+
+
+def test_the_workflow_of_github_calls_commands_of_its_page() -> None:
+    text = (DOCS / "how-to" / "github-actions.md").read_text()
+    (workflow,) = [yaml.safe_load(block.text) for block in fenced(text) if block.language == "yaml"]
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    given = [line.strip() for step in steps for line in step.get("run", "").splitlines()]
+    called = {re.sub(r"\$\{\{ needs.dry-run.outputs.run \}\}", "RUN", line) for line in given}
+    shown = {line for block in fenced(text) if block.language == "bash" for line in lines(block)}
+
+    assert shown < called
+    assert workflow["jobs"]["approve"]["environment"] and workflow["jobs"]["approve"]["needs"] == "dry-run"
 
 
 @pytest.mark.slow
