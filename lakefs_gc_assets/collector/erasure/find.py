@@ -373,7 +373,10 @@ class _Search(Generic[R]):
             self.holders.setdefault(address, {})[holder] = None
 
     def _find_staged(self) -> Iterator[tuple[str, Holder]]:
-        """What branches show as staged; notes the addresses of asked paths."""
+        """What branches show as staged; notes the addresses of asked paths.
+
+        An error at one branch ends the search: what it holds must not be erased, and nobody else can tell.
+        """
         namespace = self.step.repository.namespace
         for repository in (self.step.repository, *self.step.repository.others):
             for branch in repository.api.branches():
