@@ -38,6 +38,7 @@ from lakefs_gc_assets.collector.erasure.find import (
     take_first_step,
 )
 from lakefs_gc_assets.collector.erasure.remains import VersionOutcome, erase_versions
+from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
 from lakefs_gc_assets.collector.quarantine.purge import LiveCheck
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import describe_result, size
@@ -233,6 +234,8 @@ def _erase(
         try:
             for purged in maintenance.purge(erasing, None, f"erase-{uuid.uuid4().hex}", note, show_progress):
                 note(describe_result(purged.address, purged))
+                if purged.fate is PurgeFate.FAILED:
+                    failures.append(f"copies in quarantine: {describe_result(purged.address, purged)}")
         except CollectionError as failure:
             failures.append(f"copies in quarantine: {failure}")
     try:

@@ -120,7 +120,7 @@ def decide(store: ObjectStore, keep: int) -> Expiry:
     Args:
         keep: how many of the newest runs keep their frames in any case, and how many of the newest forecasts stay.
     Raises:
-        StorageError: the store cannot be asked.
+        StorageError: the store failed at one of them. Nothing expires then, since it may need what another one leaves.
     """
     built_on = _find_bases(store)
     all_folders = [*folders(store)]

@@ -394,7 +394,7 @@ def keys_below(store: ObjectStore, folder: str) -> list[str]:
 def delete_all(store: ObjectStore, keys: Sequence[str]) -> int:
     """Deletes keys in their order; returns how many. Raises StorageError where one could not be deleted.
 
-    Those after it stay, since callers rely on the order: a manifest goes before its files.
+    Later batches stay then, since callers rely on the order: a manifest goes before its files.
     """
     for start in range(0, len(keys), store.delete_limit):
         for outcome in store.delete(keys[start : start + store.delete_limit]):

@@ -22,6 +22,8 @@ from lakefs_gc_assets.collector.erasure.find import Selection
 from lakefs_gc_assets.collector.frame import receipts
 from lakefs_gc_assets.collector.fsck.metadata import By
 from lakefs_gc_assets.collector.live import uncommitted
+from lakefs_gc_assets.collector.quarantine.purge import Fate as PurgeFate
+from lakefs_gc_assets.collector.quarantine.purge import Purged
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import Kept
 from lakefs_gc_assets.collector.stored import run_folder
@@ -340,6 +342,20 @@ class TestQuarantine:
             assert copies == {passes.key(moved_by, made.addresses["bystander"])}
             assert {row["outcome"] for row in made.content["receipts"]} == {"copied", "quarantined", "purged"}
             assert made.verify().exit_code == Status.WELL
+
+    def test_copies_that_stay_are_named_on_the_certificate(self, tmp_path: Path) -> None:
+        with erasing(tmp_path, sweep_mode="quarantine") as made:
+            made.put("old", "person/a")
+            made.commit("first", 40)
+            made.remove("person/a")
+            made.commit("second", 20)
+            moved_by = made.collect()
+            stays = Purged(moved_by, passes.key(moved_by, ""), 0, PurgeFate.FAILED, "the store failed")
+            with mock.patch("lakefs_gc_assets.defs.maintenance.purge", return_value=iter([stays])):
+                result = made.erase(PATH)
+            assert result.exit_code == Status.INCOMPLETE
+            (line,) = made.content["incomplete"]
+            assert line.startswith("copies in quarantine: ") and "the store failed" in line
 
     def test_the_object_does_not_go_to_quarantine(self, tmp_path: Path) -> None:
         with erasing(tmp_path, sweep_mode="quarantine") as made:
