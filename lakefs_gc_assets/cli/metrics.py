@@ -56,18 +56,23 @@ def metrics(file: Path | None, as_json: bool) -> None:
     """Prints the newest figures of each repository in Prometheus' text format.
 
     For the textfile collector of the node exporter: write to a new file, then move it over the old one. A repository
-    that cannot be measured is named on standard error, and the exit status is 6; the others' figures are printed.
+    or a quarantine that cannot be measured is named on standard error, and the exit status is 6. The other figures are
+    printed.
     """
     samples: list[Sample] = []
     failed = False
     for loaded in loaded_configurations(file):
         label = loaded.configuration.label
         try:
-            measured = list(measure(open_repository(loaded, to_read=True)))
+            gaps = list[str]()
+            measured = list(measure(open_repository(loaded, to_read=True), gaps))
         except CollectionError as error:
             failed = True
             show_progress(f"no figures of {label}: {error}")
             continue
+        failed = failed or bool(gaps)
+        for gap in gaps:
+            show_progress(f"figures of {label} are incomplete: {gap}")
         samples += [(name, {"repository": label, **labels}, value) for name, labels, value in measured]
     encoded = [{"name": _PREFIX + name, "labels": labels, "value": value} for name, labels, value in samples]
     print_answer(as_json, lambda: encoded, format_samples(samples))
@@ -75,8 +80,12 @@ def metrics(file: Path | None, as_json: bool) -> None:
         sys.exit(Status.INCOMPLETE)
 
 
-def measure(repository: OpenRepository) -> Iterator[Sample]:
-    """The samples of one repository. Raises CollectionError."""
+def measure(repository: OpenRepository, gaps: list[str]) -> Iterator[Sample]:
+    """The samples of one repository. Raises CollectionError.
+
+    Args:
+        gaps: receives a line about each run whose copies in quarantine cannot be counted.
+    """
     store = repository.store
     run_ids = islice(run_folder.newest_runs(store), _MAX_RUNS)
     reports = [
@@ -95,6 +104,7 @@ def measure(repository: OpenRepository) -> Iterator[Sample]:
     if swept is not None:
         yield "last_sweep_timestamp_seconds", {}, swept.ended_at.timestamp()
     quarantine = plan_purge(repository, None)
+    gaps.extend(quarantine.describe_unreadable())
     moved = (*quarantine.due, *quarantine.waiting)
     yield "quarantine_objects", {}, sum(run.copies.num_rows for run in moved)
     yield "quarantine_bytes", {}, sum(run.size for run in moved)

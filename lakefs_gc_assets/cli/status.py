@@ -52,7 +52,7 @@ def summarize(repository: OpenRepository, runs: int, errors: list[str]) -> Itera
         quarantine = plan_purge(repository, None)
         for moved in (*quarantine.due, *quarantine.waiting):
             yield f"quarantine: {moved.amount} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
-        yield from quarantine.describe_unreadable()
+        yield from (_noted(errors, line) for line in quarantine.describe_unreadable())
     except StorageError as error:
         yield _noted(errors, f"quarantine: it cannot be read: {error}")
     run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
@@ -78,7 +78,9 @@ def _described(repository: OpenRepository, runs: int, errors: list[str]) -> dict
     except (CorruptFile, StorageError) as error:
         errors.append(f"lock: it cannot be read: {error}")
     try:
-        quarantine = plan_purge(repository, None).described()
+        planned = plan_purge(repository, None)
+        quarantine = planned.described()
+        errors.extend(planned.describe_unreadable())
     except StorageError as error:
         errors.append(f"quarantine: it cannot be read: {error}")
     return {

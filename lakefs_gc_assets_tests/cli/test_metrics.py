@@ -14,6 +14,7 @@ from lakefs_gc_assets.cli.metrics import HELP, format_samples
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Ending
 from lakefs_gc_assets.collector.stored import run_folder
+from lakefs_gc_assets.collector.sweep import passes
 from lakefs_gc_assets.embedded.demo import configuration
 from lakefs_gc_assets_tests.collector.past_runs import DAY, HOUR, NOW, began, ended
 from lakefs_gc_assets_tests.defs.automated import Automated, automated, server
@@ -102,6 +103,26 @@ def test_a_repository_that_fails_leaves_the_others_their_figures(
     assert "TEST_METRICS_UNSET" in closed
     measured = [line for line in answer.stdout.splitlines() if not line.startswith("#")]
     assert measured and all(f'repository="{content["repository"]}"' in line for line in measured)
+
+
+def test_copies_of_a_run_that_cannot_be_judged_are_named(
+    automated: Automated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed(automated, tmp_path, monkeypatch)
+    store = automated.repository.store
+    plans = [began(automated.repository, hours * HOUR) for hours in (1, 2, 3)]
+    copies = [passes.key(plan.run_id, "data/some/object") for plan in plans]
+    for copy in copies:
+        store.put(copy, b"copy")
+    store.put(run_folder.plan(plans[1].run_id), b"damaged")
+    try:
+        answer = CliRunner().invoke(main, ["metrics", "--config", str(tmp_path / "lakefs-gc.yaml")])
+    finally:
+        store.delete(copies)
+    assert answer.exit_code == Status.INCOMPLETE
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith(f"figures of sample are incomplete: quarantine: what run {plans[1].run_id} moved stays")
+    assert "lakefs_gc_quarantine_objects{" in answer.stdout
 
 
 def test_runs_limited_to_addresses_or_windows_are_no_newest_run_and_no_sweep(

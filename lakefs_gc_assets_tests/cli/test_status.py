@@ -120,15 +120,15 @@ def test_a_part_that_cannot_be_read_is_named_and_the_others_are_shown(
     lines = answer.stdout.splitlines()
     assert lines[1] == "lock: it cannot be read: 403"
     of_runs = {plan.run_id: [line for line in lines if plan.run_id in line] for plan in plans}
-    assert (
-        "stays: 403" in of_runs[plans[1].run_id][0] and "its report cannot be read: 403" in of_runs[plans[1].run_id][1]
-    )
+    in_quarantine, report_line = of_runs[plans[1].run_id]
+    assert "stays: 403" in in_quarantine and "its report cannot be read: 403" in report_line
     assert all(len(of_runs[plans[place].run_id]) == 2 for place in (0, 2)) and len(lines) == 8
 
     answer = status("--json")
     assert answer.exit_code == ExitStatus.INCOMPLETE
     found = json.loads(answer.stdout)
-    assert found["errors"] == [f"{plans[1].run_id}: its report cannot be read: 403", "lock: it cannot be read: 403"]
+    in_errors = [f"{plans[1].run_id}: its report cannot be read: 403", "lock: it cannot be read: 403", in_quarantine]
+    assert found["errors"] == in_errors
     assert [run["report"] is None for run in found["runs"]] == [False, True, False]
     monkeypatch.undo()
     store.delete([passes.key(plan.run_id, "data/some/object") for plan in plans])
