@@ -24,6 +24,7 @@ from benchmarks.subtracting import Compare, anti_join_of_duckdb, anti_join_of_po
 from lakefs_gc_assets.collector.engine.local import ArrowRows, as_declared
 from lakefs_gc_assets.collector.engine.port import (
     LOCAL_ROWS,
+    UPLOAD_DURATION,
     ChangeBatches,
     ChangePart,
     Engine,
@@ -36,7 +37,7 @@ from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Kept
 from lakefs_gc_assets.defs import resources
 from lakefs_gc_assets.errors import CorruptFile
-from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.lakefs.layout import LEFTOVER, Layout
 from lakefs_gc_assets.spark import tasks
 from lakefs_gc_assets.spark.engine import FEW_HASHES, MANY_ADDRESSES, SparkEngine, in_driver_where_held
 from lakefs_gc_assets.spark.tasks import HERE, DriverRows, Reading, Rows, dataframe_of
@@ -241,10 +242,12 @@ class PlainSparkEngine(SparkEngine):
     def kept_because(self, unreferenced: Rows, cutoff: datetime, windows: Collection[str], sighted: Rows) -> Rows:
         """Adds the column `kept`, by a join with what was sighted and an expression."""
         rows, limit = dataframe_of(unreferenced), F.lit(cutoff.isoformat()).cast("timestamp")
+        limit_of_leftovers = F.lit((cutoff - UPLOAD_DURATION).isoformat()).cast("timestamp")
         seen = dataframe_of(self.select(sighted, "address")).distinct().withColumn("sighted", F.lit(True))
         timed = F.col("layout").isin(Layout.SLICE.value, Layout.SHARDED.value)
         issued_at = F.col("issued_at")
         young = (F.col("last_modified") >= limit) | (issued_at >= limit) | (timed & issued_at.isNull())
+        young |= F.col("address").rlike(f"{LEFTOVER}$") & (F.col("last_modified") >= limit_of_leftovers)
         # Where a condition is not known, the next one counts.
         kept = (
             F.when(F.col("layout") == Layout.UNRECOGNISED.value, Kept.UNRECOGNISED.value)

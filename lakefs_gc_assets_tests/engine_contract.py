@@ -60,6 +60,7 @@ CUTOFF = datetime(2026, 11, 20, 1, 2, 3, 456789, UTC)
 MICROSECOND = timedelta(microseconds=1)
 _MOMENTS = [CUTOFF + step for step in (-9 * 10**6 * MICROSECOND, -MICROSECOND, 0 * MICROSECOND, MICROSECOND)]
 _FAR = [datetime(1969, 12, 31, 23, 59, 59, 999999, UTC), datetime(9999, 1, 1, tzinfo=UTC)]
+_MOMENTS_OF_PARTS = [moment - timedelta(days=7) for moment in _MOMENTS[1:]]
 MOMENTS = st.sampled_from(_MOMENTS + _FAR)
 WINDOWS = ["legacy", "2026-10", "2026-11", "other", ""]
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
@@ -487,7 +488,7 @@ class EngineContract(Generic[R]):
         """Every combination of what a reason to keep depends on, in one frame."""
         rows = [
             {
-                "address": f"data/{layout}/{number}",
+                "address": f"data/{layout}/{number}{suffix}",
                 "slice_window": window,
                 "layout": layout,
                 "issued_at": issued,
@@ -499,7 +500,8 @@ class EngineContract(Generic[R]):
             for layout in Layout
             for window in ("2026-11", "other")
             for issued in (None, *_MOMENTS)
-            for modified in _MOMENTS
+            for modified in (*_MOMENTS, *_MOMENTS_OF_PARTS)
+            for suffix in ("", ".multipart", ".part_00001", ".part_1", ".multipart.gz")
             for number, etag in enumerate((None, "a" * 32, "a" * 32 + "-2", "b" * 32 + "-3"))
         ]
         sighted = {f"data/{layout}/3" for layout in Layout}
@@ -660,6 +662,11 @@ def is_multipart(etag: str | None) -> bool:
     return re.fullmatch(r"[0-9a-f]{32}-[0-9]+", etag or "") is not None
 
 
+def is_leftover(address: str) -> bool:
+    """Whether an address is that of a marker or a first part of an upload."""
+    return address.endswith((".multipart", ".part_00001"))
+
+
 def expected_reason(row: Row, windows: Collection[str], sighted: Collection[str]) -> str | None:
     """Why an object stays, by the rules one after the other."""
     if row["layout"] == "unrecognised":
@@ -669,6 +676,8 @@ def expected_reason(row: Row, windows: Collection[str], sighted: Collection[str]
     if row["issued_at"] is not None and row["issued_at"] >= CUTOFF:
         return Kept.YOUNG.value
     if row["issued_at"] is None and row["layout"] in ("slice", "sharded"):
+        return Kept.YOUNG.value
+    if is_leftover(row["address"]) and row["last_modified"] >= CUTOFF - timedelta(days=7):
         return Kept.YOUNG.value
     if row["slice_window"] not in windows:
         return Kept.OTHER_WINDOW.value

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from lakefs_gc_assets.collector.engine.port import (
     Result,
 )
 from lakefs_gc_assets.collector.records.outcomes import Kept
+from lakefs_gc_assets.lakefs.layout import LEFTOVER
 
 Row = dict[str, Any]
 _EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
@@ -142,6 +143,8 @@ class ReferenceEngine:
                 return Kept.UNRECOGNISED
             issued, has_time = row["issued_at"], row["layout"] in ("slice", "sharded")
             if row["last_modified"] >= cutoff or (has_time if issued is None else issued >= cutoff):
+                return Kept.YOUNG
+            if re.search(LEFTOVER + r"\Z", row["address"]) and row["last_modified"] >= cutoff - timedelta(days=7):
                 return Kept.YOUNG
             if row["slice_window"] not in windows:
                 return Kept.OTHER_WINDOW

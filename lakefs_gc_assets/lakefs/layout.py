@@ -12,11 +12,18 @@ Layouts:
 | `sharded` | `data/!ab/c/<slice>/<xid>[,signature]`, Enterprise servers |
 | `token` | `data/<repository>:<staging token>/<nanoid>`, addresses issued by old servers |
 | `flat` | 32 hexadecimal digits at the root, repositories older than `data/` |
+| `slice`, `sharded` | such a name without signature, and the suffix of a leftover (below) |
 | `unrecognised` | anything else: kept, and reported |
 | `special` | `_lakefs/…` and the root `dummy`: never part of the universe |
 
 A *window* groups slices by their creation (UTC); what lies in no slice belongs to the window `legacy`.
-Sources: lakeFS server, `pkg/upload/path_provider.go` and the runs that it builds on; `rs/xid` for the encoding.
+
+A *leftover* is a helper object of an upload in parts, which no entry ever names. On Google Cloud Storage lakeFS writes
+a marker `<address>.multipart`, each part as `<address>.part_<5 digits>`, and composes 32 of these into one object at a
+time, named after the first of them with `_1`, and in a second round `_2`. Uploads that a client gave up leave them.
+
+Sources: lakeFS server, `pkg/upload/path_provider.go` and the runs that it builds on, `pkg/block/gs/adapter.go` and
+`compose.go`; `rs/xid` for the encoding.
 """
 
 import os
@@ -131,9 +138,13 @@ SLICE_SPAN_SECONDS = 3600
 WindowSize = Literal["month", "day", "hour", "slice"]
 
 _XID = r"[0-9a-v]{19}[0g]"
-_SIGNATURE = r"(?:,[A-Za-z0-9_-]{43})?"
-SLICE_NAME = rf"data/({_XID})/({_XID}){_SIGNATURE}"
-_SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/({_XID})/({_XID}){_SIGNATURE}"
+_SIGNATURE = r",[A-Za-z0-9_-]{43}"
+_PART_NUMBER = r"(?:0000[1-9]|000[1-9][0-9]|00[1-9][0-9]{2}|0[1-9][0-9]{3}|10000)"
+LEFTOVER = rf"\.(?:multipart|part_{_PART_NUMBER}(?:_1(?:_2)?)?)"
+"""Suffix of a leftover; 10,000 parts at most are composed in two rounds."""
+_SUFFIX = f"(?:{_SIGNATURE}|{LEFTOVER})?"
+SLICE_NAME = rf"data/({_XID})/({_XID}){_SUFFIX}"
+_SHARDED_NAME = rf"data/![0-9A-Za-z_-]{{2}}/[0-9A-Za-z_-]/({_XID})/({_XID}){_SUFFIX}"
 _TOKEN_NAME = r"data/[A-Za-z0-9_-]+:[A-Za-z0-9_:-]+/[A-Za-z0-9_-]{20,21}"  # noqa: S105
 _FLAT_NAME = r"[0-9a-f]{32}"
 _PATTERNS = tuple(re.compile(p) for p in (SLICE_NAME, _SHARDED_NAME, _TOKEN_NAME, _FLAT_NAME))

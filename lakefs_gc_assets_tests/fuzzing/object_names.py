@@ -27,7 +27,9 @@ def _xid(rng: random.Random) -> str:
 
 def _name(rng: random.Random) -> str:
     """A name of one of the layouts, in most cases with something changed in it."""
-    object_ = _xid(rng) + rng.choice(("", "," + _some(rng, _BASE64, 43)))
+    part = f".part_{rng.choice((0, 1, 33, 10_000, 10_001, rng.randrange(100_000))):05}"
+    suffixes = "", "," + _some(rng, _BASE64, 43), ".multipart", part, part + rng.choice(("_1", "_2", "_1_2"))
+    object_ = _xid(rng) + rng.choice(suffixes)
     name = rng.choice(
         (
             f"data/{_xid(rng)}/{object_}",
@@ -60,9 +62,9 @@ def _slowly(name: str) -> Name:
     sharded = len(parts) == 5 and parts[1][:1] == "!" and len(parts[1]) == 3 and len(parts[2]) == 1
     sharded = sharded and all(letter in _BASE64 for letter in parts[1][1:] + parts[2])
     if len(parts) == 3 or sharded:
-        object_, comma, signature = parts[-1].partition(",")
-        signed = not comma or (len(signature) == 43 and all(letter in _BASE64 for letter in signature))
-        if _is_xid(parts[-2]) and _is_xid(object_) and signed:
+        object_, suffix = parts[-1][:20], parts[-1][20:]
+        signed = len(suffix) == 44 and suffix[0] == "," and all(letter in _BASE64 for letter in suffix[1:])
+        if _is_xid(parts[-2]) and _is_xid(object_) and (not suffix or signed or _is_leftover(suffix)):
             moment = max(_seconds(object_), (64060588800 - _seconds(parts[-2])) % (1 << 32))
             return Name(Layout.SHARDED if sharded else Layout.SLICE, None if sharded else parts[1], moment)
     repository, colon, token = parts[1].partition(":")
@@ -77,6 +79,14 @@ def _slowly(name: str) -> Name:
     ):
         return Name(Layout.TOKEN)
     return Name(Layout.UNRECOGNISED)
+
+
+def _is_leftover(suffix: str) -> bool:
+    if suffix == ".multipart":
+        return True
+    number, rounds = suffix[6:11], suffix[11:]
+    is_number = len(number) == 5 and all(letter in "0123456789" for letter in number) and 1 <= int(number) <= 10_000
+    return suffix[:6] == ".part_" and is_number and rounds in ("", "_1", "_1_2")
 
 
 def _is_xid(text: str) -> bool:

@@ -2,7 +2,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakefs_gc_assets.lakefs import layout
@@ -20,6 +20,12 @@ MADE_BY_LAKEFS = [
     (f"data/{SLICE}/{OBJECT},{SIGNATURE}", Layout.SLICE),
     (f"data/!ab/c/{SLICE}/{OBJECT}", Layout.SHARDED),
     (f"data/!_-/Z/{SLICE}/{OBJECT},{SIGNATURE}", Layout.SHARDED),
+    (f"data/{SLICE}/{OBJECT}.multipart", Layout.SLICE),
+    (f"data/{SLICE}/{OBJECT}.part_00001", Layout.SLICE),
+    (f"data/{SLICE}/{OBJECT}.part_10000", Layout.SLICE),
+    (f"data/{SLICE}/{OBJECT}.part_00033_1", Layout.SLICE),
+    (f"data/{SLICE}/{OBJECT}.part_01025_1_2", Layout.SLICE),
+    (f"data/!ab/c/{SLICE}/{OBJECT}.part_00001", Layout.SHARDED),
     ("data/repo-main:0b7bf2b6-2d0f-4f6a-9d62-0a7e9d3b2f5e/V1StGXR8_Z5jdHi6B-myT", Layout.TOKEN),
     ("data/repo:repo-main:0b7bf2b6-2d0f-4f6a-9d62-0a7e9d3b2f5e/V1StGXR8_Z5jdHi6B-my", Layout.TOKEN),
     ("d41d8cd98f00b204e9800998ecf8427e", Layout.FLAT),
@@ -54,6 +60,29 @@ MADE_BY_OTHERS = [
     f"data/{SLICE}/{OBJECT},{SIGNATURE}x",
     f"data/{SLICE}/{OBJECT},{SIGNATURE[:-1]}=",
     f"data/{SLICE}/{OBJECT}%2C{SIGNATURE}",
+    f"data/{SLICE}/{OBJECT}.part",
+    f"data/{SLICE}/{OBJECT}.part_",
+    f"data/{SLICE}/{OBJECT}.part_1",
+    f"data/{SLICE}/{OBJECT}.part_00000",
+    f"data/{SLICE}/{OBJECT}.part_10001",
+    f"data/{SLICE}/{OBJECT}.part_000001",
+    f"data/{SLICE}/{OBJECT}.part_0000\N{ARABIC-INDIC DIGIT ONE}",
+    f"data/{SLICE}/{OBJECT}.part_00001_",
+    f"data/{SLICE}/{OBJECT}.part_00001_2",
+    f"data/{SLICE}/{OBJECT}.part_00001_1_1",
+    f"data/{SLICE}/{OBJECT}.part_00001_1_2_3",
+    f"data/{SLICE}/{OBJECT}.part_00001\n",
+    f"data/{SLICE}/{OBJECT}.part_00001.multipart",
+    f"data/{SLICE}/{OBJECT}.multipart_1",
+    f"data/{SLICE}/{OBJECT}.MULTIPART",
+    f"data/{SLICE}/{OBJECT},{SIGNATURE}.part_00001",
+    f"data/{SLICE}/{OBJECT},{SIGNATURE}.multipart",
+    f"data/{SLICE}/.part_00001",
+    f"data/{SLICE}.multipart",
+    f"data/{SLICE}/manual.part_00001",
+    f"data/{OBJECT}.part_00001",
+    "data/repo:token/V1StGXR8_Z5jdHi6B-myT.part_00001",
+    "d41d8cd98f00b204e9800998ecf8427e.multipart",
     f"data/{SLICE}/manual",
     f"data/!abc/c/{SLICE}/{OBJECT}",
     f"data/!ab/cd/{SLICE}/{OBJECT}",
@@ -89,13 +118,47 @@ def test_names_that_lakefs_never_makes(address: str) -> None:
     assert layout.parse(address) == Name(Layout.UNRECOGNISED)
 
 
+def composed(target: str, numbers: list[int]) -> set[str]:
+    """Names of all helper objects of an upload with parts of these numbers, as the server's compose.go makes them."""
+    parts = [f"{target}.part_{number:05}" for number in numbers]
+    names, layer = {f"{target}.multipart", *parts}, 1
+    while len(parts) > 32:
+        following: list[str] = []
+        for start in range(0, len(parts), 32):
+            chunk = parts[start : start + 32]
+            if len(chunk) == 1 or (len(chunk) < 32 and len(following) + len(chunk) <= 32):
+                following += chunk
+            else:
+                following.append(f"{chunk[0]}_{layer}")
+        names.update(following)
+        parts, layer = following, layer + 1
+    return names
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10_000) | st.sampled_from([32, 33, 63, 64, 65, 1024, 1025, 1055, 1056, 9_999, 10_000]), st.data())
+def test_every_helper_object_of_an_upload_in_parts_is_recognised(parts: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(1, 10_001 - parts) if parts else st.just(1))
+    target = f"data/{SLICE}/{OBJECT}"
+    for name in composed(target, list(range(first, first + parts))):
+        assert layout.parse(name) == layout.parse(target)
+
+
+@given(st.text("._0123456789abmprtuil", max_size=22) | st.from_regex(r"\.part_[0-9]{1,6}(_[0-9]){0,3}", fullmatch=True))
+def test_no_other_suffix_is_recognised(suffix: str) -> None:
+    number, *rounds = suffix.removeprefix(".part_").split("_")
+    is_part = suffix.startswith(".part_") and len(number) == 5 and number.isdigit() and 1 <= int(number) <= 10_000
+    is_made = suffix in ("", ".multipart") or (is_part and rounds in ([], ["1"], ["1", "2"]))
+    assert (layout.parse(f"data/{SLICE}/{OBJECT}{suffix}").layout is Layout.SLICE) is is_made
+
+
 @given(st.sampled_from([address for address, _ in MADE_BY_LAKEFS]), st.text(min_size=1, max_size=3), st.integers(0, 80))
 def test_a_name_with_more_in_it_is_never_of_a_slice_it_does_not_lie_in(address: str, more: str, at: int) -> None:
     changed = address[: at % len(address)] + more + address[at % len(address) :]
     found = layout.parse(changed)
     if found.layout is Layout.SLICE:
         assert changed.split("/")[1] == found.slice
-        assert layout.is_xid(changed.split("/")[2].partition(",")[0])
+        assert layout.is_xid(changed.split("/")[2][: layout.XID_LENGTH])
 
 
 @given(RAW, RAW, st.sampled_from(["", "," + SIGNATURE]), st.sampled_from(["", "!ab/c/"]))

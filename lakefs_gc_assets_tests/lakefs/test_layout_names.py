@@ -12,8 +12,9 @@ from lakefs_gc_assets_tests.lakefs.test_layout import MADE_BY_LAKEFS, MADE_BY_OT
 SIZES: tuple[WindowSize, ...] = ("month", "day", "hour", "slice")
 XIDS = st.binary(min_size=12, max_size=12).map(layout.encode_xid)
 SLICES = st.sampled_from([layout.encode_xid(bytes([byte]) * 12) for byte in (0, 1, 127, 200, 255)]) | XIDS
-SIGNATURES = st.sampled_from(["", ",LUas8wrQe8Hzoq3Ux5a4TOJhAC6mWEfg4QyauNaM7XQ"])
-USUAL = st.builds(lambda slice_name, xid, end: f"data/{slice_name}/{xid}{end}", SLICES, XIDS, SIGNATURES)
+SIGNATURE = ",LUas8wrQe8Hzoq3Ux5a4TOJhAC6mWEfg4QyauNaM7XQ"
+SUFFIXES = st.sampled_from(["", "", SIGNATURE, ".multipart", ".part_00001", ".part_00033_1", ".part_10001"])
+USUAL = st.builds(lambda slice_name, xid, end: f"data/{slice_name}/{xid}{end}", SLICES, XIDS, SUFFIXES)
 SHARDED = USUAL.map(lambda address: address.replace("data/", "data/!ab/c/"))
 FIXED = st.sampled_from([address for address, _ in MADE_BY_LAKEFS] + MADE_BY_OTHERS + NOT_ITS_DATA)
 ODD = st.text(max_size=30) | st.text(max_size=12).map(lambda text: "data/" + text)

@@ -10,7 +10,7 @@ of the product use.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from typing import Protocol, TypeVar
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Kept
-from lakefs_gc_assets.lakefs.layout import Layout
+from lakefs_gc_assets.lakefs.layout import LEFTOVER, Layout
 
 LOCAL_ROWS = 400_000
 """Maximum rows of a frame that the driver reads and keeps itself, about 100 MB: starting tasks takes longer."""
@@ -212,22 +212,33 @@ class Engine(Protocol[R]):
         ...
 
 
+UPLOAD_DURATION = timedelta(days=7)
+"""Parts stay for so long after the cutoff's age: the upload that they belong to may be under way for days."""
+
+
 def kept_because(cutoff: datetime, windows: Collection[str], sighted: Holds, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Adds the column `kept` to a batch: why an object stays (a value of Kept), null where it may go.
 
     Args:
-        cutoff: LastModified and the time in the name must both be earlier.
+        cutoff: LastModified and the time in the name must both be earlier; LastModified of parts of uploads by
+            UPLOAD_DURATION.
         windows: the windows that the run collects.
         sighted: says of objects uploaded in parts whether an earlier run listed them long enough ago.
         rows: of the listing, which nothing references.
     """
-    limit = pa.scalar(cutoff, rows.schema.field("last_modified").type)
+    limit, limit_of_leftovers = (
+        pa.scalar(moment, rows.schema.field("last_modified").type) for moment in (cutoff, cutoff - UPLOAD_DURATION)
+    )
     layout, issued_at = rows.column("layout"), rows.column("issued_at")
     timed = pc.is_in(layout, pa.array([Layout.SLICE.value, Layout.SHARDED.value]))
     young = (
         pc.greater_equal(rows.column("last_modified"), limit),
         pc.greater_equal(issued_at, limit),
         pc.and_(timed, pc.is_null(issued_at)),
+        pc.and_(
+            pc.match_substring_regex(rows.column("address"), f"{LEFTOVER}$"),
+            pc.greater_equal(rows.column("last_modified"), limit_of_leftovers),
+        ),
     )
     multipart = pc.match_substring_regex(rows.column("etag"), MULTIPART_ETAG)
     # Where a condition is not known, the next one counts.
