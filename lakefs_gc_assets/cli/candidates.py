@@ -3,7 +3,7 @@
 The files of a frame are written one after another, so a frame need not fit into memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,11 +23,11 @@ from lakefs_gc_assets.collector.engine.port import nullable
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import FRAMES
 from lakefs_gc_assets.collector.page import run_facts
-from lakefs_gc_assets.collector.page.garbage import SIZES, FrameReader
-from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts
+from lakefs_gc_assets.collector.page.garbage import SIZES, WITH_A_RUN, FrameReader, written_by
+from lakefs_gc_assets.collector.page.run_facts import LAST_SEEN, Counting, LastSeen, RunFacts
 from lakefs_gc_assets.collector.records.outcomes import Amount, size
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
-from lakefs_gc_assets.errors import counted, printable
+from lakefs_gc_assets.errors import CollectionError, counted, printable
 from lakefs_gc_assets.settings import ReportSettings
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -156,27 +156,56 @@ def _staged_until(began: datetime) -> str:
 GROUPED = pa.schema([("group", pa.string()), ("objects", pa.int64()), ("bytes", pa.int64())])
 
 
+PLACES = pa.schema([*LAST_SEEN, pa.field("written_by", pa.string())])
+"""Columns that say where a candidate was (LAST_SEEN), and what wrote it."""
+
+
+def _add_places(tables: Iterable[pa.Table], rows: pa.Table) -> Iterator[pa.Table]:
+    """Tables of candidates with the columns PLACES; `rows` has those of LAST_SEEN for all of them, in order."""
+    start = 0
+    for table in tables:
+        places = rows.slice(start, table.num_rows)
+        start += table.num_rows
+        yield pa.table([*table.columns, *places.columns, written_by(table)], [*table.column_names, *PLACES.names])
+
+
 def write_frame(
     stored: StoredFrame[Any],
     columns: Sequence[TextColumn],
     form: Format,
     out: BinaryIO,
     order: Order | Groups | Paths | None = None,
+    find_places: Callable[[pa.Table], LastSeen] | None = None,
 ) -> str:
-    """Writes a frame of a run; returns a line that names the run and the number and size of objects.
+    """Writes a frame of a run; returns lines that name the run, the number and size of objects, and what is unknown.
 
     Args:
         columns: columns of the table for people; the other formats have all columns.
         order: which rows to write, and in which order, or groups in their place; all rows, as they are stored, unless
             given.
+        find_places: finds where candidates were, to add the columns PLACES. The table for people has known ones only.
     Raises:
         CorruptFile: the frame is damaged.
     """
-    manifest, tables = stored.manifest, stored.tables()
-    chosen = iter([order.table_of(tables)]) if order and manifest.files else tables
+    manifest = stored.manifest
+    line = f"run {manifest.span.run_id}: {counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
+    chosen = order.table_of(stored.tables()) if order and manifest.files else None
+    tables = stored.tables() if chosen is None else iter([chosen])
     schema = GROUPED if isinstance(order, Groups | Paths) else nullable(stored.frame.schema)
-    _WRITERS[form](chosen, schema, columns, out)
-    return f"run {manifest.span.run_id}: {counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
+    if find_places is not None:
+        seen = find_places(_names(stored) if chosen is None else chosen)
+        tables, schema = _add_places(tables, seen.rows), pa.schema([*schema, *PLACES])
+        unknown = {name for name in LAST_SEEN.names if seen.rows.column(name).null_count == seen.rows.num_rows}
+        columns = [column for column in columns if column.name not in unknown]
+        line = "\n".join([line, *seen.describe_unknown()])
+    _WRITERS[form](tables, schema, columns, out)
+    return line
+
+
+def _names(stored: StoredFrame[Any]) -> pa.Table:
+    """Address and size of each object of a frame."""
+    schema = pa.schema([nullable(stored.frame.schema).field(name) for name in ("address", "size")])
+    return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in stored.tables())])
 
 
 def stored_frame(repository: OpenRepository, frame: str, run_id: str) -> StoredFrame[Any]:
@@ -224,6 +253,9 @@ _COLUMNS = (
     TextColumn("last_modified", 20),
     TextColumn("size", 11, shown_size),
     TextColumn("why", 31),
+    TextColumn("branch", 16),
+    TextColumn("path", 32),
+    TextColumn("last_staged_at", 20),
     TextColumn("address"),
 )
 
@@ -281,6 +313,15 @@ def _find_paths(opened: OpenRepository, stored: StoredFrame[Any]) -> Paths:
     return Paths(facts, Amount(manifest.rows, manifest.object_bytes))
 
 
+def _find_last_seen(opened: OpenRepository, stored: StoredFrame[Any], some: pa.Table) -> LastSeen:
+    """Reads where some candidates were; says why not if it cannot be read, or is too much for a list."""
+    reader = FrameReader(LocalEngine(), opened.opener)
+    try:
+        return run_facts.find_last_seen(opened.store, stored.manifest.span.run_id, some, reader, WITH_A_RUN)
+    except CollectionError as error:
+        return LastSeen.nowhere(some.num_rows, str(error))
+
+
 @click.command()
 @on_repository
 @FORMAT
@@ -310,7 +351,9 @@ def candidates(
 ) -> None:
     """Lists the garbage of a run: the objects that a sweep deletes.
 
-    Defaults to the newest finished run.
+    Defaults to the newest finished run. Rows have the branch, the path and the expired commit that held an object last,
+    and the rule; or the newest earlier run that saw it staged, with its branch and path if that run noted them. What
+    is not known is empty. In csv, json and parquet, written_by says what wrote the object.
     """
     require_file(form, out)
     _require_choice(shown)
@@ -318,4 +361,5 @@ def candidates(
     stored = stored_frame(opened, "candidates", run_id or earlier_runs.newest_run(opened.store))
     order = _order(shown, partial(_find_paths, opened, stored))
     columns = _PATH_COLUMNS if shown["by"] == _PATH else _GROUP_COLUMNS if shown["by"] else _COLUMNS
-    progress_unless(quiet)(write_frame(stored, columns, form, out, order))
+    find_places = None if shown["by"] else partial(_find_last_seen, opened, stored)
+    progress_unless(quiet)(write_frame(stored, columns, form, out, order, find_places))

@@ -10,8 +10,10 @@ import dagster as dg
 import pyarrow as pa
 
 from lakefs_gc_assets.collector import earlier_runs
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
+from lakefs_gc_assets.collector.page.garbage import FrameReader
 from lakefs_gc_assets.collector.page.run_facts import trace
 from lakefs_gc_assets.collector.records.outcomes import declarations, size
 from lakefs_gc_assets.deferred import deferred
@@ -206,7 +208,8 @@ def _counts(what: str, counts: dict[str, int]) -> str:
 
 def _trace(frame: StoredFrame[Any], sampled: pa.Table) -> list[tuple[str, str]] | str:
     try:
-        return trace(frame.opener.open(), frame.manifest.span.run_id, sampled)
+        reader = FrameReader(LocalEngine(), frame.opener)
+        return trace(frame.opener.open(), frame.manifest.span.run_id, sampled, reader)
     except CollectionError as error:
         return str(error)
 

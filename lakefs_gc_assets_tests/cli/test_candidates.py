@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from lakefs_gc_assets.cli.candidates import Groups, Order, TextColumn, _size_group
+from lakefs_gc_assets.cli.candidates import PLACES, Groups, Order, TextColumn, _size_group
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, RECEIPTS
 from lakefs_gc_assets.collector.stored import run_folder
@@ -20,7 +20,7 @@ from lakefs_gc_assets_tests.replayed_runs import truth_classes
 __all__ = ["invoke", "replaying", "runs"]
 
 
-CANDIDATES = CANDIDATES_DF.schema
+COLUMNS = [*CANDIDATES_DF.schema.names, *PLACES.names]
 
 
 def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> None:
@@ -35,21 +35,22 @@ def test_each_format_has_every_candidate(runs: PlainRuns, invoke: Invoke) -> Non
     assert header.split() == ["last_modified", "size", "why", "address"]
     assert {line.split()[-1] for line in lines} == garbage
     assert table.stderr.startswith(f"run {run_id}: {len(garbage)} objects, ")
+    assert "objects that no commit holds: lakeFS keeps no names" in table.stderr and "No earlier run" in table.stderr
     assert invoke("candidates", run_id).stdout == table.stdout
 
     found = list(csv.DictReader(invoke("candidates", "--format", "csv").stdout.splitlines()))
     assert {row["address"]: int(row["size"]) for row in found} == {name: each.size for name, each in facts.items()}
-    assert list(found[0]) == CANDIDATES.names
+    assert list(found[0]) == COLUMNS
 
     rows = [json.loads(line) for line in invoke("candidates", "--format", "json", run_id).stdout.splitlines()]
     assert {row["address"]: row["size"] for row in rows} == {name: each.size for name, each in facts.items()}
-    assert list(rows[0]) == CANDIDATES.names
+    assert list(rows[0]) == COLUMNS
     assert rows[0]["last_modified"].endswith("+00:00")
 
     assert invoke("candidates", "--format", "parquet", "--out", "found.parquet").exit_code == 0
     stored = parquet.read_table("found.parquet")
     assert set(stored["address"].to_pylist()) == garbage
-    assert stored.schema.names == CANDIDATES.names
+    assert stored.schema.names == COLUMNS
     for form in ("table", "csv", "json"):
         assert invoke("candidates", "--format", form, "--out", "found").exit_code == 0
         assert Path("found").read_text() == invoke("candidates", "--format", form).stdout

@@ -22,6 +22,7 @@ from lakefs_gc_assets.cli import COMMANDS, common, main, ui
 from lakefs_gc_assets.cli import demo as demo_command
 from lakefs_gc_assets.cli import embedded as embedded_command
 from lakefs_gc_assets.cli import status as status_command
+from lakefs_gc_assets.cli.candidates import PLACES
 from lakefs_gc_assets.cli.common import print_report
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.engine.local import LocalEngine
@@ -133,10 +134,13 @@ def test_the_rules_that_are_set(asked: Callable[..., str]) -> None:
     assert answer["refused_by"] == [] and answer["commits"]["known"] > 0
 
 
-@pytest.mark.parametrize(("command", "frame"), [("candidates", CANDIDATES_DF), ("deleted", DELETED_REPORT)])
-def test_a_frame_has_every_column(asked: Callable[..., str], command: str, frame: Any) -> None:
+@pytest.mark.parametrize(
+    ("command", "columns"),
+    [("candidates", [*CANDIDATES_DF.schema.names, *PLACES.names]), ("deleted", DELETED_REPORT.schema.names)],
+)
+def test_a_frame_has_every_column(asked: Callable[..., str], command: str, columns: list[str]) -> None:
     lines = [json.loads(line) for line in asked(command, "--quiet").splitlines()]
-    assert lines and all([*line] == frame.schema.names for line in lines)
+    assert lines and all([*line] == columns for line in lines)
     assert asked(command, "--quiet") == CliRunner().invoke(main, [command, "--format", "json"]).stdout
 
 

@@ -142,13 +142,13 @@ def test_the_preview_of_candidates_says_where_they_were_and_what_is_unknown(
     s3_server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = stored(s3_server, bucket, [{**listed("data/a"), "why": "expired"}], CANDIDATES_DF, CANDIDATE_FIGURES)
-    monkeypatch.setattr(io_manager, "trace", lambda store, run_id, some: [("x|y/z", "0123456789ab of branch main")])
+    monkeypatch.setattr(io_manager, "trace", lambda *_: [("x|y/z", "0123456789ab of branch main")])
     header, _, line = text(metadata(frame, with_paths=True), "preview").splitlines()
     assert header.startswith("| why | path | last held by | address | ")
     assert line.startswith("| expired | x\\|y/z | 0123456789ab of branch main | data/a | ")
     assert "path" not in text(metadata(frame), "preview")
 
-    monkeypatch.setattr(io_manager, "trace", lambda store, run_id, some: "the run did not note it")
+    monkeypatch.setattr(io_manager, "trace", lambda *_: "the run did not note it")
     assert text(metadata(frame, with_paths=True), "preview").endswith(
         "|\n\nPaths and last commits are unknown: the run did not note it."
     )

@@ -42,7 +42,7 @@ from lakefs_gc_assets.collector.frame.frames import (
 )
 from lakefs_gc_assets.collector.live import uncommitted
 from lakefs_gc_assets.collector.live.live_files import REQUEST_WEIGHT, LiveFiles, weight_of
-from lakefs_gc_assets.collector.records.outcomes import Amount
+from lakefs_gc_assets.collector.records.outcomes import MULTIPART_ETAG, Amount
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile
 from lakefs_gc_assets.lakefs import layout
@@ -278,30 +278,83 @@ def count_last_staged(
     Returns:
         None if no run was looked at.
     """
-    engine, unseen, read = reader.engine, total, total.objects
+    unseen = total
     until: dict[datetime, Amount] = {}
     entries: list[StagedEntry] = []
     since: datetime | None = None
+    for seen in _staged_rows(reader, rows, total, past, most):
+        since = seen.began
+        if seen.amount.objects:
+            until[since] = seen.amount
+            entries += _entries(reader.engine, seen.rows, seen.noted, since)
+            unseen -= seen.amount
+    return None if since is None else LastStaged(until, unseen, since, tuple(entries))
+
+
+LAST_STAGED = pa.schema(
+    [
+        pa.field("address", pa.string()),
+        pa.field("seen_at", pa.timestamp("us", "UTC")),
+        pa.field("branch", pa.string()),
+        pa.field("path", pa.string()),
+    ]
+)
+"""Candidates with the start of the newest earlier run that saw them staged, and the place if that run noted it."""
+
+
+def find_last_staged(
+    reader: FrameReader[R], rows: R, total: Amount, past: Sequence[PastRun], most: int | None = None
+) -> pa.Table:
+    """Finds the candidates that earlier runs saw staged (LAST_STAGED); arguments as for `count_last_staged`."""
+    tables = [LAST_STAGED.empty_table()]
+    for seen in _staged_rows(reader, rows, total, past, most):
+        if not seen.amount.objects:
+            continue
+        addresses = reader.engine.collect(seen.rows).column("address")
+        places = seen.noted.take(pc.index_in(addresses, value_set=seen.noted.column("address")))
+        began = pa.repeat(pa.scalar(seen.began, LAST_STAGED.field("seen_at").type), len(addresses))
+        tables.append(pa.table([addresses, began, places["branch"], places["path"]], schema=LAST_STAGED))
+    return pa.concat_tables(tables)
+
+
+@dataclass(frozen=True)
+class _StagedRows(Generic[R]):
+    """Candidates that an earlier run saw staged, and no newer one did.
+
+    Attributes:
+        rows: any rows if the amount is zero.
+        noted: the few entries whose place the run noted (STAGED).
+    """
+
+    began: datetime
+    rows: R
+    amount: Amount
+    noted: pa.Table
+
+
+def _staged_rows(
+    reader: FrameReader[R], rows: R, total: Amount, past: Sequence[PastRun], most: int | None
+) -> Iterator[_StagedRows[R]]:
+    """Yields the candidates that each run saw staged, for every run that is looked at, newest first."""
+    engine, unseen, read = reader.engine, total, total.objects
     for run in past:
         read += run.staged.rows
         if not unseen.objects or (most is not None and read > most):
-            break
-        since = run.began
+            return
         if not run.staged.rows:
+            yield _StagedRows(run.began, rows, Amount(), uncommitted.STAGED.empty_table())
             continue
         noted, count = _noted(reader, run), unseen.objects + run.staged.rows
         # A few that were reset while the server wrote its uncommitted data may be in the note alone.
         addresses = engine.union(
             reader.rows(UNCOMMITTED_DF, run.staged, "address"), engine.table(noted.select(["address"]))
         )
-        seen = _amount(engine, engine.among_exactly(rows, addresses, count))
-        if not seen.objects:
-            continue
-        until[run.began] = seen
-        entries += _entries(engine, rows, noted, run.began)
-        unseen -= seen
-        rows = engine.hold(engine.without_exactly(rows, addresses, count), unseen.objects)
-    return None if since is None else LastStaged(until, unseen, since, tuple(entries))
+        seen = engine.among_exactly(rows, addresses, count)
+        amount = _amount(engine, seen)
+        yield _StagedRows(run.began, seen, amount, noted)
+        if amount.objects:
+            unseen -= amount
+            rows = engine.hold(engine.without_exactly(rows, addresses, count), unseen.objects)
 
 
 def _amount(engine: Engine[R], rows: R) -> Amount:
@@ -336,6 +389,22 @@ def _entries(engine: Engine[R], rows: R, noted: pa.Table, seen_at: datetime) -> 
     places = pc.index_in(garbage.column("address"), value_set=noted.column("address"))
     for entry, size in zip(noted.take(places).to_pylist(), garbage.column("size").to_pylist(), strict=True):
         yield StagedEntry(entry["branch"], entry["path"], size, seen_at)
+
+
+_WRITERS = {
+    rf"{layout.LEFTOVER}$": "upload in parts that has not ended",
+    r",[^/,]{43}$|:": "client, at an address that lakeFS issued",
+    "": "upload or copy by lakeFS",
+}
+"""What wrote an object, by the first pattern that its address matches."""
+
+
+def written_by(rows: pa.Table) -> pa.Array:
+    """What wrote each of some candidates, as far as their addresses and ETags tell."""
+    addresses = rows.column("address").combine_chunks()
+    in_parts = pc.fill_null(pc.match_substring_regex(rows.column("etag").combine_chunks(), MULTIPART_ETAG), False)
+    known = [pc.match_substring_regex(addresses, pattern) for pattern in _WRITERS]
+    return pc.case_when(pc.make_struct(in_parts, *known), "upload in parts", *_WRITERS.values())
 
 
 _DAY = timedelta(days=1)

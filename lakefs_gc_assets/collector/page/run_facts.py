@@ -6,7 +6,6 @@ No server is asked. Missing facts are left out: a failed run has fewer frames, a
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     count_last_held,
     count_last_staged,
     find_last_held,
+    find_last_staged,
 )
 from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records import report as reports
@@ -46,7 +46,7 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.retention import active_commits
 from lakefs_gc_assets.collector.stored import tables
-from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation
+from lakefs_gc_assets.errors import CollectionError, CorruptFile, OrderViolation, counted
 from lakefs_gc_assets.lakefs.addresses import Namespace
 from lakefs_gc_assets.settings import CollectionSettings, ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore
@@ -72,6 +72,7 @@ class Counting:
 
 
 _NOT_READ = "too much to read when a run ends; `lakefs-gc report --again RUN` reads it"
+_TOO_MUCH = "too much to read for a list; `lakefs-gc candidates --by path RUN` reads it"
 _NOT_NOTED = "the run did not note it"
 _NOT_COUNTED = "the run failed with too many to count; `lakefs-gc report --again RUN` counts them"
 _ID_SHOWN = 12
@@ -148,7 +149,7 @@ def gather(
     mark: Mark | None = None
     if listed and uncommitted and committed and candidates:
         mark = mark_of(listed, uncommitted, committed, candidates)
-    earlier = tuple(islice(_before(store, report), _EARLIER))
+    earlier = _before(store, report.previous_run)
     return RunFacts(
         report,
         plan,
@@ -165,17 +166,19 @@ def gather(
     )
 
 
-def _before(store: ObjectStore, report: Report) -> Iterator[Report]:
-    """Reports of the runs before this one, newest first, up to one that left none."""
-    while report.previous_run is not None:
+def _before(store: ObjectStore, previous_run: str | None) -> tuple[Report, ...]:
+    """Reports of the runs before one, newest first, up to one that left none."""
+    found: list[Report] = []
+    while previous_run is not None and len(found) < _EARLIER:
         try:
-            before = reports.read(store, report.previous_run)
+            before = reports.read(store, previous_run)
         except CollectionError:
-            return
+            break
         if before is None:
-            return
-        yield before
-        report = before
+            break
+        found.append(before)
+        previous_run = before.previous_run
+    return tuple(found)
 
 
 def _counted(candidates: Manifest[CandidateFigures] | None, plan: Plan, count: Count) -> dict[str, Any]:
@@ -227,8 +230,7 @@ def _last_staged(
     reader = counting.frames
     if reader is None:
         return {}
-    staged = [(report.started_at, _stored(store, report.run_id, UNCOMMITTED_DF)) for report in earlier]
-    past = [PastRun(began, manifest) for began, manifest in staged if manifest]
+    past = _past_runs(store, earlier)
     if isinstance(garbage, Manifest):
         total = Amount(garbage.rows, garbage.object_bytes)
         rows = reader.rows(CANDIDATES_DF, garbage, "address", "size")
@@ -241,6 +243,11 @@ def _last_staged(
     seen = (_stored(store, report.run_id, COMMITTED_DF) for report in earlier if report.started_at in last_staged.until)
     branches = {branch for manifest in seen if manifest for branch in manifest.figures.heads}
     return {"last_staged": last_staged, "gone_branches": frozenset(branches - committed.figures.heads.keys())}
+
+
+def _past_runs(store: ObjectStore, earlier: Sequence[Report]) -> list[PastRun]:
+    staged = [(report.started_at, _stored(store, report.run_id, UNCOMMITTED_DF)) for report in earlier]
+    return [PastRun(began, manifest) for began, manifest in staged if manifest]
 
 
 def _stored(store: ObjectStore, run_id: str, frame: Frame[F]) -> Manifest[F] | None:
@@ -266,32 +273,123 @@ def _expired_commits(
     return LiveFiles(store, Namespace.parse(plan.storage_namespace), plan.slice_window), holders, live
 
 
-def trace(store: ObjectStore, run_id: str, some: pa.Table) -> list[tuple[str, str]] | str:
-    """The path and the commit that held each of some candidates last, in words; or why that is not known.
+LAST_SEEN = pa.schema(
+    [
+        pa.field("branch", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("commit_id", pa.string()),
+        pa.field("rule", pa.string()),
+        pa.field("last_staged_at", pa.timestamp("us", "UTC")),
+    ]
+)
+"""Places of candidates: branch, path, the newest expired commit that holds them, and the rule that let it expire.
 
-    Reads little, so it may be unknown although the page of the run shows it.
+Garbage that no commit held has the start of the newest earlier run that saw it staged (UTC), and branch and path if
+that run noted them. Null is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """Places of some candidates.
+
+    Attributes:
+        rows: a row for each candidate, in their order (LAST_SEEN).
+        unknown: the reason why nothing was read; None if it was.
+        runs: earlier runs whose staged entries were compared.
+    """
+
+    rows: pa.Table
+    unknown: str | None = None
+    runs: int = 0
+
+    @classmethod
+    def nowhere(cls, count: int, unknown: str) -> "LastSeen":
+        """No known place for so many candidates, for a reason."""
+        return cls(pa.table([pa.nulls(count, field.type) for field in LAST_SEEN], schema=LAST_SEEN), unknown)
+
+    def describe_unknown(self) -> Iterator[str]:
+        """A line if some paths are not known."""
+        if self.unknown is not None:
+            yield f"branches, paths and commits are not known: {self.unknown}"
+        elif without := self.rows.column("path").null_count:
+            yield (
+                f"no path is known for {counted(without, 'objects')} that no commit holds: lakeFS keeps no names of "
+                "objects that were never committed. "
+                + ("Runs note a few staged paths of each branch." if self.runs else "No earlier run saw them staged.")
+            )
+
+
+def find_last_seen(store: ObjectStore, run_id: str, some: pa.Table, reader: FrameReader[Any], most: int) -> LastSeen:
+    """Finds where candidates of a run were, in expired commits and in what earlier runs saw staged.
+
+    Args:
+        some: candidates of the run (at least address and size), all of which this process holds in memory.
+        most: maximum entries and candidates to read for commits, and again for earlier runs.
+    Raises:
+        CollectionError: the run has no plan or no commits, or a file cannot be read.
+    """
+    if some.num_rows > most:
+        return LastSeen.nowhere(some.num_rows, _TOO_MUCH)
+    plan, addresses = plans.read(store, run_id), some.column("address")
+    columns = {field.name: pa.nulls(some.num_rows, field.type) for field in LAST_SEEN}
+    not_committed = some.select(["address", "size"])
+    if plan.flow.by_retention:
+        expired = _expired_commits(store, plan, read_manifest(store, run_id, COMMITTED_DF))
+        held = None if expired is None else find_last_held(*expired, some, most)
+        if expired is None or held is None:
+            return LastSeen.nowhere(some.num_rows, _NOT_NOTED if expired is None else _TOO_MUCH)
+        columns |= {
+            name: expired[1].column(name).take(held.column("holder")) for name in ("branch", "commit_id", "rule")
+        }
+        columns["path"] = _decoded(held.column("folder"))
+        not_committed = not_committed.filter(pc.is_null(held.column("holder")))
+    total = Amount(not_committed.num_rows, pc.sum(not_committed.column("size")).as_py() or 0)
+    past = _past_runs(store, _before(store, plan.previous_run))
+    staged = find_last_staged(reader, reader.engine.table(not_committed), total, past, most)
+    at = pc.index_in(addresses, value_set=staged.column("address"))
+    for name in ("branch", "path"):
+        columns[name] = pc.coalesce(columns[name], staged.column(name).take(at))
+    columns["last_staged_at"] = staged.column("seen_at").take(at)
+    return LastSeen(pa.table(columns, LAST_SEEN), runs=len(past))
+
+
+def _decoded(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Paths as text, with a replacement for what is no UTF-8."""
+    try:
+        return paths.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if path is None else path.decode("utf-8", "replace") for path in paths.to_pylist()]
+        return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+def trace(store: ObjectStore, run_id: str, some: pa.Table, reader: FrameReader[Any]) -> list[tuple[str, str]] | str:
+    """The path and the last holder of each of some candidates, in words; or why that is not known.
+
+    The holder is an expired commit, or a branch on which an earlier run saw the candidate staged. Reads little, so it
+    may be unknown although the page of the run shows it.
 
     Args:
         some: candidates of the run, at least address and size.
     Raises:
         CollectionError: the run has no plan or no commits, or a file cannot be read.
     """
-    plan = plans.read(store, run_id)
-    if not plan.flow.by_retention:
-        return "no commit holds these objects"
-    expired = _expired_commits(store, plan, read_manifest(store, run_id, COMMITTED_DF))
-    if expired is None:
-        return _NOT_NOTED
-    traced = find_last_held(*expired, some, WITH_A_PREVIEW)
-    if traced is None:
+    seen = find_last_seen(store, run_id, some, reader, WITH_A_PREVIEW)
+    if seen.unknown == _TOO_MUCH:
         return "too much to read for a preview; the page of the run names branches and folders"
-    commits = expired[1].to_pylist()
-    return [
-        ("", "no expired commit") if row["holder"] is None else _in_words(row["folder"], commits[row["holder"]])
-        for row in traced.to_pylist()
-    ]
+    if seen.unknown is not None:
+        return seen.unknown
+    rows = seen.rows.to_pylist()
+    if not any(row["commit_id"] or row["last_staged_at"] for row in rows):
+        return "no commit holds these objects, and lakeFS keeps no names of objects that were never committed"
+    return [(row["path"] or "", _in_words(row)) for row in rows]
 
 
-def _in_words(path: bytes, commit: Mapping[str, str | None]) -> tuple[str, str]:
-    branch = "no branch" if commit["branch"] is None else f"branch {commit['branch']}"
-    return path.decode("utf-8", "replace"), f"{(commit['commit_id'] or '')[:_ID_SHOWN]} of {branch}"
+def _in_words(row: Mapping[str, Any]) -> str:
+    """The last holder of a candidate (a row of LAST_SEEN)."""
+    branch = "no branch" if row["branch"] is None else f"branch {row['branch']}"
+    if row["commit_id"] is not None:
+        return f"{row['commit_id'][:_ID_SHOWN]} of {branch}"
+    if row["last_staged_at"] is not None:
+        where = "" if row["branch"] is None else f" on {branch}"
+        return f"staged{where} until the run of {row['last_staged_at']:%F %H:%M}Z"
+    return "no commit"

@@ -22,6 +22,7 @@ from lakefs_gc_assets.collector.page.garbage import (
     count_by_month,
     count_by_tasks,
     count_here,
+    written_by,
 )
 from lakefs_gc_assets.collector.records.outcomes import Why
 from lakefs_gc_assets.errors import CorruptFile
@@ -135,3 +136,23 @@ def test_months_whatever_slices_are_grouped_by(tmp_path: Path, size: Any) -> Non
     frame = candidates(tmp_path, 3, windows[size])
 
     assert count_by_month(frame.manifest, size) == {"2026-11": (1, 2), "legacy": (2, 4)}
+
+
+def test_what_wrote_an_object_is_told_by_its_name_and_its_etag() -> None:
+    name = "data/g4uk6erfnfus73frbnqg/dc0n8tpksdu988af5sdg"
+    parts = "a" * 32 + "-2"
+    expected = {
+        (name, None): "upload or copy by lakeFS",
+        (name, "a" * 32): "upload or copy by lakeFS",
+        ("a" * 32, None): "upload or copy by lakeFS",
+        (name, parts): "upload in parts",
+        (f"{name},{'A' * 43}", None): "client, at an address that lakeFS issued",
+        (f"{name},{'A' * 43}", parts): "upload in parts",
+        ("data/repo:token/V1StGXR8_Z5jdHi6B-myT", None): "client, at an address that lakeFS issued",
+        (f"{name}.part_00001", None): "upload in parts that has not ended",
+        (f"{name}.multipart", "a" * 32): "upload in parts that has not ended",
+    }
+    columns = zip(*expected, strict=True)
+    rows = pa.table([pa.array(column, pa.string()) for column in columns], names=["address", "etag"])
+    assert dict(zip(expected, written_by(rows).to_pylist(), strict=True)) == expected
+    assert written_by(rows.slice(0, 0)).to_pylist() == []

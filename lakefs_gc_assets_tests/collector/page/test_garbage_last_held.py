@@ -1,24 +1,29 @@
 """Garbage by the commit that held it last, object by object: on recordings with rules, and on the embedded server."""
 
+import csv
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from lakefs_gc_assets.cli.candidates import Order, _find_last_seen, write_frame
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import files
 from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, COMMITTED_DF
 from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page import run_facts
-from lakefs_gc_assets.collector.page.garbage import Garbage, LastHeld, LastHolder, find_last_held
+from lakefs_gc_assets.collector.page.garbage import FrameReader, Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
-from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather, trace
+from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, find_last_seen, gather, trace
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
@@ -44,6 +49,10 @@ DAY = timedelta(days=1)
 def facts_of(opened: OpenRepository, run_id: str, most: int | None = None) -> RunFacts:
     now = opened.clock.now()
     return gather(opened.store, run_id, CollectionSettings(), ReportSettings(), now, Counting(lambda _: NOTHING, most))
+
+
+def reader_of(opened: OpenRepository) -> FrameReader[Any]:
+    return FrameReader(LocalEngine(), opened.opener)
 
 
 def of_each(opened: OpenRepository, run_id: str, *, skip_live: bool = True) -> list[dict[str, Any]]:
@@ -197,17 +206,63 @@ def test_some_candidates_have_their_paths_and_commits(
     commits = {str(each["commit_id"]): each["branch"] for each in held}
     assert {*commits.values()} == {"main", "dev", None}
 
-    found = trace(opened.store, run_id, candidates.sample(20))
+    found = trace(opened.store, run_id, candidates.sample(20), reader_of(opened))
 
     assert not isinstance(found, str)
     assert sorted(path for path, _ in found) == ["", "lost/a", "raw/2026/a", "raw/2026/a", "raw/b", "top", "work/x"]
     names = {f"{commit[:12]} of {f'branch {branch}' if branch else 'no branch'}" for commit, branch in commits.items()}
-    assert {holder for _, holder in found} == {*names, "no expired commit"}
-    assert [holder for path, holder in found if not path] == ["no expired commit"]
+    assert {holder for _, holder in found} == {*names, "no commit"}
+    assert [holder for path, holder in found if not path] == ["no commit"]
     assert {holder[16:] for path, holder in found if path == "raw/2026/a"} == {"branch main", "branch dev"}
 
     monkeypatch.setattr(run_facts, "WITH_A_PREVIEW", 3 * 20_000)
-    assert "too much to read for a preview" in trace(opened.store, run_id, candidates.sample(20))
+    assert "too much to read for a preview" in trace(opened.store, run_id, candidates.sample(20), reader_of(opened))
+
+
+def test_a_list_of_candidates_has_their_branch_path_commit_and_rule(expired: tuple[OpenRepository, str]) -> None:
+    opened, run_id = expired
+    counted = {each["address"]: each for each in of_each(opened, run_id)}
+    stored = StoredFrame(CANDIDATES_DF, files.read_manifest(opened.store, run_id, CANDIDATES_DF), opened.opener)
+    out = BytesIO()
+
+    told = write_frame(stored, [], "csv", out, find_places=partial(_find_last_seen, opened, stored))
+
+    found = [*csv.DictReader(out.getvalue().decode().splitlines())]
+    assert {row["address"] for row in found} == counted.keys()
+    for row in found:
+        expected = counted[row["address"]]
+        for name in ("branch", "commit_id", "rule"):
+            assert row[name] == (expected.get(name) or "")
+        assert first_folder(row["path"]) == (expected["folder"] or b"").decode()
+        assert (row["last_staged_at"], row["written_by"]) == ("", "upload or copy by lakeFS")
+    assert sorted(row["path"] for row in found) == ["", "lost/a", "raw/2026/a", "raw/2026/a", "raw/b", "top", "work/x"]
+    assert told.splitlines()[1].startswith("no path is known for 1 object that no commit holds: lakeFS keeps no names")
+
+    top = BytesIO()
+    places = partial(_find_last_seen, opened, stored)
+    write_frame(stored, [], "csv", top, Order("size", descending=True, most=2), places)
+    assert [*csv.DictReader(top.getvalue().decode().splitlines())] == sorted(found, key=lambda row: -int(row["size"]))[
+        :2
+    ]
+
+
+def test_a_list_that_would_take_long_or_is_damaged_has_no_places_and_says_so(
+    expired: tuple[OpenRepository, str],
+) -> None:
+    opened, run_id = expired
+    stored = StoredFrame(CANDIDATES_DF, files.read_manifest(opened.store, run_id, CANDIDATES_DF), opened.opener)
+    some = stored.table()
+    for most in (some.num_rows - 1, 3 * 20_000):
+        seen = find_last_seen(opened.store, run_id, some, reader_of(opened), most)
+        assert seen.rows.num_rows == some.num_rows
+        assert all(column.null_count == some.num_rows for column in seen.rows.columns)
+        assert "--by path" in " ".join(seen.describe_unknown())
+
+    opened.store.delete([run_folder.manifest(run_id, COMMITTED_DF.name)])
+    out = BytesIO()
+    told = write_frame(stored, [], "json", out, find_places=partial(_find_last_seen, opened, stored))
+    assert len(out.getvalue().splitlines()) == some.num_rows
+    assert "branches, paths and commits are not known: " in told
 
 
 def test_the_page_has_it_by_rule_by_folder_and_by_both(expired: tuple[OpenRepository, str]) -> None:
@@ -244,7 +299,8 @@ def test_what_is_damaged_or_was_not_noted_is_said(expired: tuple[OpenRepository,
     assert "expired commits" in text(render(facts_of(opened, run_id)))
     opened.store.delete([key])
     assert "the run did not note it" in text(render(facts_of(opened, run_id)))
-    assert trace(opened.store, run_id, pa.table({"address": ["data/x"], "size": [1]})) == "the run did not note it"
+    some = pa.table({"address": ["data/x"], "size": [1]})
+    assert trace(opened.store, run_id, some, reader_of(opened)) == "the run did not note it"
 
 
 def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
@@ -255,7 +311,8 @@ def test_other_runs_have_nothing_of_it(replaying: Replaying) -> None:
     assert (facts.last_held, facts.held_unknown) == (None, None)
     assert "held it last" not in text(render(facts))
     some = pa.table({"address": ["data/x"], "size": [1]})
-    assert trace(runs.repository.store, opened.run_id, some) == "no commit holds these objects"
+    unknown = trace(runs.repository.store, opened.run_id, some, reader_of(runs.repository))
+    assert unknown == "no commit holds these objects, and lakeFS keeps no names of objects that were never committed"
 
 
 def test_kinds_are_ordered_by_bytes_and_limited(expired: tuple[OpenRepository, str]) -> None:

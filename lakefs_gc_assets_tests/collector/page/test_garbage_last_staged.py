@@ -10,10 +10,11 @@ import pytest
 from lakefs_gc_assets.cli.candidates import Paths
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame import files
+from lakefs_gc_assets.collector.frame.files import StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, UNCOMMITTED_DF
 from lakefs_gc_assets.collector.page.garbage import FrameReader, Garbage, LastStaged, PastRun, count_last_staged
 from lakefs_gc_assets.collector.page.page import render
-from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, gather
+from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, find_last_seen, gather, trace
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
@@ -71,6 +72,7 @@ def test_garbage_that_was_only_staged_has_its_run_its_branch_and_its_path(
     opened = runs.open()
     first = runs.collect()
     assert facts_of(opened, first.run_id).last_staged is None
+    assert "lakeFS keeps no names of objects that were never committed" in text(render(facts_of(opened, first.run_id)))
 
     assert clients.call(server, "DELETE", "/repositories/repo/branches/dev")[0] == 204
     second = runs.collect()
@@ -95,7 +97,21 @@ def test_garbage_that_was_only_staged_has_its_run_its_branch_and_its_path(
         (f"dev: tmp/, {until_first}", 2, 6),
         (f"other: (no folder), staged until the run of {second.started_at:%F %H:%M}Z", 1, 1),
     ]
+    candidates = StoredFrame.from_run(opened.store, opened.opener, third.run_id, CANDIDATES_DF).table()
+    seen = find_last_seen(opened.store, third.run_id, candidates, FrameReader(LocalEngine(), opened.opener), 1000)
+    rows = seen.rows.append_column("size", candidates.column("size")).to_pylist()
+    assert sorted((row["size"], row["branch"], row["path"], row["last_staged_at"]) for row in rows) == [
+        (1, "other", "draft", second.started_at),
+        (2, "dev", "tmp/b", first.started_at),
+        (4, "dev", "tmp/a", first.started_at),
+        (6, None, None, None),
+    ]
+    assert "Runs note a few staged paths" in " ".join(seen.describe_unknown())
+    holders = trace(opened.store, third.run_id, candidates, FrameReader(LocalEngine(), opened.opener))
+    assert ("tmp/a", f"staged on branch dev until the run of {first.started_at:%F %H:%M}Z") in holders
+    assert ("", "no commit") in holders
     page = text(render(facts))
+    assert "not known in a first run" not in page
     assert f"staged until the run of {first.started_at:%F %H:%M}Z | 2 | 6 B" in page
     assert f"not staged in any run since {first.started_at:%F %H:%M}Z | 1 | 6 B" in page
     assert f"dev (deleted since) | tmp/a | {first.started_at:%F %H:%M}Z | 4 B" in page
