@@ -8,27 +8,31 @@ in a folder, or in a bucket or container that exists, reached by the cloud's usu
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import click
 import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
 import yaml
 from rich.console import Console
 from rich.table import Table
 
+from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.frame.files import StoredFrame
-from lakefs_gc_assets.collector.frame.frames import FRAMES, PHASES, UNCOMMITTED_DF
+from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, PHASES, UNCOMMITTED_DF, UNRECOGNISED_DF
+from lakefs_gc_assets.collector.page.garbage import WITH_A_RUN, FrameReader, written_by
+from lakefs_gc_assets.collector.page.run_facts import find_last_seen
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.outcomes import size
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report, describe
-from lakefs_gc_assets.collector.repository.repository import Clock, OpenRepository, SystemClock
+from lakefs_gc_assets.collector.repository.repository import Clock, SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, Loaded
 from lakefs_gc_assets.defs import running
 from lakefs_gc_assets.defs.resources import Collector
@@ -114,14 +118,12 @@ def demonstrate(
     loaded: Loaded,
     clock: Clock,
     console: Console,
-    why: Mapping[str, str],
     meanwhile: Callable[[str], None] = lambda step: None,
     then: Sequence[Flow] = (),
 ) -> Shown:
     """Makes a dry run and a sweep in one process and one Spark session, and shows both.
 
     Args:
-        why: what happened to an object that makes it garbage, by address, as far as the one who made it knows.
         meanwhile: called with the name of each step of the sweep when it ends, to work on the repository meanwhile.
         then: flows of further sweeps, to compare what each looks at.
     Raises:
@@ -135,17 +137,22 @@ def demonstrate(
         console.rule("dry run: what would go")
         dry = _run(loaded, clock, home, say, AskedRun(False, Flow.CLEAN))
         repository = Collector.from_loaded(loaded, clock).open()
-        candidates = stored(repository, dry, "candidates")
-        console.print(_table(candidates, {**stored(repository, dry, "candidates", "why"), **why}))
-        unrecognised = stored(repository, dry, "unrecognised")
-        if unrecognised:
-            console.print(f"kept, names that lakeFS never makes: {', '.join(unrecognised)}", soft_wrap=True)
+        store, opener = repository.store, repository.opener
+        candidates = StoredFrame.from_run(store, opener, dry, CANDIDATES_DF).table()
+        strange = StoredFrame.from_run(store, opener, dry, UNRECOGNISED_DF).table()
+        seen = find_last_seen(store, dry, candidates, FrameReader(LocalEngine(), opener), WITH_A_RUN)
+        console.print(_table(candidates))
+        for line in seen.describe_unknown():
+            say(line)
+        if strange.num_rows:
+            names = ", ".join(strange.column("address").to_pylist())
+            console.print(f"kept, names that lakeFS never makes: {names}", soft_wrap=True)
         console.rule("sweep")
         swept = [_run(loaded, clock, home, say, AskedRun(True, Flow.CLEAN), meanwhile)]
         for flow in then:
             console.rule(f"the next run, {flow}")
             swept.append(_run(loaded, clock, home, say, AskedRun(True, flow)))
-        ended = [run_report for run_id in swept if (run_report := report.read(repository.store, run_id))]
+        ended = [run_report for run_id in swept if (run_report := report.read(store, run_id))]
         console.rule("report")
         for run_report in ended:
             for line in describe(run_report):
@@ -154,13 +161,12 @@ def demonstrate(
             console.print(_compared(ended))
         deleted = sum(run_report.statistics.deleted or 0 for run_report in ended)
         failed = sum(run_report.statistics.failed or 0 for run_report in ended)
-        return Shown(frozenset(candidates), deleted, failed, tuple(run_report.flow for run_report in ended))
-
-
-def stored(repository: OpenRepository, run_id: str, frame: str, column: str = "size") -> dict[str, Any]:
-    """Value of a column for each address of a frame."""
-    table = StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame]).table()
-    return dict(zip(table.column("address").to_pylist(), table.column(column).to_pylist(), strict=True))
+        return Shown(
+            frozenset(candidates.column("address").to_pylist()),
+            deleted,
+            failed,
+            tuple(run_report.flow for run_report in ended),
+        )
 
 
 def _run(
@@ -196,17 +202,18 @@ class _StepLines:
             self._meanwhile(step)
 
 
-def _table(candidates: Mapping[str, int], why: Mapping[str, str]) -> Table:
-    """The largest objects of each reason, and how many there are of it."""
-    table = Table("why it is garbage", "objects", "bytes", "for example", title="what a sweep would delete")
-    by_reason: dict[str, list[str]] = {}
-    for address in sorted(candidates):
-        by_reason.setdefault(why[address], []).append(address)
-    for reason, addresses in sorted(by_reason.items()):
-        total = sum(candidates[address] for address in addresses)
-        table.add_row(reason, f"{len(addresses):,}", size(total), addresses[0])
+def _table(candidates: pa.Table) -> Table:
+    """Objects and bytes by reason and by what wrote them, with an example of each."""
+    table = Table(
+        "why it is garbage", "written by", "objects", "bytes", "for example", title="what a sweep would delete"
+    )
+    rows = candidates.append_column("written_by", written_by(candidates))
+    groups = rows.group_by(["why", "written_by"]).aggregate([("address", "count"), ("size", "sum"), ("address", "min")])
+    for row in groups.sort_by([("why", "ascending"), ("written_by", "ascending")]).to_pylist():
+        count = f"{row['address_count']:,}"
+        table.add_row(row["why"], row["written_by"], count, size(row["size_sum"]), row["address_min"])
     table.add_section()
-    table.add_row("all", f"{len(candidates):,}", size(sum(candidates.values())), "")
+    table.add_row("all", "", f"{rows.num_rows:,}", size(pc.sum(rows.column("size")).as_py() or 0), "")
     return table
 
 
@@ -274,10 +281,9 @@ def show(folder: Path, rules: RuleSet, objects: int, console: Console, store_url
             link_pending(server, sample)
             console.print(f"nothing in a bucket can be made to look old: waiting {BUCKET_AGING.seconds} s")
             time.sleep(BUCKET_AGING.total_seconds())
-        why = {garbage.address: garbage.kind for garbage in sample.garbage}
         users = _Users(server, sample, console)
         loaded = Loaded(configuration(server, sample.repository, store), {})
-        shown = demonstrate(loaded, SystemClock(), console, why, users.work, then=(Flow.OPTIMIZED,))
+        shown = demonstrate(loaded, SystemClock(), console, users.work, then=(Flow.OPTIMIZED,))
         lost = unreadable(server, sample)
         remaining = still_stored(server, sample)
     for live in lost:

@@ -1,6 +1,6 @@
 """What the demo says at its end, and its exit status: a collector takes the place of the real one, and errs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,24 @@ from lakefs_gc_assets.configuration_file import Loaded
 from lakefs_gc_assets.embedded import demo
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import Shown
+from lakefs_gc_assets.embedded.sample import Sample, make_sample_repository
 from lakefs_gc_assets.errors import CollectionError
 from lakefs_gc_assets.spark import session as spark_session
 
 
 def _collector(
-    *, takes: str = "", leaves: int = 0, failed: int = 0, waits: bool = True, then: Flow = Flow.OPTIMIZED
+    garbage: list[str],
+    *,
+    takes: str = "",
+    leaves: int = 0,
+    failed: int = 0,
+    waits: bool = True,
+    then: Flow = Flow.OPTIMIZED,
 ) -> Callable[..., Shown]:
     """Deletes what is garbage, but for what is said to go wrong.
 
     Args:
+        garbage: addresses, which are filled in as the sample is made.
         takes: kind of a live object that it deletes, by where it lies.
         leaves: how many objects of garbage it leaves.
         failed: how many deletions it says have failed.
@@ -39,24 +47,31 @@ def _collector(
         loaded: Loaded,
         clock: object,
         console: Console,
-        why: Mapping[str, str],
         meanwhile: Callable[[str], None],
         **more: object,
     ) -> Shown:
         root = Path(loaded.configuration.store.local_root)
         if waits:
             meanwhile("uncommitted_df")
-        for address in sorted(why)[leaves:]:
+        for address in garbage[leaves:]:
             (root / "sample" / address).unlink()
         if takes:
             (root / takes).unlink()
-        return Shown(frozenset(why), len(why) - leaves, failed, (Flow.CLEAN, then))
+        return Shown(frozenset(garbage), len(garbage) - leaves, failed, (Flow.CLEAN, then))
 
     return demonstrate
 
 
 def _shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: RuleSet, **wrong: Any) -> tuple[bool, str]:
-    monkeypatch.setattr(demo, "demonstrate", _collector(**wrong))
+    garbage: list[str] = []
+
+    def make(*arguments: Any, **more: Any) -> Sample:
+        sample = make_sample_repository(*arguments, **more)
+        garbage.extend(sorted(each.address for each in sample.garbage))
+        return sample
+
+    monkeypatch.setattr(demo, "make_sample_repository", make)
+    monkeypatch.setattr(demo, "demonstrate", _collector(garbage, **wrong))
     reported = StringIO()
     return demo.show(tmp_path, rules, 60, Console(file=reported, width=200)), reported.getvalue()
 

@@ -55,14 +55,9 @@ def main(folder: Path) -> None:
         f"{clock.now():%F %T}Z, waits are zero",
         soft_wrap=True,
     )
-    why = {
-        entry["address"]: ", ".join(sorted({scene["scenario"].replace("_", " ") for scene in entry["scenarios"]}))
-        for entry in objects
-        if entry["scenarios"]
-    }
     with ReplayServer(folder, now=clock.now(), deletes="overlay") as server:
         try:
-            shown = demonstrate(Loaded(server.configuration(), {}), clock, console, why)
+            shown = demonstrate(Loaded(server.configuration(), {}), clock, console)
         except CollectionError as error:
             sys.exit(f"demo: {error}")
         live = [entry["address"] for entry in objects if not is_garbage(entry)]
