@@ -23,7 +23,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles
 from lakefs_gc_assets.collector.page import run_facts
 from lakefs_gc_assets.collector.page.garbage import FrameReader, Garbage, LastHeld, LastHolder, find_last_held
 from lakefs_gc_assets.collector.page.page import render
-from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, find_last_seen, gather, trace
+from lakefs_gc_assets.collector.page.run_facts import Counting, RunFacts, _decoded, find_last_seen, gather, trace
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import active_commits
@@ -320,3 +320,9 @@ def test_kinds_are_ordered_by_bytes_and_limited(expired: tuple[OpenRepository, s
     many = tuple(LastHolder("main", "a rule", f"{number}/", 1, 1000 - number) for number in range(100))
     reported = text(render(replace(facts_of(opened, run_id), last_held=LastHeld(many))))
     assert "the largest 40 of 100" in reported and "39/ | 1 | 961 B" in reported and "40/ | 1" not in reported
+
+
+def test_paths_that_are_no_text_are_shown_with_replacements() -> None:
+    paths = pa.chunked_array([[b"a/\xc3\xa4", None], [b"a/\xff"]])
+    assert _decoded(paths).to_pylist() == ["a/ä", None, "a/\N{REPLACEMENT CHARACTER}"]
+    assert _decoded(paths[:2]).to_pylist() == ["a/ä", None]
