@@ -116,6 +116,10 @@ class NotFound(LakeFSError):
     """The server answered 404: the repository, branch, path or endpoint does not exist."""
 
 
+class UnknownPath(NotFound):
+    """The server does not know the path of this call: it is older than the call, or serves a part of lakeFS alone."""
+
+
 class NotSupported(LakeFSError):
     """The server answered 501: it does not offer this call."""
 

@@ -2,13 +2,15 @@
 
 The server tells when commits were made, and not when branches were. So a branch is as old as the first commit of its
 own: one that no other branch has on its line of first parents. Where it has none, nobody can tell its age or its last
-use, and it stays. So does the default branch, a protected one, one with a commit under way, and, unless the policy says
-otherwise, one with uncommitted changes.
+use, and it stays. So does the default branch, a protected one, one that an open pull request names, one with a commit
+under way, and, unless the policy says otherwise, one with uncommitted changes. The server lists neither imports nor
+uploads under way.
 
 What is deleted is what was shown: a digest names branches with their commits, staging tokens and uncommitted changes.
 With the digest, everything is computed anew, and a branch goes only if it is stale still and nothing of it has changed.
-Right before each deletion, its head, its uncommitted changes, the default branch and the protection rules are read once
-more. The server has no conditional deletion, so a write between that answer and the deletion is not noticed.
+Right before each deletion, its head, its uncommitted changes, the default branch, the protection rules and the open
+pull requests are read once more. The server has no conditional deletion, so a write between that answer and the
+deletion is not noticed.
 
 A record of each branch is stored before its deletion, by which it can be made again. Its commits stay in the server's
 history. Their objects are those of dangling commits from then on, and uncommitted changes are garbage at once.
@@ -61,7 +63,7 @@ from lakefs_gc_assets.errors import (
     counted,
 )
 from lakefs_gc_assets.lakefs import layout
-from lakefs_gc_assets.lakefs.api.models import LakeFSApi
+from lakefs_gc_assets.lakefs.api.models import LakeFSApi, PullRequest
 from lakefs_gc_assets.storage.interface import ObjectStore
 
 FORMAT_VERSION = 1
@@ -227,6 +229,7 @@ class _Facts:
     effective: rules.EffectiveRules | None
     tags: Mapping[str, str]
     protection: tuple[str, ...]
+    pull_requests: tuple[PullRequest, ...]
     visible: frozenset[str]
 
 
@@ -254,6 +257,7 @@ def _decide(repository: OpenRepository, note: LogLine) -> Listing:
         rules.effective(repository.api.retention_rules(), policy, dump.branches),
         {commit_id: tag for tag, commit_id in dump.tags.items() if policy.keeps_tag(tag)},
         repository.branches_api.protection_patterns(),
+        repository.branches_api.open_pull_requests(),
         repository.branches_api.visible_branches(),
     )
     standings = _one_by_one(
@@ -352,6 +356,8 @@ def _why_kept(facts: _Facts, standing: Standing, rule: StaleRule | None) -> str:
         return "it is the default branch"
     if pattern := protecting(branch, facts.protection):
         return f"the branch protection rule {pattern} fits it"
+    if merge := describe_merge(branch, facts.pull_requests):
+        return merge
     if rule is None:
         return "no rule fits it"
     if rule.max_age is None and rule.max_inactivity is None:
@@ -377,6 +383,16 @@ def _is_younger(now: datetime, moment: datetime, limit: timedelta | None, what: 
 def protecting(branch: str, patterns: Collection[str]) -> str | None:
     """The first pattern of the protection rules that fits a branch, or is written in a way that is not known."""
     return next((pattern for pattern in patterns if rules.may_fit(pattern, branch)), None)
+
+
+def describe_merge(branch: str, pull_requests: Iterable[PullRequest]) -> str:
+    """The first of these open pull requests that names a branch, in words; empty if none does."""
+    for pull in pull_requests:
+        if pull.source == branch:
+            return f"the open pull request {pull.id} would merge it into {pull.destination}"
+        if pull.destination == branch:
+            return f"the open pull request {pull.id} would merge {pull.source} into it"
+    return ""
 
 
 def read_staged(api: LakeFSApi, branch: str, allowed: bool) -> Staged | None:
@@ -496,12 +512,12 @@ def _delete_one(
         repository.clock.now(),
     )
     write_deleted_branch(repository.store, record)
-    lock.check()
     try:
         outcome = Outcome(branch, commit_id, Fate.DELETED)
         if why := _changed(repository, identity):
             outcome = Outcome(branch, commit_id, Fate.KEPT, why)
         else:
+            lock.check()
             repository.branches_api.delete_branch(branch)
     except ServerUnavailable as error:
         # Its record stays as it is, by which the next attempt sees whether it is deleted.
@@ -519,6 +535,8 @@ def _changed(repository: OpenRepository, identity: BranchIdentity) -> str:
         return "it is the default branch by now"
     if pattern := protecting(branch, api.protection_patterns()):
         return f"the branch protection rule {pattern} fits it by now"
+    if merge := describe_merge(branch, api.open_pull_requests()):
+        return f"{merge} by now"
     staged = read_staged(repository.api, branch, bool(identity.staged))
     # Last, since what it reads is what most writes change.
     current = api.branch(branch)

@@ -28,6 +28,7 @@ from lakefs_gc_assets.collector.records.across_runs import (
 from lakefs_gc_assets.collector.records.outcomes import Amount
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.records.report import Report
+from lakefs_gc_assets.collector.repository.lock import KEY as LOCK_KEY
 from lakefs_gc_assets.collector.repository.lock import locked
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
@@ -40,6 +41,7 @@ from lakefs_gc_assets.errors import (
     GuardTripped,
     LakeFSError,
     LockHeld,
+    LockLost,
     OrderViolation,
     ServerUnavailable,
     StorageError,
@@ -90,6 +92,11 @@ def branch(made: RetainedRepository, name: str, *days: float, source: str = "mai
 def stage(made: RetainedRepository, name: str, path: str = "staged", days: float = 0, content: bytes = b"s") -> None:
     with made.server.clock.at(datetime.now(UTC) - timedelta(days=days)):
         clients.upload(made.server, path, content, branch=name)
+
+
+def pull(made: RetainedRepository, source: str, destination: str) -> str:
+    body = {"title": "t", "source_branch": source, "destination_branch": destination}
+    return str(made.call("POST", "/pulls", body)["id"])
 
 
 def policy(made: RetainedRepository, rules: list[dict[str, Any]], **collection: Any) -> None:
@@ -170,6 +177,22 @@ class TestWhichAreStale:
 
         with pytest.raises(AccessDenied):
             listed(made, protection_patterns=refuse)
+
+    def test_never_one_that_an_open_pull_request_names(self, made: RetainedRepository) -> None:
+        branch(made, "old-2", 90)
+        pull_id = pull(made, "old-1", "old-2")
+        assert stale(made) == []
+        assert standing(made, "old-1").kept == f"the open pull request {pull_id} would merge it into old-2"
+        assert standing(made, "old-2").kept == f"the open pull request {pull_id} would merge old-1 into it"
+        made.call("PATCH", f"/pulls/{pull_id}", {"status": "closed"})
+        assert stale(made) == ["old-1", "old-2"]
+
+    def test_pull_requests_that_cannot_be_read_end_it(self, made: RetainedRepository) -> None:
+        def refuse() -> Any:
+            raise AccessDenied("no")
+
+        with pytest.raises(AccessDenied):
+            listed(made, open_pull_requests=refuse)
 
     def test_none_with_uncommitted_changes_unless_the_policy_says_so(self, made: RetainedRepository) -> None:
         branch(made, "wild-1", 90)
@@ -363,32 +386,46 @@ class TestDeleting:
                 lambda made: made.call("PUT", "/settings/branch_protection", [{"pattern": "old*"}]),
                 "the branch protection rule old* fits it by now",
             ),
+            (lambda made: pull(made, "old-1", "main"), "the open pull request {id} would merge it into main by now"),
             (lambda made: made.call("DELETE", "/branches/old-1"), ""),
         ],
-        ids=["commit", "staged write", "protected", "deleted"],
+        ids=["commit", "staged write", "protected", "pull request", "deleted"],
     )
     def test_what_happens_right_before_a_deletion_is_noticed(
         self, made: RetainedRepository, meanwhile: Callable[[RetainedRepository], object], why: str
     ) -> None:
         digest, read_staged = listed(made).digest, stale_branches.read_staged
-        count = 0
+        count, pull_id = 0, ""
 
         def read(*arguments: Any) -> Any:
             """The decision is made by the first answer; right after it, somebody works on the branch."""
-            nonlocal count
+            nonlocal count, pull_id
             count += 1
             answer = read_staged(*arguments) if count == 1 or not why else None
             if count == 1:
-                meanwhile(made)
+                pull_id = str(meanwhile(made))
             return answer or read_staged(*arguments)
 
         with mock.patch.object(stale_branches, "read_staged", read):
             (outcome,) = deleted(made, digest).values()
         assert outcome.fate is (Fate.KEPT if why else Fate.FAILED)
-        assert outcome.why == why or "branch not found" in outcome.why
+        assert outcome.why == why.format(id=pull_id) or "branch not found" in outcome.why
         assert ("old-1" in heads(made)) is bool(why)
         (record,) = read_deleted_branches(opened(made).store, "repo", pytest.fail)
         assert record.state is BranchState.KEPT and restored(made) == {}
+
+    def test_a_lock_that_was_lost_meanwhile_keeps_the_branch(self, made: RetainedRepository) -> None:
+        digest, changed = listed(made).digest, stale_branches._changed
+
+        def lose(repository: OpenRepository, identity: stale_branches.BranchIdentity) -> str:
+            """The last look lasts so long that somebody takes the lock."""
+            why = changed(repository, identity)
+            repository.store.delete([LOCK_KEY])
+            return why
+
+        with mock.patch.object(stale_branches, "_changed", lose), pytest.raises(LockLost):
+            deleted(made, digest)
+        assert "old-1" in heads(made)
 
     def test_the_default_branch_by_now(self, made: RetainedRepository) -> None:
         digest, facts = listed(made).digest, opened(made).facts

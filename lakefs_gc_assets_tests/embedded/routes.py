@@ -1,10 +1,10 @@
 """Routes that only tests ask an embedded server for, and what else only tests do to one.
 
 `EmbeddedServer(folder, routes=ROUTES)` serves them besides its own: deleting repositories and retention rules, branch
-protection, multipart uploads, hard resets, recorded commits, files of metadata, the older spelling of the retention
-rules' paths, and below `/_embedded` the clock, interruptions and lost pages. In place of its own, it serves reads and
-writes of objects on a condition, the calls of `object_calls`, and dumps with compacted bases, which only Enterprise has
-(https://docs.lakefs.io/admin/compaction/).
+protection, pull requests, multipart uploads, hard resets, recorded commits, files of metadata, the older spelling of
+the retention rules' paths, and below `/_embedded` the clock, interruptions and lost pages. In place of its own, it
+serves reads and writes of objects on a condition, the calls of `object_calls`, and dumps with compacted bases, which
+only Enterprise has (https://docs.lakefs.io/admin/compaction/).
 """
 
 import json
@@ -29,7 +29,7 @@ from lakefs_gc_assets.embedded.server import EmbeddedServer
 from lakefs_gc_assets.errors import ObjectNotFound
 from lakefs_gc_assets.lakefs.layout import METADATA_PREFIX
 from lakefs_gc_assets.storage.interface import keys_below
-from lakefs_gc_assets_tests.embedded import headers, object_calls, uploads
+from lakefs_gc_assets_tests.embedded import headers, object_calls, pulls, uploads
 
 
 def add_user(server: EmbeddedServer, name: str, *denied: str) -> User:
@@ -334,6 +334,7 @@ ROUTES = (
     *uploads.ROUTES,
     *headers.ROUTES,
     *object_calls.ROUTES,
+    *pulls.ROUTES,
     Route("GET", "/config", "", _everything),
     Route("GET", "/config/storage", "", _storage),
     Route("PUT", _BRANCH + "/hard_reset", "fs:RevertBranch", _hard_reset),

@@ -54,7 +54,7 @@ def test_a_collected_object_is_gone(server: EmbeddedServer) -> None:
 
 
 def test_unknown_paths_of_the_api_are_not_found(server: EmbeddedServer) -> None:
-    assert clients.call(server, "GET", "/repositories/repo/pulls")[0] == 404
+    assert clients.call(server, "GET", "/repositories/repo/actions/runs")[0] == 404
     assert clients.call(server, "PATCH", "/repositories/repo")[0] == 404
     assert clients.call(server, "POST", "/repositories/repo/gc/prepare_uncommitted")[0] == 404
 

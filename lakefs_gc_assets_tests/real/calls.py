@@ -41,7 +41,9 @@ _TOKENS = re.compile(
         }.items()
     )
 )
-_TIMES = frozenset({"mtime", "creation_date", "update_time", "physical_address_expiry", "presigned_url_expiry"})
+_TIMES = frozenset(
+    {"mtime", "creation_date", "closed_date", "update_time", "physical_address_expiry", "presigned_url_expiry"}
+)
 _TOLERANCE_SECONDS = 60
 _LINKS = frozenset({"presigned_url", "gc_commits_presigned_url"})
 _WAIT_SECONDS = 30

@@ -23,6 +23,7 @@ def play(server: Server) -> None:
         _rules,
         _collection,
         _read_only,
+        _pulls,
         _protected,
     ):
         part(server)
@@ -298,6 +299,22 @@ def _read_only(server: Server) -> None:
     task = ask("dump read-only repository", "POST", base + "/dump").get("id")
     if task:
         server.wait("status of dump of read-only repository", base + "/dump", "done", task_id=task)
+
+
+def _pulls(server: Server) -> None:
+    ask, pulls = server.ask, _R + "/pulls"
+    ask("no pull requests", "GET", pulls, status="open")
+    creation = {"title": "t", "description": "d", "source_branch": "dev", "destination_branch": "main"}
+    first = ask("make pull request", "POST", pulls, creation)["id"]
+    ask("make pull request without title", "POST", pulls, {"source_branch": "dev", "destination_branch": "main"})
+    ask("make pull request of one branch", "POST", pulls, {**creation, "destination_branch": "dev"})
+    ask("make pull request of missing branch", "POST", pulls, {**creation, "source_branch": "none"})
+    ask("open pull requests", "GET", pulls, status="open")
+    ask("closed pull requests", "GET", pulls, status="closed")
+    ask("close pull request", "PATCH", f"{pulls}/{first}", {"status": "closed"})
+    ask("close missing pull request", "PATCH", f"{pulls}/{'0' * 20}", {"status": "closed"})
+    ask("open pull requests after closing", "GET", pulls, status="open")
+    ask("closed pull requests after closing", "GET", pulls, status="closed")
 
 
 def _protected(server: Server) -> None:

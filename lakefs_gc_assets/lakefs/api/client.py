@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lakefs_gc_assets.deferred import deferred
-from lakefs_gc_assets.errors import ConfigurationError, LakeFSError
+from lakefs_gc_assets.errors import ConfigurationError, LakeFSError, NotSupported, UnknownPath
 from lakefs_gc_assets.lakefs.api import parsing
 from lakefs_gc_assets.lakefs.api.models import (
     OBJECTS_ON_PAGE,
@@ -18,6 +18,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
+    PullRequest,
     RefsDump,
     Repository,
     RetentionRules,
@@ -66,6 +67,7 @@ class LakeFSClient:
         self._tags = lakefs_sdk.TagsApi(sdk)
         self._objects = lakefs_sdk.ObjectsApi(sdk)
         self._commits = lakefs_sdk.CommitsApi(sdk)
+        self._pulls = lakefs_sdk.PullsApi(sdk)
 
     def __repr__(self) -> str:
         return f"LakeFSClient({self._repository!r} at {self._caller.endpoint})"
@@ -130,6 +132,16 @@ class LakeFSClient:
         call = self._call("GET", "/settings/branch_protection", "branches:GetBranchProtectionRules")
         operation = self._repositories.get_branch_protection_rules_with_http_info
         return parsing.protection_patterns(call, self._caller.ask(call, operation, self._repository).body)
+
+    def open_pull_requests(self) -> tuple[PullRequest, ...]:
+        """Open pull requests; none if the server says that it does not offer them."""
+        call = self._call("GET", "/pulls?status=open", "pr:ListPullRequests")
+        operation = self._pulls.list_pull_requests_with_http_info
+        try:
+            every = [*map(parsing.open_pull_request, self._pages(call, operation, self._repository, status="open"))]
+        except (NotSupported, UnknownPath):
+            return ()
+        return tuple(pull for pull in every if pull is not None)
 
     def delete_branch(self, name: str) -> None:
         """Deletes a branch with what is uncommitted on it; its commits stay, dangling.

@@ -44,6 +44,15 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class PullRequest:
+    """An open pull request, by the names of its branches."""
+
+    id: str
+    source: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiffEntry:
     """One uncommitted change of a branch; `type` is added, changed, removed or conflict."""
 

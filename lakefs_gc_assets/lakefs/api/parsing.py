@@ -21,6 +21,7 @@ from lakefs_gc_assets.errors import (
     NotSupported,
     ReadOnlyRepository,
     ServerUnavailable,
+    UnknownPath,
     WrongKeys,
 )
 from lakefs_gc_assets.lakefs.api.models import (
@@ -30,6 +31,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
+    PullRequest,
     RefsDump,
     Repository,
     RetentionRules,
@@ -183,6 +185,13 @@ def branch(answer: Fields) -> Branch:
 def protection_patterns(call: object, body: str) -> tuple[str, ...]:
     """The answer is a list, which alone is no object."""
     return tuple(rule.text("pattern") for rule in Fields.read(call, f'{{"rules": {body}}}').items("rules"))
+
+
+def open_pull_request(answer: Fields) -> PullRequest | None:
+    """One entry of a list of pull requests; None for one that is closed or merged."""
+    if answer.text("status") in ("closed", "merged"):
+        return None
+    return PullRequest(answer.text("id"), answer.text("source_branch"), answer.text("destination_branch"))
 
 
 def change(answer: Fields) -> DiffEntry:
@@ -348,7 +357,8 @@ def _judged(call: Call, answer: Answer, endpoint: str) -> tuple[type[LakeFSError
     if status == 404 and "repository not found" in said:
         return NotFound, f"Check the setting repository, and that {endpoint} is the server that has it"
     if status == 404:
-        return NotFound, f"Check that it exists and that {endpoint} is a lakeFS server that offers this call"
+        kind = UnknownPath if said == _UNKNOWN_PATH else NotFound
+        return kind, f"Check that it exists and that {endpoint} is a lakeFS server that offers this call"
     if status == 407:
         return LakeFSError, "Write http://user:password@host:port into HTTP_PROXY or HTTPS_PROXY"
     if status == 501:

@@ -16,6 +16,7 @@ from lakefs_gc_assets.lakefs.api.models import (
     ObjectStats,
     PrepareCommitsTask,
     PreparedCommits,
+    PullRequest,
     RefsDump,
     RetentionRules,
 )
@@ -159,6 +160,39 @@ def test_protection_rules_are_read_strictly() -> None:
             client.protection_patterns()
     with talking(refused(403, "no")) as (client, _, _), pytest.raises(AccessDenied, match="GetBranchProtectionRules"):
         client.protection_patterns()
+
+
+PULL = {"id": "p", "status": "open", "source_branch": "dev", "destination_branch": "main"}
+
+
+def test_open_pull_requests_are_read_strictly() -> None:
+    def page(*pulls: object) -> Scripted:
+        return said({"results": pulls, "pagination": {"has_more": False, "next_offset": "", "results": len(pulls)}})
+
+    closed = [{**PULL, "status": status} for status in ("closed", "merged")]
+    with talking(page(PULL, *closed)) as (client, server, _):
+        assert client.open_pull_requests() == (PullRequest("p", "dev", "main"),)
+        assert [target for _, target, _ in server.requests] == [
+            "/api/v1/repositories/repo/pulls?amount=1000&status=open"
+        ]
+    with talking(page({**PULL, "status": "draft"})) as (client, _, _):
+        assert len(client.open_pull_requests()) == 1, "an unknown status may be an open one"
+    for content in ({**PULL, "source_branch": ""}, {"id": "p", "status": "open"}, {**PULL, "status": None}, "p"):
+        with talking(page(content)) as (client, _, _), pytest.raises(LakeFSError):
+            client.open_pull_requests()
+
+
+@pytest.mark.parametrize("status", [404, 500, 501])
+def test_a_server_without_pull_requests_has_none(status: int) -> None:
+    with talking(refused(status, "invalid API endpoint")) as (client, _, _):
+        assert client.open_pull_requests() == ()
+
+
+def test_pull_requests_that_cannot_be_read_are_not_none() -> None:
+    with talking(refused(403, "no")) as (client, _, _), pytest.raises(AccessDenied, match="pr:ListPullRequests"):
+        client.open_pull_requests()
+    with talking(refused(404, "repository not found")) as (client, _, _), pytest.raises(NotFound):
+        client.open_pull_requests()
 
 
 def test_several_threads_ask_at_once() -> None:

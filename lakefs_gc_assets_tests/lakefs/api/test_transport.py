@@ -20,6 +20,7 @@ from lakefs_gc_assets.errors import (
     NotSupported,
     ReadOnlyRepository,
     ServerUnavailable,
+    UnknownPath,
     WrongKeys,
 )
 from lakefs_gc_assets.lakefs.api import transport
@@ -41,7 +42,7 @@ class TestRefusals:
             (Scripted(403, b"<Error><Code>AccessDenied</Code></Error>"), AccessDenied, "Check lakefs.endpoint"),
             (refused(404, "repository not found"), NotFound, "the setting repository"),
             (Scripted(404, b"<html>nginx</html>"), NotFound, "an answer that is not lakeFS's"),
-            (refused(500, "invalid API endpoint"), NotFound, "offers this call"),
+            (refused(500, "invalid API endpoint"), UnknownPath, "offers this call"),
             (refused(501, "Not Implemented"), NotSupported, "does not offer"),
             (Scripted(301, b"", {"Location": "https://elsewhere/"}), LakeFSError, "redirects"),
             (refused(410, "gone"), LakeFSError, "410 Gone"),
