@@ -6,6 +6,7 @@ Dagster only when they are needed.
 
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -46,7 +47,8 @@ else:
     resources = deferred("lakefs_gc_assets.defs.resources")
     spark_session = deferred("lakefs_gc_assets.spark.session")
 
-_HELP = frozenset({"-h", "--help"})
+_WITHOUT_SESSION = frozenset({"-h", "--help", "--new-key"})
+"""Options of calls that need no session."""
 CONFIG = click.option(
     "--config",
     "file",
@@ -284,6 +286,12 @@ class Target:
         """See `loaded_configuration`."""
         return loaded_configuration(self.file, self.repository)
 
+    def command_line(self, command: str, *words: str) -> str:
+        """A command for the same repository, for a shell."""
+        named = {"--config": self.file, "--repository": self.repository}
+        options = [word for name, value in named.items() if value for word in (name, str(value))]
+        return shlex.join(["lakefs-gc", command, *options, *words])
+
     def collector(self) -> "Collector":
         """The repository's resource outside of a Dagster run. Raises ConfigurationError."""
         return resources.Collector.from_loaded(self.loaded, SystemClock())
@@ -346,7 +354,7 @@ def start_as_configured(arguments: Sequence[str]) -> None:
 
     An optimized run often finds nothing to list or read: then it needs no session, and starts one when it does.
     """
-    if _HELP.intersection(arguments):
+    if _WITHOUT_SESSION.intersection(arguments):
         return
     options = _configured.make_context(None, list(arguments), resilient_parsing=True).params
     flow = options.pop("flow")
@@ -364,7 +372,7 @@ def start_unless_dry(arguments: Sequence[str]) -> None:
 
 def start_as_usual(arguments: Sequence[str]) -> None:
     """Starts a session with every setting at its default."""
-    if not _HELP.intersection(arguments):
+    if not _WITHOUT_SESSION.intersection(arguments):
         spark_session.start(SparkSettings())
 
 

@@ -2,12 +2,15 @@
 
 import io
 import os
+import shlex
 import sys
 import uuid
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -56,10 +59,48 @@ from lakefs_gc_assets.spark.faults import errors_of_spark
 _SHOWN = 50
 _HOLDERS = 5
 _PATHS = 5
+_KEY = Path("erasure.pem")
+"""The key that commands are printed with if none is given."""
+
+
+def _write_new_key(context: click.Context, _: click.Parameter, file: Path | None) -> None:
+    """Writes a new key and its public half, and ends the command. Raises ConfigurationError if any file is there."""
+    if file is None or context.resilient_parsing:
+        return
+    public_file, written = _public_half(file), list[Path]()
+    if public_file == file:
+        raise ConfigurationError(f"{file} has the suffix of the public half: choose another one, such as .pem")
+    private, public = certificate.new_key()
+    for each, data, mode in ((file, private, 0o600), (public_file, public, 0o644)):
+        try:
+            with open(each, "xb", opener=partial(os.open, mode=mode)) as opened:
+                written.append(each)
+                opened.write(data)
+        except OSError as error:
+            for part in written:
+                part.unlink(missing_ok=True)
+            raise ConfigurationError(
+                f"{each} cannot be written: {error.strerror}. No key was made: choose another file"
+            ) from None
+    print_result(f"wrote the key to {file}: keep it secret, it signs certificates")
+    print_result(f"wrote its public half to {public_file}: give it to everybody who checks certificates")
+    context.exit()
+
+
+def _public_half(key: Path) -> Path:
+    return key.with_suffix(".pub")
 
 
 @click.command()
 @on_repository
+@click.option(
+    "--new-key",
+    type=FILE,
+    is_eager=True,
+    expose_value=False,
+    callback=_write_new_key,
+    help="Only write a new key to this file, and its public half beside it with the suffix .pub.",
+)
 @click.option(
     "--from", "list_", type=click.File("rb"), help="File with further paths, one a line; - for standard input."
 )
@@ -114,12 +155,15 @@ def erase(
     opened = collector.open(to_read=True).dumping_at_once()
     with shown_bar("searching commits", quiet) as (say, _), errors_of_spark():
         finding = find(opened, collector.engine(opened.settings), selection, say)
+    further = () if list_ is None else ("--from", list_.name if list_.name != "<stdin>" else "-")
+    again = partial(target.command_line, "erase", *paths, *further)
     if prepare:
-        _prepare(opened, finding)
+        _prepare(opened, finding, again())
         return
-    if signing_key is None or approve is None or file_of_certificate is None:
+    if signing_key is None or approve is None or key is None or file_of_certificate is None:
         encoded = {"remedies": finding.remedies, "digest": finding.digest}
-        print_answer(as_json, lambda: {**asdict(finding), **encoded}, describe(finding))
+        lines = chain(describe(finding), _describe_next(finding, again, key, file_of_certificate))
+        print_answer(as_json, lambda: {**asdict(finding), **encoded}, lines)
         if finding.gaps:
             sys.exit(Status.INCOMPLETE)
         return
@@ -129,7 +173,9 @@ def erase(
             run_id, versions, failures = _erase(target.loaded, collector, finding, say)
         content = certificate.make(collector.open(), finding, run_id, versions, failures)
         write(certificate.sign(content, signing_key))
-    print_answer(as_json, lambda: content, describe_certificate(content))
+    check = target.command_line("verify", str(file_of_certificate), "--key", str(_public_half(key)))
+    lines = chain(describe_certificate(content), [f"next, check the certificate: {check}"])
+    print_answer(as_json, lambda: content, lines)
     if not is_complete(content):
         sys.exit(Status.INCOMPLETE)
 
@@ -169,8 +215,8 @@ def _reserve(file: Path) -> Iterator[Callable[[bytes], None]]:
         part.unlink(missing_ok=True)
 
 
-def _prepare(repository: OpenRepository, finding: Finding) -> None:
-    """Takes the steps that a person agrees to."""
+def _prepare(repository: OpenRepository, finding: Finding, look_again: str) -> None:
+    """Takes the steps that a person agrees to; `look_again` is the command without --prepare."""
     steps = list_first_steps(finding)
     for step in steps:
         print_result(str(step))
@@ -180,7 +226,7 @@ def _prepare(repository: OpenRepository, finding: Finding) -> None:
         print_result("no branch and no tag holds an address")
     for line in (*_describe_unmatched(finding), *finding.gaps):
         print_result(line)
-    print_result("what still holds the addresses is shown by the same command without --prepare")
+    print_result(f"next, see what still holds the addresses: {look_again}")
     if finding.gaps:
         sys.exit(Status.INCOMPLETE)
 
@@ -257,23 +303,33 @@ def _erase_versions(
 
 
 def describe(finding: Finding) -> Iterator[str]:
-    """A finding as lines: each address with what holds it, what to do first, and how to go on."""
+    """A finding as lines: each address with what holds it, and what to do first."""
     for each in finding.addresses[:_SHOWN]:
         yield from _describe_address(each)
     if (more := len(finding.addresses) - _SHOWN) > 0:
         yield f"{counted(more, 'more addresses are')} shown with --json"
     yield from (*_describe_unmatched(finding), *finding.gaps)
     yield from (f"first: {remedy}" for remedy in finding.remedies)
-    if list_first_steps(finding):
-        yield "--prepare does this on branches and tags, and asks before each step"
     erasable, held = len(finding.erasable), len(finding.addresses) - len(finding.erasable)
     yield (
         f"searched {counted(finding.commits, 'commits')}, {counted(finding.ranges, 'ranges')} with "
         f"{counted(finding.entries, 'entries')}"
     )
     yield f"{finding.repository}: {counted(erasable, 'objects')} can be erased, held: {held:,}"
-    if erasable and not finding.unchecked:
-        yield f"to erase them: the same command with --approve {finding.digest} --key FILE --certificate FILE"
+
+
+def _describe_next(
+    finding: Finding, again: Callable[..., str], key: Path | None, file_of_certificate: Path | None
+) -> Iterator[str]:
+    """The commands that go on from a look; `again` adds options to the command that looked."""
+    if list_first_steps(finding):
+        yield f"next, do this on branches and tags, which asks before each step: {again('--prepare')}"
+    if finding.erasable and not finding.unchecked:
+        key, file = key or _KEY, file_of_certificate or Path(f"erasure-{finding.digest[:8]}.json")
+        if not key.exists():
+            yield f"next, make a key: lakefs-gc erase --new-key {shlex.quote(str(key))}"
+        options = ("--approve", finding.digest, "--key", str(key), "--certificate", str(file))
+        yield f"next, erase what is free: {again(*options)}"
 
 
 def _describe_unmatched(finding: Finding) -> Iterator[str]:

@@ -18,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 
 from lakefs_gc_assets.collector.erasure.find import Finding, Held
 from lakefs_gc_assets.collector.erasure.remains import Remains, VersionOutcome, look
@@ -41,12 +48,21 @@ LIMITS = (
     "softly, is not known.",
 )
 _NO_VERSIONS = "The object store does not list versions to this program: whether it keeps any is not known."
-_MAKE_KEY = "Make one: openssl genpkey -algorithm ed25519 -out erasure.pem"
-_MAKE_PUBLIC_KEY = "Make it: openssl pkey -in erasure.pem -pubout -out erasure.pub"
+_MAKE_KEY = "Make one: lakefs-gc erase --new-key erasure.pem"
+_WHERE_PUBLIC_KEY = "`lakefs-gc erase --new-key erasure.pem` writes it beside the key, as erasure.pub"
 _MEMBERS = frozenset(["content", "public_key", "signature"])
 _DELETED = (*receipts.GONE, Outcome.PURGED.value)
 """Outcomes of receipts that show that the program deleted an object or its copy."""
 _HOW = "neither a request for the object nor a listing finds it: of its folder, of quarantine"
+
+
+def new_key() -> tuple[bytes, bytes]:
+    """A new Ed25519 key and its public half, both in PEM without a password."""
+    key = Ed25519PrivateKey.generate()
+    return (
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+    )
 
 
 def read_private_key(data: bytes) -> Ed25519PrivateKey:
@@ -65,9 +81,9 @@ def read_public_key(data: bytes) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigurationError(f"the public key cannot be read: {error}. {_MAKE_PUBLIC_KEY}") from None
+        raise ConfigurationError(f"the public key cannot be read: {error}. {_WHERE_PUBLIC_KEY}") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigurationError(f"the public key is no Ed25519 key. {_MAKE_PUBLIC_KEY}")
+        raise ConfigurationError(f"the public key is no Ed25519 key. {_WHERE_PUBLIC_KEY}")
     return key
 
 

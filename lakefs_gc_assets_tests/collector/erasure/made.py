@@ -12,14 +12,13 @@ from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from lakefs_gc_assets.cli import erase as command
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.engine.local import LocalEngine
+from lakefs_gc_assets.collector.erasure import certificate
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded
@@ -37,9 +36,9 @@ from lakefs_gc_assets_tests.retained_repository import SECRET_VARIABLE, Retained
 
 def write_key(folder: Path, name: str) -> Path:
     """Writes a new key and, beside it, its public half with the suffix `.pub`."""
-    key, file = Ed25519PrivateKey.generate(), folder / f"{name}.pem"
-    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    file.with_suffix(".pub").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    file = folder / f"{name}.pem"
+    for each, data in zip((file, file.with_suffix(".pub")), certificate.new_key(), strict=True):
+        each.write_bytes(data)
     return file
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +9,10 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from lakefs_gc_assets.cli import erase as command
+from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.common import loaded_configuration, open_repository
 from lakefs_gc_assets.cli.group import Status
 from lakefs_gc_assets.collector.erasure import certificate
@@ -92,7 +91,6 @@ def test_what_only_expired_commits_hold_is_erased_and_nothing_else(erasable: Era
     assert all(limit in verified.output for limit in content["limits"])
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
     made.put("profile", "people/ada/profile")
     made.put("export", "exports/2026/ada.csv")
@@ -109,16 +107,14 @@ def test_the_how_to_erases_and_certifies(made: Erasing, monkeypatch: pytest.Monk
     look, said = list[str](), ""
     for line in "".join(block.text for block in fenced((DOCS / "how-to" / "erase.md").read_text())).splitlines():
         program, *words = shlex.split(line)
-        if program == "openssl":
-            subprocess.run([program, *words], check=True)
-        else:
-            look = look or words
-            # The page says to look again before what is free is erased.
-            if "DIGEST" in words:
-                words[words.index("DIGEST")] = made.call_command(*look).stdout.partition("--approve ")[2].split()[0]
-            result = made.call_command(*words)
-            assert result.exit_code == Status.WELL, result.output
-            said = result.stdout
+        assert program == "lakefs-gc"
+        look = look or words
+        # The page says to look again before what is free is erased.
+        if "DIGEST" in words:
+            words[words.index("DIGEST")] = made.call_command(*look).stdout.partition("--approve ")[2].split()[0]
+        result = made.call_command(*words)
+        assert result.exit_code == Status.WELL, result.output
+        said = result.stdout
     assert before - made.data == {made.addresses["profile"], made.addresses["export"]}
     assert "the signature holds" in said
 
@@ -256,7 +252,7 @@ class TestPreparing:
             result = self.prepare(erasable, "--yes")
         assert result.exit_code == Status.INCOMPLETE
         *_, gap, last = result.stdout.splitlines()
-        assert gap.startswith("not checked: ") and "down" in gap and "without --prepare" in last
+        assert gap.startswith("not checked: ") and "down" in gap and last.startswith("next, see what still holds")
 
     def test_a_commit_takes_nothing_along_that_others_staged(self, erasable: Erasing) -> None:
         erasable.call("POST", "/branches", {"name": "dev", "source": erasable.commits["second"]})
@@ -436,11 +432,56 @@ def test_lines(erasable: Erasing) -> None:
     assert f"held  {erasable.addresses['old']} at person/a: 3 B" in lines
     assert "    held by tag v1 of repo, path person/a" in lines
     assert f"free  {erasable.addresses['new']} at person/a: 3 B" in lines
-    *_, first, prepare, searched, verdict, how = lines
-    assert prepare.startswith("--prepare does this on branches and tags")
+    *_, first, searched, verdict, prepare, new_key, how = lines
+    again = f"lakefs-gc erase --config {erasable.folder / 'lakefs-gc.yaml'} {PATH}"
+    assert prepare == f"next, do this on branches and tags, which asks before each step: {again} --prepare"
+    assert new_key == "next, make a key: lakefs-gc erase --new-key erasure.pem"
     assert first.startswith("first: delete tag v1 of repo") and searched.startswith("searched ")
     assert verdict == "repo: 1 object can be erased, held: 1"
-    assert how.startswith("to erase them: the same command with --approve ")
+    assert how.startswith(f"next, erase what is free: {again} --approve ")
+
+
+def test_printed_commands_lead_from_key_to_verified_certificate(made: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.put("profile", "person/a b")
+    made.commit("first", 40)
+    made.remove("person/a b")
+    made.commit("second", 20)
+    monkeypatch.chdir(made.folder)
+    said, commands = made.call_command("erase", "lakefs://repo/person/*").stdout, list[str]()
+    while following := [line.partition(": ") for line in said.splitlines() if line.startswith("next, ")]:
+        for _, _, text in following:
+            program, name, *words = shlex.split(text)
+            assert program == "lakefs-gc"
+            without_file = words[2:] if words[0] == "--config" else words
+            result = made.call_command(name, *without_file)
+            assert result.exit_code == Status.WELL, result.output
+            commands.append(f"{name} {without_file[0]}")
+        said = result.stdout
+    assert commands == ["erase --new-key", "erase lakefs://repo/person/*", commands[2]]
+    assert commands[2].startswith("verify erasure-") and "the signature holds" in said
+
+
+class TestNewKey:
+    def test_signs_what_its_public_half_verifies(self, erasable: Erasing) -> None:
+        key = erasable.folder / "made.pem"
+        result = CliRunner().invoke(main, ["erase", "--new-key", str(key)])
+        assert result.exit_code == Status.WELL and str(key.with_suffix(".pub")) in result.stdout
+        assert key.stat().st_mode & 0o777 == 0o600
+        certificate.read_public_key(key.with_suffix(".pub").read_bytes())
+        key.replace(erasable.folder / "own.pem")
+        assert erasable.erase(PATH).exit_code == Status.WELL
+        assert erasable.verify("made.pub").exit_code == Status.WELL
+
+    @pytest.mark.parametrize("name", ["key.pem", "key.pub"])
+    def test_replaces_no_file(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).write_bytes(b"of somebody")
+        result = CliRunner().invoke(main, ["erase", "--new-key", str(tmp_path / "key.pem")])
+        assert result.exit_code == Status.CONFIGURATION and f"{name} cannot be written: File exists" in result.stderr
+        assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {name: b"of somebody"}
+
+    def test_is_no_public_half(self, tmp_path: Path) -> None:
+        result = CliRunner().invoke(main, ["erase", "--new-key", str(tmp_path / "key.pub")])
+        assert result.exit_code == Status.CONFIGURATION and not [*tmp_path.iterdir()]
 
 
 def test_a_whole_list_by_globs(erasable: Erasing) -> None:
@@ -576,7 +617,7 @@ def test_approving_needs_a_key_and_a_file(erasable: Erasing) -> None:
     erasable.folder.joinpath("own.pem").write_bytes(b"no key")
     before = erasable.data
     result = erasable.erase(PATH, digest="x")
-    assert result.exit_code == Status.CONFIGURATION and "openssl genpkey" in result.stderr and erasable.data == before
+    assert result.exit_code == Status.CONFIGURATION and "erase --new-key" in result.stderr and erasable.data == before
 
 
 @pytest.fixture(scope="module")
@@ -683,7 +724,7 @@ class TestCertificate:
 
     def test_of_another_repository_or_with_no_public_key(self, certified: Erasing) -> None:
         result = certified.verify("own.pem")
-        assert result.exit_code == Status.CONFIGURATION and "openssl pkey" in result.stderr
+        assert result.exit_code == Status.CONFIGURATION and "as erasure.pub" in result.stderr
         with pytest.raises(ConfigurationError, match="the certificate is about"):
             opened = open_repository(loaded_configuration(certified.folder / "lakefs-gc.yaml", None))
             certificate.verify(opened, {**certified.content, "repository": "theirs"})
