@@ -34,7 +34,7 @@ from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
-from lakefs_gc_assets.collector.retention.retention import Retention
+from lakefs_gc_assets.collector.retention.retention import NO_RULES, Retention
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored.tables import IdSet
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, CorruptFile, LogLine, counted
@@ -157,7 +157,7 @@ class Selection:
 
 _REMEDIES = {
     By.BRANCH: "delete the path on branch {name} of {repository} and commit: lakectl fs rm lakefs://{repository}/"
-    "{name}/PATH. Earlier commits hold it until they expire",
+    "{name}/PATH",
     By.TAG: "delete tag {name} of {repository}, once nobody needs it: lakectl tag delete lakefs://{repository}/{name}",
     By.COMMIT: "let the commits of {repository} that still count expire: shorten their retention rule, which "
     "`lakefs-gc policy show` shows, or wait",
@@ -167,6 +167,14 @@ _REMEDIES = {
     "shows where",
     By.RANGE: "wait, or look at collection.keep_unnamed_ranges: range {name} holds it, which no commit names",
 }
+
+
+_WITHOUT_RULES = "set retention rules of {repository} first: without any, its commits never expire. `lakefs-gc policy set-default` does"
+_OLD_COMMITS = ". Earlier commits hold it until they expire"
+_COUNTED_AS_A_WHOLE = (
+    "take {repository} out of collection.also_live of {own}, once {repository} needs no objects of {own} any more: while "
+    "it is listed there, all of its commits count, whatever its retention rules, and waiting does not help"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +191,17 @@ class Holder:
     path: str
     why: str = ""
 
-    @property
-    def remedy(self) -> str:
-        """What must be done before the address can be erased."""
-        return _REMEDIES[self.by].format(name=self.name, repository=self.repository)
+    def remedies(self, own: str) -> Iterator[str]:
+        """What must be done before the address of the repository `own` can be erased."""
+        is_other = self.repository != own
+        if self.by is By.COMMIT and not is_other:
+            remedy = _WITHOUT_RULES if self.why == NO_RULES else _REMEDIES[self.by]
+            yield remedy.format(repository=self.repository)
+        elif self.by is not By.COMMIT:
+            remedy = _REMEDIES[self.by].format(name=self.name, repository=self.repository)
+            yield remedy + (_OLD_COMMITS if self.by is By.BRANCH and not is_other else "")
+        if is_other and self.by in (By.BRANCH, By.TAG, By.COMMIT):
+            yield _COUNTED_AS_A_WHOLE.format(repository=self.repository, own=own)
 
     def __str__(self) -> str:
         name, why = f" {self.name}" if self.name else "", f": {self.why}" if self.why else ""
@@ -263,7 +278,8 @@ class Finding:
     @property
     def remedies(self) -> tuple[str, ...]:
         """What must be done first, each once."""
-        return tuple(dict.fromkeys(holder.remedy for each in self.addresses for holder in each.holders))
+        holders = dict.fromkeys(holder for each in self.addresses for holder in each.holders)
+        return tuple(dict.fromkeys(remedy for holder in holders for remedy in holder.remedies(self.repository)))
 
     @property
     def digest(self) -> str:

@@ -55,7 +55,7 @@ from lakefs_gc_assets.lakefs.formats.refs import CommitColumns, Integers
 from lakefs_gc_assets.settings import CollectionSettings
 
 _LINES = 20
-_NO_RULES = "the repository has no retention rules, so every commit stays"
+NO_RULES = "the repository has no retention rules, so every commit stays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Retention:
     def why(self, at: int) -> tuple[str, ...]:
         """Every reason for a commit to stay; none for an expired one."""
         if self.active is None:
-            return (_NO_RULES,)
+            return (NO_RULES,)
         reasons = [self.active.why(at)] if self.active.flags[at] else []
         if self.by_files[at]:
             reasons = [f"{reason}, by when files were written; commits claim older dates" for reason in reasons]
@@ -217,7 +217,7 @@ def live_definition(
             ) from refusal
         live = live_commits.without_dump(repository, prepared_until, began, refusal, note)
         digest = retention_rules.digest(None, policy, settings.commit_dates)
-        return LiveDefinition(live, (), digest, {}, warnings=(_NO_RULES,))
+        return LiveDefinition(live, (), digest, {}, warnings=(NO_RULES,))
     retained = retention(repository, readings, now)
     if before is not None:
         retained = _keep_earlier(repository, retained, before, now)
@@ -467,7 +467,7 @@ def _warnings(retained: Retention, unknown_names: Sequence[str]) -> list[str]:
     if retained.active is None:
         named = bool(policy.rules or policy.default is not None)
         advice = "; the policy could only keep more. `replace: true` would make it count alone" if named else ""
-        lines.append(_NO_RULES + advice)
+        lines.append(NO_RULES + advice)
     if count := int(retained.by_files.sum()):
         lines.append(
             f"{counted(count, 'commits stay')} only because files were written later than the dates that commits "

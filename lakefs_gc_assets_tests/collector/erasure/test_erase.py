@@ -182,12 +182,33 @@ class TestHeld:
         assert made.erase(PATH).exit_code == Status.WELL
         assert made.addresses["old"] not in made.data
 
+    def test_by_a_commit_of_a_repository_without_rules(self, erasable: Erasing) -> None:
+        erasable.call("DELETE", "/settings/gc_rules")
+        (remedy,) = erasable.shown(PATH)["remedies"]
+        assert remedy.startswith("set retention rules of repo first") and "policy set-default" in remedy
+        erasable.rules(7)
+        assert erasable.erase(PATH).exit_code == Status.WELL
+
     def test_by_a_repository_that_counts(self, tmp_path: Path) -> None:
         with held_by_another_repository(tmp_path) as made:
             self.stays(made, "staged on branch main theirs")
             clients.commit(made.server, "theirs", name="other")
             self.stays(made, "branch main theirs")
-            assert any("of other and commit" in remedy for remedy in made.shown(PATH)["remedies"])
+            first, second = made.shown(PATH)["remedies"]
+            assert first.startswith("delete the path on branch main of other and commit")
+            assert second.startswith("take other out of collection.also_live of repo")
+
+    def test_by_old_commit_of_repository_that_counts_until_it_counts_no_more(self, tmp_path: Path) -> None:
+        with held_by_another_repository(tmp_path) as made:
+            clients.commit(made.server, "theirs", name="other")
+            clients.sdk(made.server).objects_api.delete_object("other", "main", "theirs")
+            clients.commit(made.server, "without", name="other")
+            self.stays(made, "commits")
+            (remedy,) = made.shown(PATH)["remedies"]
+            assert remedy.startswith("take other out of collection.also_live of repo") and "wait," not in remedy
+            made.configuration(wait_before_dump_seconds=0, wait_before_recheck_seconds=0)
+            assert made.erase(PATH).exit_code == Status.WELL
+            assert made.addresses["old"] not in made.data
 
     def test_by_a_range_that_no_commit_names(self, erasable: Erasing) -> None:
         (name,) = (
