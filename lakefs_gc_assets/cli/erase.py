@@ -309,6 +309,7 @@ def describe(finding: Finding) -> Iterator[str]:
     if (more := len(finding.addresses) - _SHOWN) > 0:
         yield f"{counted(more, 'more addresses are')} shown with --json"
     yield from (*_describe_unmatched(finding), *finding.gaps)
+    yield from (f"hint: {hint}" for hint in finding.hints)
     yield from (f"first: {remedy}" for remedy in finding.remedies)
     erasable, held = len(finding.erasable), len(finding.addresses) - len(finding.erasable)
     yield (

@@ -57,10 +57,11 @@ def is_complete(content: Mapping[str, Any]) -> bool:
 
 
 def describe_certificate(content: Mapping[str, Any]) -> Iterator[str]:
-    """A certificate as lines: what is missing, what is not gone, what has no receipt, and the verdict."""
+    """A certificate as lines: what is missing, hints, what is not gone, what has no receipt, and the verdict."""
     addresses = content["addresses"]
     yield from (f"incomplete: {what}" for what in content.get("incomplete", ()))
     yield from (f"nothing found: {path}" for path in content.get("unmatched", ()))
+    yield from (f"hint: {hint}" for hint in content.get("hints", ()))
     yield from (f"not gone: {each['address']}: {each['how']}" for each in addresses if not each["is_gone"])
     yield from (
         f"no receipt: {address} is gone, and no run of this repository has a receipt of its deletion"

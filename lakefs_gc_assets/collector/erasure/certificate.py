@@ -117,6 +117,7 @@ def make(
         "storage_namespace": finding.storage_namespace,
         "asked": finding.asked,
         "unmatched": finding.unmatched,
+        "hints": finding.hints,
         "approved_digest": finding.digest,
         "issued_at": repository.clock.now(),
         "addresses": [_state(each, found[each.address], of_address[each.address]) for each in remains],

@@ -30,7 +30,7 @@ from lakefs_gc_assets.collector.erasure.remains import Remains, look
 from lakefs_gc_assets.collector.fsck.check import begin_reading
 from lakefs_gc_assets.collector.fsck.metadata import By, Commits, Problems, read_commits
 from lakefs_gc_assets.collector.live.hidden import staged_objects
-from lakefs_gc_assets.collector.live.live_files import LiveFiles, RangeRecords
+from lakefs_gc_assets.collector.live.live_files import PLACED, LiveFiles, RangeRecords
 from lakefs_gc_assets.collector.live.references import References, find_unnamed
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.retention import commits
@@ -49,14 +49,17 @@ _COMMITS_NAMED = 5
 """Commits of each address and path that are described."""
 _PLACED = pa.schema(
     [
-        pa.field("address", pa.string()),
-        pa.field("path", pa.binary()),
+        *PLACED,
         pa.field("range", pa.string()),
         pa.field("detail", pa.string()),
     ]
 )
 """Entries of ranges. Without an address, the entry lies elsewhere, or `detail` says why the range cannot be read."""
 _NAMING = pa.schema([pa.field("metarange", pa.string()), pa.field("range", pa.string())])
+Content = tuple[str, int]
+"""Checksum of an entry, and its size in bytes."""
+_HINTS = 100
+"""Possible copies that sentences name; the others are counted."""
 _WILD = re.compile(r"\\(.)|(\*\*)|(\*)", re.DOTALL)
 
 
@@ -169,11 +172,14 @@ _REMEDIES = {
 }
 
 
-_WITHOUT_RULES = "set retention rules of {repository} first: without any, its commits never expire. `lakefs-gc policy set-default` does"
+_WITHOUT_RULES = (
+    "set retention rules of {repository} first, since without any its commits never expire: `lakefs-gc policy "
+    "set-default` does"
+)
 _OLD_COMMITS = ". Earlier commits hold it until they expire"
 _COUNTED_AS_A_WHOLE = (
-    "take {repository} out of collection.also_live of {own}, once {repository} needs no objects of {own} any more: while "
-    "it is listed there, all of its commits count, whatever its retention rules, and waiting does not help"
+    "take {repository} out of collection.also_live of {own}, once {repository} needs no objects of {own} any more: "
+    "while it is listed there, all of its commits count, whatever its retention rules, and waiting does not help"
 )
 
 
@@ -225,6 +231,27 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class SameContent:
+    """An entry at another path and address with the checksum and the size of what is to be erased.
+
+    Attributes:
+        of: one of the addresses that are to be erased.
+        address: as stored, if it lies outside of the storage namespace.
+    """
+
+    of: str
+    repository: str
+    path: str
+    address: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} of {self.repository} has, or had, the checksum and the size of {self.of}, so it may be a "
+            f"copy. It is another object, {self.address}, and is not erased unless its path is asked for as well"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Addresses at paths that are asked for. Times UTC.
 
@@ -235,6 +262,7 @@ class Finding:
         unmatched: asked paths at which there is no object and never was one, each perhaps with a hint.
         unread: files of metadata that could not be read, and why: what they name is not known.
         unchecked: what else could not be looked at. Nothing is erased then.
+        same_content: entries of commits and of staging areas that may be copies: hints, which no digest is about.
     """
 
     repository: str
@@ -250,6 +278,7 @@ class Finding:
     unmatched: tuple[str, ...]
     unread: tuple[str, ...]
     unchecked: tuple[str, ...]
+    same_content: tuple[SameContent, ...]
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -263,6 +292,13 @@ class Finding:
             *(f"not read: {what}" for what in self.unread),
             *(f"not checked: {what}" for what in self.unchecked),
         )
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Sentences about possible copies."""
+        more = len(self.same_content) - _HINTS
+        rest = (f"{counted(more, 'further entries')} with such a checksum and size",) if more > 0 else ()
+        return (*map(str, self.same_content[:_HINTS]), *rest)
 
     @property
     def erasable(self) -> tuple[Held, ...]:
@@ -328,6 +364,8 @@ class _Search(Generic[R]):
         elsewhere: see Finding.
         branches: names of the branches of the repository.
         unread: files that cannot be read, and why.
+        contents: an address of each content at the paths, without empty ones.
+        same_content: by repository and address, for its order.
     """
 
     step: Step[R]
@@ -338,6 +376,8 @@ class _Search(Generic[R]):
     elsewhere: set[str] = field(default_factory=set)
     branches: set[str] = field(default_factory=set)
     unread: dict[str, str] = field(default_factory=dict)
+    contents: dict[Content, str] = field(default_factory=dict)
+    same_content: dict[tuple[str, str], SameContent] = field(default_factory=dict)
 
     def run(self, files: Sequence[str]) -> Finding:
         """The whole search; `files` are those of uncommitted data."""
@@ -353,8 +393,9 @@ class _Search(Generic[R]):
                 "time: name fewer paths"
             )
         step.log(f"addresses at these paths: {len(self.paths):,}; looking for everything that holds them")
-        for address, holder in staged:
+        for content, address, holder in staged:
             self._add(address, holder)
+            self._note_same(content, holder.repository, holder.path, address)
         for each, retained in every:
             self._find_holders(each, retained)
         self._find_unnamed(own)
@@ -382,13 +423,23 @@ class _Search(Generic[R]):
             tuple(self.selection.list_unmatched({*self.elsewhere, *chain(*self.paths.values())}, self.branches)),
             (*damaged, *(f"{file}: {detail}" for file, detail in sorted(self.unread.items()))),
             tuple(self.problems.unchecked),
+            tuple(self.same_content.values()),
         )
 
     def _add(self, address: str, holder: Holder) -> None:
         if address in self.paths:
             self.holders.setdefault(address, {})[holder] = None
 
-    def _find_staged(self) -> Iterator[tuple[str, Holder]]:
+    def _note_content(self, content: Content, address: str) -> None:
+        if all(content):
+            self.contents.setdefault(content, address)
+
+    def _note_same(self, content: Content, repository: str, path: str, address: str) -> None:
+        if address not in self.paths and content in self.contents:
+            same = SameContent(self.contents[content], repository, path, address)
+            self.same_content.setdefault((repository, address), same)
+
+    def _find_staged(self) -> Iterator[tuple[Content, str, Holder]]:
         """What branches show as staged; notes the addresses of asked paths.
 
         An error at one branch ends the search: what it holds must not be erased, and nobody else can tell.
@@ -401,11 +452,14 @@ class _Search(Generic[R]):
                 for stats in staged_objects(repository.api, branch.id):
                     keys = namespace.live_keys(stats.physical_address, AddressType.FULL)
                     holder = Holder(repository.facts.id, By.STAGED, branch.id, stats.path)
-                    yield from ((key, holder) for key in keys)
+                    content = (stats.checksum or "", stats.size or 0)
+                    # An address outside of the namespace is no key, and may be that of a copy.
+                    yield from ((content, key, holder) for key in keys or (stats.physical_address,))
                     is_own = repository is self.step.repository
                     if is_own and self.selection.chooses(pa.array([stats.path.encode()], pa.binary()))[0].as_py():
                         if len(keys) == 1 and not namespace.may_lie_elsewhere(stats.physical_address):
                             self.paths.setdefault(keys[0], {})[stats.path] = None
+                            self._note_content(content, keys[0])
                         else:
                             self.elsewhere.add(stats.path)
 
@@ -432,6 +486,7 @@ class _Search(Generic[R]):
                     self.elsewhere.add(path)
                 else:
                     self.paths.setdefault(row["address"], {})[path] = None
+                    self._note_content((row["etag"], row["size"]), row["address"])
 
     def _rows(
         self, repository: OpenRepository, records: RangeRecords, read: Callable[[LiveFiles, RangeRecord], pa.Table]
@@ -444,9 +499,12 @@ class _Search(Generic[R]):
         """Addresses, and paths at which a range has them, by the id of the range."""
         entries: dict[str, list[tuple[str, str]]] = {}
         addresses = pa.array(sorted(self.paths), pa.string())
-        for row in self._rows(repository, records, partial(_held_entries, addresses)):
-            if row["detail"] is None:
+        for row in self._rows(repository, records, partial(_held_entries, addresses, frozenset(self.contents))):
+            if row["detail"] is None and row["address"] in self.paths:
                 entries.setdefault(row["range"], []).append((row["address"], _text(row["path"])))
+            elif row["detail"] is None:
+                content = (row["etag"], row["size"])
+                self._note_same(content, repository.facts.id, _text(row["path"]), row["address"])
             else:
                 self.unread[METADATA_PREFIX + row["range"]] = row["detail"]
         return entries
@@ -507,24 +565,38 @@ def _asked_entries(selection: Selection, files: LiveFiles, record: RangeRecord) 
         entries, others = files.placed(record)
     except CorruptFile:
         return _PLACED.empty_table()
-    entries = entries.filter(selection.chooses(entries.column("folder").combine_chunks()))
-    others = others.filter(selection.chooses(others))
-    count = entries.num_rows + len(others)
-    addresses = pa.chunked_array([*entries.column("address").chunks, pa.nulls(len(others), pa.string())], pa.string())
-    paths = pa.chunked_array([*entries.column("folder").chunks, others], pa.binary())
-    return pa.table([addresses, paths, pa.repeat(record.id, count), pa.nulls(count, pa.string())], schema=_PLACED)
+    others = others.set_column(0, PLACED.field(0), pa.nulls(others.num_rows, pa.string()))
+    rows = pa.concat_tables([entries, others])
+    return _with_range(rows.filter(selection.chooses(rows.column("path").combine_chunks())), record)
 
 
-def _held_entries(addresses: pa.StringArray, files: LiveFiles, record: RangeRecord) -> pa.Table:
-    """Entries of a range (_PLACED) that may have one of these addresses, or why the range cannot be read."""
+def _with_range(rows: pa.Table, record: RangeRecord) -> pa.Table:
+    columns = [*rows.columns, pa.repeat(record.id, rows.num_rows), pa.nulls(rows.num_rows, pa.string())]
+    return pa.table(columns, schema=_PLACED)
+
+
+def _held_entries(
+    addresses: pa.StringArray, contents: Collection[Content], files: LiveFiles, record: RangeRecord
+) -> pa.Table:
+    """Entries of a range (_PLACED) that may have one of these addresses, or why the range cannot be read.
+
+    Entries with other addresses and one of these contents are among them.
+    """
     try:
-        rows = files.folders(record, whole_paths=True)
+        rows, others = files.placed(record, only_certain=False)
     except CorruptFile as damage:
         unread = {"range": record.id, "detail": f"{damage.check}: {damage.detail}"}
         return pa.Table.from_pylist([unread], schema=_PLACED)
-    rows = rows.filter(pc.is_in(rows.column("address"), value_set=addresses))
-    count = rows.num_rows
-    return pa.table([*rows.columns, pa.repeat(record.id, count), pa.nulls(count, pa.string())], schema=_PLACED)
+    is_held = pc.is_in(rows.column("address"), value_set=addresses)
+    others = pa.concat_tables([rows.filter(pc.invert(is_held)), others])
+    checksums = pa.array(sorted({checksum for checksum, _ in contents}), pa.string())
+    others = others.filter(pc.is_in(others.column("etag"), value_set=checksums))
+    same = [
+        each in contents
+        for each in zip(others.column("etag").to_pylist(), others.column("size").to_pylist(), strict=True)
+    ]
+    copies = others.filter(pa.array(same, pa.bool_()))
+    return _with_range(pa.concat_tables([rows.filter(is_held), copies]), record)
 
 
 def _text(path: bytes) -> str:

@@ -168,6 +168,15 @@ FOLDER = pa.field("folder", pa.string())
 """Where an entry is: the first components of its logical path, each with its slash; empty at the top."""
 FOLDERS = pa.schema([pa.field("address", pa.string()), pa.field("folder", pa.binary())])
 """Addresses, each with the first folder of a path, its slash included; empty for what lies in no folder."""
+PLACED = pa.schema(
+    [
+        pa.field("address", pa.string()),
+        pa.field("path", pa.binary()),
+        pa.field("size", pa.int64()),
+        pa.field("etag", pa.string()),
+    ]
+)
+"""Entries of ranges, each with its whole path."""
 _NO_OBJECTS = frozenset(get_args(Entity))
 _READ_WHOLE = 128 * 1024
 """Bytes of a file that is read with one request, of whatever kind it is."""
@@ -312,16 +321,20 @@ class LiveFiles:
         folders = entries.keys if whole_paths else _first_components(entries.keys, 1)
         return pa.table([keys.take(order), folders.take(places.take(order))], schema=FOLDERS)
 
-    def placed(self, record: RangeRecord) -> tuple[pa.Table, pa.BinaryArray]:
-        """Address and path of each entry of a range (FOLDERS, whole paths), and the paths of entries left out.
+    def placed(self, record: RangeRecord, *, only_certain: bool = True) -> tuple[pa.Table, pa.Table]:
+        """The entries of a range (PLACED), in order of paths, and those left out, with their addresses as stored.
 
-        An entry is left out if its address may mean several keys, or may lie outside of the namespace.
+        Args:
+            only_certain: leave out entries whose addresses may mean several keys, or may lie outside of the namespace.
+                Otherwise only those are left out that have no key inside of it.
         """
-        entries = self._entries(record, ["keys"])
-        assert entries.keys is not None
-        places, keys = self._keys(entries.addresses, entries.address_types, only_certain=True)
+        entries = self._entries(record, ["keys", "etags"])
+        assert entries.keys is not None and entries.etags is not None
+        places, keys = self._keys(entries.addresses, entries.address_types, only_certain)
+        every = pa.table([entries.addresses, entries.keys, entries.sizes, entries.etags], schema=PLACED)
         others = pc.invert(pc.is_in(pa.array(range(len(entries)), pa.int64()), value_set=places))
-        return pa.table([keys, entries.keys.take(places)], schema=FOLDERS), entries.keys.filter(others)
+        order = pc.sort_indices(places)
+        return every.take(places.take(order)).set_column(0, PLACED.field(0), keys.take(order)), every.filter(others)
 
     def metadata_file(self, name: str) -> pa.Table:
         """The addresses that a file of the metadata folder references inside the namespace (LIVE), each once.

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -621,6 +622,68 @@ def test_address_without_a_receipt_is_named(erasable: Erasing) -> None:
     verified = erasable.verify()
     assert named in result.stdout and named in verified.stdout
     assert "the receipts are those in the store" not in verified.stdout
+
+
+class TestSameContent:
+    """Another object with the same checksum is hinted at, and nothing else is said or done about it."""
+
+    def hints(self, made: Erasing, status: Status = Status.WELL) -> list[tuple[str, str, str]]:
+        shown = made.shown(PATH, status=status)["same_content"]
+        return [(each["repository"], each["path"], each["address"]) for each in shown]
+
+    def copied(self, made: Erasing, path: str, name: str = "repo", content: bytes = b"old") -> str:
+        with made.server.clock.at(datetime.now(UTC) - timedelta(days=50)):
+            return clients.upload(made.server, path, content, name=name)
+
+    def test_committed_copy_is_named_by_look_certificate_and_verify(self, erasable: Erasing) -> None:
+        address = self.copied(erasable, "copy")
+        self.copied(erasable, "other", content=b"dlo")
+        erasable.commit("copied", 2)
+        assert self.hints(erasable) == [("repo", "copy", address)]
+        line = f"hint: copy of repo has, or had, the checksum and the size of {erasable.addresses['old']}"
+        assert line in erasable.call_command("erase", PATH).stdout
+        result = erasable.erase(PATH)
+        assert result.exit_code == Status.WELL and line in result.stdout
+        verified = erasable.verify()
+        assert verified.exit_code == Status.WELL and line in verified.stdout
+        assert address in erasable.data
+
+    def test_copies_beyond_the_named_ones_are_counted(self, erasable: Erasing, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(finding, "_HINTS", 1)
+        for path in ("copy", "copy again", "copy once more"):
+            self.copied(erasable, path)
+        erasable.commit("copied", 2)
+        assert len(self.hints(erasable)) == 3
+        lines = erasable.call_command("erase", PATH).stdout.splitlines()
+        assert [line for line in lines if line.startswith("hint: ")][1:] == [
+            "hint: 2 further entries with such a checksum and size"
+        ]
+
+    def test_staged_copy(self, erasable: Erasing) -> None:
+        address = self.copied(erasable, "staged")
+        assert self.hints(erasable) == [("repo", "staged", address)]
+
+    def test_copy_of_what_is_staged_at_the_path(self, made: Erasing) -> None:
+        made.put("old", "person/a")
+        address = self.copied(made, "copy")
+        assert self.hints(made) == [("repo", "copy", address)]
+
+    def test_copy_of_a_repository_that_counts(self, tmp_path: Path) -> None:
+        with held_by_another_repository(tmp_path) as made:
+            address = self.copied(made, "copy", "other")
+            clients.commit(made.server, "copied", name="other")
+            ((repository, path, stored),) = self.hints(made)
+            assert (repository, path) == ("other", "copy") and address in stored
+
+    def test_same_path_another_size_and_empty_objects_are_no_hints(self, made: Erasing) -> None:
+        made.put("", "person/a")
+        made.commit("empty", 40)
+        made.put("old", "person/a")
+        made.commit("first", 30)
+        self.copied(made, "person/a")
+        self.copied(made, "nothing", content=b"")
+        made.commit("second", 2)
+        assert self.hints(made) == []
 
 
 def test_no_certificate_takes_the_place_of_another(erasable: Erasing) -> None:
