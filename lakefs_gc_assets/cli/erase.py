@@ -63,10 +63,8 @@ _KEY = Path("erasure.pem")
 """The key that commands are printed with if none is given."""
 
 
-def _write_new_key(context: click.Context, _: click.Parameter, file: Path | None) -> None:
-    """Writes a new key and its public half, and ends the command. Raises ConfigurationError if any file is there."""
-    if file is None or context.resilient_parsing:
-        return
+def _write_new_key(file: Path) -> None:
+    """Writes a new key and its public half. Raises ConfigurationError if any of both files is there."""
     public_file, written = _public_half(file), list[Path]()
     if public_file == file:
         raise ConfigurationError(f"{file} has the suffix of the public half: choose another one, such as .pem")
@@ -84,7 +82,6 @@ def _write_new_key(context: click.Context, _: click.Parameter, file: Path | None
             ) from None
     print_result(f"wrote the key to {file}: keep it secret, it signs certificates")
     print_result(f"wrote its public half to {public_file}: give it to everybody who checks certificates")
-    context.exit()
 
 
 def _public_half(key: Path) -> Path:
@@ -96,9 +93,6 @@ def _public_half(key: Path) -> Path:
 @click.option(
     "--new-key",
     type=FILE,
-    is_eager=True,
-    expose_value=False,
-    callback=_write_new_key,
     help="Only write a new key to this file, and its public half beside it with the suffix .pub.",
 )
 @click.option(
@@ -114,6 +108,7 @@ def _public_half(key: Path) -> Path:
 @click.argument("paths", metavar="lakefs://REPOSITORY/PATH...", nargs=-1)
 def erase(
     target: Target,
+    new_key: Path | None,
     list_: IO[bytes] | None,
     prepare: bool,
     approve: str | None,
@@ -140,6 +135,9 @@ def erase(
     Exit status 0 if everything is gone, 6 if not or if not everything could be looked at; without --approve, 0 if all
     could be.
     """
+    if new_key is not None:
+        _write_new_key(new_key)
+        return
     if prepare and (approve or as_json):
         raise click.UsageError("--prepare goes with neither --approve nor --json.")
     if prepare:
