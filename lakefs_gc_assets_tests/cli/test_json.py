@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import threading
 import traceback
@@ -42,6 +43,8 @@ _ROW = re.compile(r"^\| (`[^|]*--json`[^|]*) \| ([^|]*) \|", re.MULTILINE)
 _QUOTED = re.compile(r"`([^`]*)`")
 PLANTED = {"TEST_STORE_SECRET": "planted/store+secret==", "TEST_SPARK_PROPERTY": "planted spark=property: #!"}
 """Secrets by the variables that the configuration names; no command answers with one."""
+# Tasks of Spark have the environment in which it was started, maybe by a test of another file in this process.
+os.environ.update(PLANTED)
 _REPORT = "and more"
 """Where the document does not name all that a report has."""
 
