@@ -32,13 +32,14 @@ from lakefs_gc_assets.cli.common import (
     print_result,
     show_progress,
 )
-from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE
+from lakefs_gc_assets.cli.page_server import HOST, serve_pages
+from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load_all
+from lakefs_gc_assets.defs.pages import PAGES_VARIABLE
 from lakefs_gc_assets.defs.running import FEW_WRITES
 from lakefs_gc_assets.embedded.core import RuleSet
 from lakefs_gc_assets.embedded.demo import playground
 from lakefs_gc_assets.errors import CollectionError, LogLine, requiring
 
-_HOST = "127.0.0.1"
 _OTHER_PORT = "give --port a free one (with make ui: PORT=3001)"
 _DEFINITIONS = "lakefs_gc_assets.definitions"
 _START_SECONDS = 600
@@ -166,7 +167,7 @@ class DagsterUI:
 def require_free_port(port: int) -> None:
     """Raises CollectionError where something listens on this port of the machine, or it may not be used."""
     try:
-        socket.create_server((_HOST, port)).close()
+        socket.create_server((HOST, port)).close()
     except OSError as error:
         raise CollectionError(f"port {port} cannot be used ({error.strerror}): {_OTHER_PORT}") from None
 
@@ -175,7 +176,7 @@ def require_free_port(port: int) -> None:
 def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[DagsterUI]:
     """Starts webserver and daemon, and ends them with everything that they have started."""
     log = home / "ui.log"
-    command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", _HOST, "-p", str(port)]
+    command = [sys.executable, "-m", "dagster", "dev", "-m", _DEFINITIONS, "-h", HOST, "-p", str(port)]
     command += ["--log-level", "warning", "--code-server-log-level", "warning"]
     # Its warnings are about Dagster's own plans, and tell a person who looks around nothing.
     fixed = {"DAGSTER_HOME": str(home), **FEW_WRITES}
@@ -190,7 +191,7 @@ def started(environment: Mapping[str, str], port: int, home: Path) -> Iterator[D
             start_new_session=True,
         )
         try:
-            yield DagsterUI(f"http://{_HOST}:{port}", home, process, log)
+            yield DagsterUI(f"http://{HOST}:{port}", home, process, log)
         finally:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
@@ -251,7 +252,11 @@ def serve(
     Raises:
         CollectionError: it does not start.
     """
-    with started(environment, port, home) as ui:
+    # The environment has the secrets of the sample repository, which nothing else sets.
+    os.environ.update(environment)
+    repositories = load_all(Path(environment[CONFIGURATION_VARIABLE]))
+    # On the same port each time, so that links of earlier runs lead here as well.
+    with serve_pages(repositories, port + 1) as pages, started({PAGES_VARIABLE: pages}, port, home) as ui:
         location = ui.wait_until_loaded()
         if first_run:
             ui.make_first_run(location, say)
@@ -280,8 +285,9 @@ def ui(file: Path | None, folder: Path, rules: RuleSet, objects: int, port: int,
     repositories are not collected until you launch a run.
 
     It prints last the URL of the lineage of a repository's five assets. The UI listens on this machine alone, and ends
-    on INT and TERM. Dagster's runs are kept in $DAGSTER_HOME, else in .dagster beside the configuration file, or in the
-    folder. With DAGSTER_HOME set to it, the command line's runs show up too.
+    on INT and TERM. The next port serves the pages of runs, to which the UI links. Dagster's runs are kept in
+    $DAGSTER_HOME, else in .dagster beside the configuration file, or in the folder. With DAGSTER_HOME set to it, the
+    command line's runs show up too.
     """
     with requiring("ui", "the Dagster UI"):
         import dagster_webserver  # noqa: F401

@@ -233,7 +233,7 @@ def _made_before(context: dg.AssetExecutionContext, collector: Collector, names:
             counts = counts or pages.count_garbage(collector, repository, stored, now)
             context.add_output_metadata(pages.garbage_charts(stored, counts, plan.slice_window, now))
         elif stored.frame is DELETED_REPORT and (report := reports.read(repository.store, run_id)) is not None:
-            page = pages.shown(repository, run_id, collector.store.endpoint_url)
+            page = pages.shown(collector, repository, run_id)
             links = next_steps(context, collector, plans.read(repository.store, run_id), report)
             context.add_output_metadata({**report_figures(report), **links, **page})
     return stored

@@ -111,7 +111,7 @@ def forecast_job(names: Names) -> dg.JobDefinition:
         ages = [None if days == _UNLIMITED else days for days in config.days]
         policies = rules.parse_policies(config.policies)
         namespace, result = forecast_now(collector, context.log.info, ages, policies, config.by_path)
-        shown = stored_page(namespace + forecast.page_key(result.forecast_id), collector.store.endpoint_url)
+        shown = stored_page(collector, namespace + forecast.page_key(result.forecast_id), result.forecast_id)
         context.log_event(dg.AssetMaterialization(names.asset(NAME), metadata={**described(result), "page": shown}))
 
     description = (

@@ -3,6 +3,7 @@
 The page of an ended run is stored beside its report; `collector.page` makes it.
 """
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ from lakefs_gc_assets.errors import LogLine, StorageError, counted
 from lakefs_gc_assets.lakefs.layout import WindowSize
 from lakefs_gc_assets.storage import opening
 
+PAGES_VARIABLE = "LAKEFS_GC_PAGES_URL"
+"""Variable with the URL at which `lakefs-gc ui` serves stored pages."""
 _MARKED = re.compile(r"[\\|<\[\]`]")
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _WIDTH, _LENGTH, _HEIGHT = 345, 90, 18
@@ -167,7 +170,7 @@ def keep(collector: Collector, repository: OpenRepository, run_id: str, warn: Lo
         counting = Counting(count, WITH_A_RUN, frames)
         content = page.make_page(repository.store, run_id, repository.settings, prices, now, counting)
         page.write(repository.store, run_id, content)
-        return shown(repository, run_id, collector.store.endpoint_url)
+        return shown(collector, repository, run_id)
     return {}
 
 
@@ -224,26 +227,27 @@ def keep_failed(collector: Collector, run_id: str, warn: LogLine) -> None:
             page.write(store, run_id, page.make_page(store, run_id, settings, prices, now, counting))
 
 
-def shown(repository: OpenRepository, run_id: str, endpoint_url: str) -> dict[str, Any]:
-    """Metadata of a stored page for the UI: its place, as a link if a browser can open it, and a command to open it.
-
-    Args:
-        endpoint_url: URL of a store other than the cloud itself.
-    """
+def shown(collector: Collector, repository: OpenRepository, run_id: str) -> dict[str, Any]:
+    """Metadata of a stored page for the UI: its link or its place, and a command to open it."""
     return {
-        "page": stored_page(repository.namespace.uri + run_folder.page(run_id), endpoint_url),
+        "page": stored_page(collector, repository.namespace.uri + run_folder.page(run_id), run_id),
         "open_page": f"lakefs-gc report {run_id} --open",
     }
 
 
-def stored_page(uri: str, endpoint_url: str) -> dg.MarkdownMetadataValue:
-    """The place of a stored page, as a link if a browser can open it.
+def stored_page(collector: Collector, uri: str, owner: str) -> dg.MarkdownMetadataValue:
+    """A link to a stored page, which `lakefs-gc ui` serves or the cloud's console has; else its place without a link.
 
     Args:
-        endpoint_url: URL of a store other than the cloud itself.
+        owner: id of the run or forecast that the page shows.
     """
-    address = None if endpoint_url else opening.browser_link(uri)
-    return dg.MetadataValue.md(f"[{uri.rpartition('/')[2]}]({address})") if address else place(uri)
+    name = uri.rpartition("/")[2]
+    if server := os.environ.get(PAGES_VARIABLE):
+        address: str | None = f"{server}/{quote(collector.name, safe='')}/{owner}/{name}"
+    else:
+        # Not of a store other than the cloud itself.
+        address = None if collector.store.endpoint_url else opening.browser_link(uri)
+    return dg.MetadataValue.md(f"[{name}]({address})") if address else place(uri)
 
 
 def place(uri: str) -> dg.MarkdownMetadataValue:

@@ -130,6 +130,15 @@ def test_what_decides_comes_first_and_nothing_is_cut(
         assert tables and all(whole <= seen for seen, whole in tables)
 
 
+def test_the_page_of_a_run_opens_by_its_link(url: str) -> None:
+    with page(url, "/assets/deleted_report?view=overview", "from_stored_to_deleted", height=2600) as shown:
+        shown.get_by_role("link", name="report.html").first.click()
+        shown.wait_for_url("**/report.html")
+        shown.get_by_text("What the garbage is").first.wait_for()
+        styled = "element => getComputedStyle(element).fontFamily"
+        assert "sans" in shown.locator("body").evaluate(styled)
+
+
 def test_the_history_tells_of_whole_runs(url: str) -> None:
     texts = ("freed_bytes_in_all", "stored_objects", "seconds_candidates", "dry run")
     with page(url, "/assets/collection_history", *texts, height=2600):

@@ -18,7 +18,7 @@ from lakefs_gc_assets.defs.pages import count_garbage, keep, keep_counted, keep_
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ObjectNotFound, StorageError
 from lakefs_gc_assets.lakefs.addresses import Namespace
-from lakefs_gc_assets.settings import Configuration
+from lakefs_gc_assets.settings import Configuration, StoreSettings
 from lakefs_gc_assets.storage.opening import browser_link
 from lakefs_gc_assets_tests.collector.page.stored_runs import stored_run
 from lakefs_gc_assets_tests.collector.page.test_page import repository
@@ -110,12 +110,17 @@ def test_a_browser_can_follow_only_some_links(uri: str, link: str | None) -> Non
     assert browser_link(uri) == link
 
 
-def test_a_link_into_a_cloud_is_none_into_a_server_of_ones_own(repository: OpenRepository) -> None:
+def test_a_link_into_a_cloud_is_none_into_a_server_of_ones_own(
+    collecting: Collector, repository: OpenRepository
+) -> None:
     in_bucket = replace(repository, namespace=Namespace.parse("s3://bucket/prefix"))
     uri = f"s3://bucket/prefix/{run_folder.page('run')}"
 
-    assert pages.shown(in_bucket, "run", "")["page"] == dg.MetadataValue.md(f"[report.html]({browser_link(uri)})")
-    assert pages.shown(in_bucket, "run", "http://minio:9000")["page"] == pages.place(uri)
+    shown = pages.shown(collecting, in_bucket, "run")
+    assert shown["page"] == dg.MetadataValue.md(f"[report.html]({browser_link(uri)})")
+    settings = collecting.configuration.model_copy(update={"store": StoreSettings(endpoint_url="http://minio:9000")})
+    own_server = replace(collecting, configuration=settings)
+    assert pages.shown(own_server, in_bucket, "run")["page"] == pages.place(uri)
 
 
 @pytest.mark.parametrize(
