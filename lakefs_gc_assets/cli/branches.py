@@ -137,7 +137,7 @@ def _describe(standing: Standing, listing: Listing) -> Iterator[str]:
     if standing.changes:
         yield f"    {standing.changes:,} uncommitted changes go with it for good"
     if standing.alone is not None and listing.forecast_made_at is not None:
-        freed = f"; its deletion frees {size(standing.freed.bytes)} at once" if standing.freed else ""
+        freed = f"; its deletion makes {size(standing.freed.bytes)} garbage at once" if standing.freed else ""
         yield (
             f"    holds {counted(standing.alone.objects, 'objects')}, {size(standing.alone.bytes)}, alone{freed} "
             f"(forecast of {listing.forecast_made_at:%F})"

@@ -108,6 +108,8 @@ def describe(result: Forecast) -> Iterator[str]:
         yield f"{freed.scenario.name:<{width}}  {freed.scenario.commits_expired:>15,}  {_amount(freed.amount)}"
     for freed in result.rules:
         yield from (f"  {freed.scenario.name}: {note}" for note in freed.scenario.notes)
+    if result.when_freed:
+        yield result.when_freed
     if cost := page.cost(result, result.in_force.amount.bytes):
         yield f"by the rules in force a run would free what costs {cost}"
     if result.listed is not None:

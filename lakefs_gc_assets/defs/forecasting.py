@@ -127,7 +127,8 @@ def described(result: Forecast) -> dict[str, Any]:
     What the rules in force free has short names, and tables have few columns: the UI cuts what is wider than its page.
     """
     in_force = result.in_force
-    notes = [f"{freed.scenario.name}: {note}" for freed in result.rules for note in freed.scenario.notes]
+    notes = [result.when_freed] if result.when_freed else []
+    notes += [f"{freed.scenario.name}: {note}" for freed in result.rules for note in freed.scenario.notes]
     return {
         "forecast_id": result.forecast_id,
         "commits": result.commits,

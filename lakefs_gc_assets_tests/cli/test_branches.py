@@ -67,7 +67,7 @@ def test_what_a_stale_branch_holds(branches: Branches) -> None:
     lines = branches(replace(LISTING, standings=(holding,), forecast_made_at=NOW)).stdout.splitlines()
     assert lines[1:3] == [
         "    3 uncommitted changes go with it for good",
-        "    holds 1 object, 2.0 KiB, alone; its deletion frees 1.0 KiB at once (forecast of 2026-11-26)",
+        "    holds 1 object, 2.0 KiB, alone; its deletion makes 1.0 KiB garbage at once (forecast of 2026-11-26)",
     ]
     assert not any("`lakefs-gc forecast`" in line for line in lines)
 

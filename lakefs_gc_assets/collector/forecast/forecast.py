@@ -35,7 +35,7 @@ from lakefs_gc_assets.collector.retention import retention
 from lakefs_gc_assets.collector.retention.rules import Policy
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.collector.stored import run_folder, tables
-from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported
+from lakefs_gc_assets.errors import AccessDenied, CorruptFile, LakeFSError, LogLine, NotFound, NotSupported, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.settings import ReportSettings
 from lakefs_gc_assets.storage.interface import ObjectStore, get_if_there
@@ -204,6 +204,7 @@ class Forecast:
         by_folder: objects by folder; None unless requested.
         listed: classes that a run listed; None if no report names any.
         prices: prices of storage.
+        quarantine_days: days for which sweeps keep what they move to quarantine; None if they delete.
     """
 
     repository: str
@@ -219,6 +220,17 @@ class Forecast:
     by_folder: ByFolder | None = None
     listed: ListedClasses | None = None
     prices: ReportSettings = field(default_factory=ReportSettings)
+    quarantine_days: float | None = None
+
+    @property
+    def when_freed(self) -> str:
+        """When bytes are freed, in a sentence; empty if a sweep frees them at once."""
+        if self.quarantine_days is None:
+            return ""
+        return (
+            "sweeps move objects to quarantine, which frees nothing: a purge frees their bytes "
+            f"{counted(self.quarantine_days, 'days')} later at the earliest"
+        )
 
     @property
     def in_force(self) -> Freed:
@@ -364,6 +376,7 @@ def _summed(asked: Asked[R]) -> Forecast:
         holdings=holdings,
         undecided=marked.undecided,
         by_folder=by_folder,
+        quarantine_days=step.repository.settings.quarantine_days if step.repository.settings.quarantines else None,
     )
 
 

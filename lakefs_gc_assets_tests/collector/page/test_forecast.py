@@ -62,6 +62,12 @@ def test_what_rules_would_free_costs_what_the_listed_classes_do() -> None:
     assert "GLACIER | 1 | 30.0 GiB | STANDARD | 9 | 10.0 GiB" in reported and "as run run listed them" in reported
 
 
+def test_with_quarantine_it_says_when_bytes_are_freed() -> None:
+    sentence = "sweeps move objects to quarantine, which frees nothing: a purge frees their bytes 7 days later"
+    assert sentence in text(replace(made(), quarantine_days=7))
+    assert "quarantine" not in text(made())
+
+
 def text(found: Forecast) -> str:
     return " | ".join(read(page.render(found)).text)
 

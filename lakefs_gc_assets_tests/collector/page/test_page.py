@@ -215,6 +215,8 @@ def test_a_run_without_garbage_asks_for_no_approval(repository: OpenRepository) 
 def test_an_approver_reads_how_long_the_quarantine_keeps_it(repository: OpenRepository) -> None:
     reported = text(make(repository, stored_run(repository).run_id, sweep_mode="quarantine", quarantine_days=7))
     assert "The run moves the candidates to quarantine" in reported
+    assert "A sweep would move to quarantine 3.0 GiB." in reported and "would free" not in reported
+    assert "The move itself frees nothing: a purge frees the bytes after these days." in reported
     assert "Undo it with lakefs-gc restore for at least 7 days after the sweep." in reported
 
 
