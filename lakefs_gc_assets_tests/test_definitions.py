@@ -276,3 +276,13 @@ def test_every_asset_says_whose_it_is() -> None:
         assert (spec.tags["tier"], spec.tags["lakefs/repository"]) == ("cold", "my_data")
         assert spec.group_name == "garbage_collection"
         assert spec.kinds
+
+
+def test_an_asset_that_a_job_reports_names_that_job() -> None:
+    both = build_all([configured("one"), configured("my-data")], SystemClock())
+    graph = both.resolve_asset_graph()
+    for name, job in zip(BESIDE, ("fsck", "forecast", "stale_branches"), strict=True):
+        for repository in ("one", "my_data"):
+            assert both.resolve_job_def(f"{job}_{repository}")
+            description = graph.get(dg.AssetKey([repository, name])).description or ""
+            assert f"The job {job}_{repository} " in description and "launch that to see" in description

@@ -91,8 +91,9 @@ def define(names: Names) -> dg.AssetSpec:
         key=names.asset(NAME),
         description=f"Bytes that other retention rules would free in {names.repository}: exactly those that a run of "
         "flow committed with these rules would mark at that moment. Also the bytes of each branch and tag, and those "
-        "freed without it. It deletes nothing, takes no lock, and may be made beside a run. `freed_objects` and "
-        "`freed_bytes` are what the rules in force free; the page has all figures in full.",
+        f"freed without it. The job {names.qualified(JOB)} makes it: launch that to see it here. It deletes nothing, "
+        "takes no lock, and may be made beside a run. `freed_objects` and `freed_bytes` are what the rules in force "
+        "free; the page has all figures in full.",
         kinds={"pyspark", "parquet"},
     )
 

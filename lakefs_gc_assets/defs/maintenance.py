@@ -399,7 +399,7 @@ def define_stale_branches(names: Names) -> dg.AssetSpec:
     return dg.AssetSpec(
         key=names.asset(STALE_BRANCHES),
         description=f"Branches of {names.repository} that the policy calls stale, and why others stay. The job "
-        f"{names.qualified(STALE_BRANCHES)} reports it, and deletes them if approved.",
+        f"{names.qualified(STALE_BRANCHES)} lists them: launch that to see them here. It deletes them if approved.",
         kinds={"lakefs"},
     )
 

@@ -57,8 +57,8 @@ def define(names: Names) -> dg.AssetSpec:
     return dg.AssetSpec(
         key=names.asset(NAME),
         description=f"Whether {names.repository} is whole: each object that live commits, branches and tags need is in "
-        "the store with its size, and metadata can be read. It deletes nothing, takes no lock, and may be made beside "
-        "a run.",
+        f"the store with its size, and metadata can be read. The job {names.qualified(JOB)} makes the check: launch "
+        "that to see it here. It deletes nothing, takes no lock, and may be made beside a run.",
         kinds={"pyspark", "parquet"},
     )
 
