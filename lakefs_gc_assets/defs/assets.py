@@ -20,13 +20,13 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.reporting import mark_of
 from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, Stored, UncommittedData
 from lakefs_gc_assets.collector.step import Step
-from lakefs_gc_assets.defs import launching, pages
+from lakefs_gc_assets.defs import history, launching, pages
 from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
 from lakefs_gc_assets.defs.history import Historian, forget_unused, warnings_of
 from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, cell_metadata, described, table_of
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.maintenance import restore_address
+from lakefs_gc_assets.defs.maintenance import restore_address, undo_link
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
 from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, run_id_in, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of
@@ -84,7 +84,9 @@ def deleted_report(context: dg.AssetExecutionContext, collector: Collector, cand
     """Deletes the candidates if the run sweeps, and reports the outcome of each."""
     with run_step(context, collector) as current:
         outcomes, report = run.sweep(current, candidates)
-    Historian.from_context(context, collector_names(context, collector)).ended(current.repository.store, report)
+    names = collector_names(context, collector)
+    undo = undo_link(collector, names, context.run, report)
+    Historian.from_context(context, names).ended(current.repository.store, report, undo)
     page = pages.keep(collector, current.repository, report.run_id, context.log.warning)
     links = next_steps(context, collector, current.plan, report)
     context.add_output_metadata({**report_figures(report), **links, **page})
@@ -273,18 +275,27 @@ def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> N
 def next_steps(
     context: dg.AssetExecutionContext, collector: Collector, plan: Plan, report: Report
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
-    """A link that approves what a dry run found, or that undoes what a run deleted, if the UI has one."""
-    if report.dry_run:
-        return _approval(context, collector, plan, Garbage.from_report(report))
+    """What a dry run leaves to decide, and a link that undoes the newest deletion, if the UI has one."""
     names = collector_names(context, collector)
-    return link("See what can be brought back", restore_address(collector, names, context.run, report))
+    if undo := link("See what can be brought back", restore_address(collector, names, context.run, report)):
+        return undo
+    approval = _approval(context, collector, plan, Garbage.from_report(report)) if report.dry_run else {}
+    return {**approval, **history.newest_undo(context.instance, names)}
 
 
 def _approval(
     context: dg.AssetExecutionContext, collector: Collector, plan: Plan, found: Garbage
 ) -> Mapping[str, dg.MarkdownMetadataValue]:
-    address = approval_address(collector, collector_names(context, collector), context.run, plan, found)
-    return link(f"Approve: {found}", address)
+    """What there is to decide about a dry run, with a link if the UI has one; empty for a run that sweeps."""
+    if plan.sweep:
+        return {}
+    if not found.objects:
+        return {"next": dg.MetadataValue.md("Nothing to approve: the run found no garbage")}
+    asks_name = not launching.is_named_by_proxy(context.instance)
+    names = collector_names(context, collector)
+    address = approval_address(collector, names, context.run, plan, found, asks_name=asks_name)
+    by_command = dg.MetadataValue.md(f"Approve by `lakefs-gc approve {plan.run_id}`: {found}")
+    return link(f"Approve: {found}", address) or {"next": by_command}
 
 
 def report_figures(report: Report) -> dict[str, object]:

@@ -25,6 +25,7 @@ from lakefs_gc_assets.defs.history import Historian
 from lakefs_gc_assets.defs.io_manager import cell_metadata, metadata
 from lakefs_gc_assets.defs.jobs import RunConfig
 from lakefs_gc_assets.defs.launching import Permit
+from lakefs_gc_assets.defs.maintenance import undo_link
 from lakefs_gc_assets.defs.partitions import Names, key_of, one_op_job
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import CollectionError, ConfigurationError, OrderViolation
@@ -68,7 +69,7 @@ def collect_job(names: Names, loaded: Loaded) -> dg.JobDefinition:
         historian = Historian.from_context(context, names)
         plan = plans.read(repository.store, report.run_id)
         historian.begins(repository.store, plan, repository.settings)
-        historian.ended(repository.store, report)
+        historian.ended(repository.store, report, undo_link(collector, names, context.run, report))
         context.add_output_metadata({"run_id": report.run_id, "flow": report.flow, "ending": report.ending.value})
         if not report.success:
             raise CollectionError(f"run {report.run_id} failed: {report.error or '; '.join(report.warnings)}")

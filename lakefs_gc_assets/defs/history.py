@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -57,6 +58,8 @@ FREED_TAG = "lakefs/freed"
 FREED_IN_ALL = "freed_bytes_in_all"
 OLDEST_GARBAGE = "oldest_garbage_days"
 NEWEST_RUN_SUCCEEDED, SWEPT_IN_TIME = "newest_run_succeeded", "swept_in_time"
+UNDO = "undo"
+"""Metadata with a link that undoes what a run deleted."""
 NOTHING_TO_DO, DRY_RUN = "nothing to do", "dry run"
 EVENT_NAMES: Mapping[str, str] = {
     "candidates": "found_objects",
@@ -285,16 +288,20 @@ class Historian:
         with self._harmless():
             self.instance.add_run_tags(self.run.run_id, {RUN_TAG: run_id, MODE_TAG: NOTHING_TO_DO})
 
-    def ended(self, store: ObjectStore, report: Report) -> None:
-        """Records a finished run. One that succeeded also removes overtaken runs from the partitions."""
+    def ended(self, store: ObjectStore, report: Report, undo: Mapping[str, dg.MetadataValue[Any]]) -> None:
+        """Records a finished run. One that succeeded also removes overtaken runs from the partitions.
+
+        Args:
+            undo: metadata with a link that undoes its deletions; empty if it deleted nothing.
+        """
         with self._harmless():
-            self._note(report, store)
+            self._note(report, store, undo)
         with self._harmless():
             if report.is_complete:
                 forget_overtaken(self.instance, self.names, store, report)
         with self._harmless():
             if report.is_complete and not report.dry_run:
-                self._report({"run_id": report.run_id, "ending": report.ending.value}, SWEEPS)
+                self._report({"run_id": report.run_id, "ending": report.ending.value, **undo}, SWEEPS)
 
     def failed(self, store: ObjectStore | None, run_id: str | None, now: datetime, error: str) -> None:
         """Records a run that failed or was refused.
@@ -325,7 +332,9 @@ class Historian:
                 }
             )
 
-    def _note(self, report: Report, store: ObjectStore) -> None:
+    def _note(
+        self, report: Report, store: ObjectStore, undo: Mapping[str, dg.MetadataValue[Any]] = MappingProxyType({})
+    ) -> None:
         freed = report.statistics.deleted_bytes or 0
         self._tag(report.ending, freed)
         before = self._freed_before()
@@ -337,7 +346,7 @@ class Historian:
         oldest = self._oldest_garbage(report.run_id)
         if oldest is not None:
             shown[OLDEST_GARBAGE] = oldest
-        self._report(shown)
+        self._report({**shown, **undo})
 
     def _tag(self, ending: Ending, freed: int) -> None:
         tags = {ENDING_TAG: ending.value, **({FREED_TAG: size(freed)} if freed or FREED_TAG in self._tags() else {})}
@@ -393,6 +402,20 @@ class Historian:
             yield
         except Exception as error:
             self.warn(f"the history of {self.names.repository} lacks this run: {error}")
+
+
+def newest_undo(instance: dg.DagsterInstance, names: Names) -> dict[str, dg.MarkdownMetadataValue]:
+    """Metadata with the link that undoes the newest deletion among the recent runs; empty if none deleted anything.
+
+    Events that somebody reports through the webserver have metadata of plain types, which do not count.
+    """
+    if instance.is_ephemeral:
+        return {}
+    for record in instance.fetch_materializations(names.asset(HISTORY), limit=_RECENT_EVENTS).records:
+        event = record.asset_materialization
+        if event and isinstance(undo := event.metadata.get(UNDO), dg.MarkdownMetadataValue):
+            return {UNDO: undo}
+    return {}
 
 
 def _freed_in_all(store: ObjectStore, run_ids: Iterable[str]) -> int:

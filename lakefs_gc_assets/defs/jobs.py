@@ -157,8 +157,8 @@ class ApproveConfig(dg.Config):
     approved_by: str = Field(
         default="",
         max_length=100,
-        description="Who approves it: the report names you, and that the launch says so. If a proxy names who launched "
-        "this, that counts instead.",
+        description="Who approves it: the report names you, and that the launch says so. Needed unless a proxy names "
+        "who launched this; then that counts instead.",
     )
     relax: Overrides = Field(default=Overrides(), description=_RELAX)
 
@@ -186,11 +186,14 @@ class Garbage:
         return f"{counted(self.objects, 'objects')}, {size(self.bytes)}, {of_known}"
 
 
-def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: Garbage) -> str | None:
+def approval_address(
+    collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, found: Garbage, *, asks_name: bool
+) -> str | None:
     """Address of the launchpad that approves what a dry run found; None if there is nothing that a launch may approve.
 
     Args:
         run: a Dagster run of the same code location.
+        asks_name: True if the launch has to say who approves.
     """
     policy = collector.configuration.launch
     if plan.sweep or not plan.opened or not found.objects or policy.sweep == "never":
@@ -198,6 +201,8 @@ def approval_address(collector: Collector, names: Names, run: dg.DagsterRun, pla
     job, config = names.qualified("approve"), {"run_id": plan.run_id, "approved_by": ""}
     does = "Moves to quarantine" if collector.configuration.collection.quarantines else "Deletes"
     second = " Two must approve it, under different names." if policy.approvers == 2 else ""
+    if asks_name:
+        second += " Write who you are in approved_by."
     return launchpad(
         collector,
         run,
@@ -282,7 +287,6 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
             )
         relaxed = launching.relaxed_by(config.relax, policy)
         permit = Permit(names.qualified("approve"), relaxed=relaxed)
-        approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
         repository = collector.open_for(permit)
         manifest = passes.require_dry_run(repository.store, run_id)
         objects = f"{counted(manifest.rows, 'objects')}, {size(manifest.object_bytes)}"
@@ -293,6 +297,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         )
         plan = plans.read(repository.store, run_id)
         launching.require_opened(plan)
+        approver = launching.approver(context.instance, context.run_id, config.approved_by, policy)
         context.add_output_metadata({"run_id": run_id, "objects": manifest.rows, "bytes": manifest.object_bytes})
         if policy.approvers == 2:
             first = passes.give_first(repository.store, manifest, repository.clock.now(), approver)

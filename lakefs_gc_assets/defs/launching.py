@@ -207,16 +207,21 @@ def user_of(instance: dg.DagsterInstance, dagster_run_id: str) -> str | None:
     return instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
 
 
+def is_named_by_proxy(instance: dg.DagsterInstance) -> bool:
+    """True if a proxy before the webserver names who launches a run."""
+    return isinstance(instance.run_coordinator, ProxyRunCoordinator)
+
+
 def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, policy: LaunchSettings) -> str:
     """Who approves by a launch, and how that is known, for tags and reports.
 
     Args:
         name: what the launch says, which anybody can choose. It counts if no proxy names somebody.
     Raises:
-        ConfigurationError: two must approve and nobody is named, or a name that would read as more than a name.
+        ConfigurationError: nobody is named, or a name that would read as more than a name.
     """
     user = user_of(instance, dagster_run_id)
-    if user is None and policy.approvers == 2 and isinstance(instance.run_coordinator, ProxyRunCoordinator):
+    if user is None and policy.approvers == 2 and is_named_by_proxy(instance):
         raise ConfigurationError(
             "two must approve (launch.approvers), and the proxy named nobody for this launch: launch it through the "
             "proxy"
@@ -224,11 +229,9 @@ def approver(instance: dg.DagsterInstance, dagster_run_id: str, name: str, polic
     shown = " ".join((user or name).split())
     if ";" in shown or plans.KNOWN_BY in shown.casefold():
         raise ConfigurationError(f"{shown!r} names no approver: a name has no semicolon and no {plans.KNOWN_BY!r}")
-    nobody = not plans.person(shown)
-    if nobody and policy.approvers == 2:
-        raise ConfigurationError("two must approve (launch.approvers): say who you are in approved_by")
-    if nobody:
-        return "a launch that names nobody"
+    if not plans.person(shown):
+        two = "two must approve (launch.approvers): " if policy.approvers == 2 else ""
+        raise ConfigurationError(f"{two}say who you are in approved_by, since no proxy does; the report names you")
     return f"{printable(shown)}{plans.KNOWN_BY}{'proxy' if user else 'launch'} says"
 
 

@@ -39,8 +39,8 @@ from lakefs_gc_assets.collector.stale_branches import Listing
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.failures import collector_op
-from lakefs_gc_assets.defs.history import RUN_TAG
-from lakefs_gc_assets.defs.pages import bullets, launchpad, table
+from lakefs_gc_assets.defs.history import RUN_TAG, UNDO
+from lakefs_gc_assets.defs.pages import bullets, launchpad, link, table
 from lakefs_gc_assets.defs.partitions import Names, one_op_job, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.errors import ConfigurationError, CorruptFile, LogLine, StorageError, counted
@@ -158,6 +158,14 @@ def restore_address(collector: Collector, names: Names, run: dg.DagsterRun, repo
         "With `confirm: true` it brings that back.",
         {RUN_TAG: report.run_id},
     )
+
+
+def undo_link(
+    collector: Collector, names: Names, run: dg.DagsterRun, report: Report
+) -> dict[str, dg.MarkdownMetadataValue]:
+    """Metadata with a link that undoes what a run deleted, for events that stay; empty if it deleted nothing."""
+    address = restore_address(collector, names, run, report)
+    return link(f"See what can be brought back of run {report.run_id}", address, UNDO)
 
 
 def restore_job(names: Names) -> dg.JobDefinition:

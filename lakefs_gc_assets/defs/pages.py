@@ -290,9 +290,9 @@ def launchpad(
     return f"{ui}/locations/{quote(location, safe='')}/jobs/{job}/playground/setup?{filled}"
 
 
-def link(text: str, address: str | None) -> dict[str, dg.MarkdownMetadataValue]:
-    """Metadata `next` with a link; empty without an address."""
-    return {} if address is None else {"next": dg.MetadataValue.md(f"[{text}]({address})")}
+def link(text: str, address: str | None, name: str = "next") -> dict[str, dg.MarkdownMetadataValue]:
+    """Metadata of this name with a link; empty without an address."""
+    return {} if address is None else {name: dg.MetadataValue.md(f"[{text}]({address})")}
 
 
 @contextmanager

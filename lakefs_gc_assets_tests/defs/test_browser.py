@@ -157,13 +157,18 @@ def test_a_run_is_launched_from_the_launchpad_as_it_opens(url: str) -> None:
         launchpad.get_by_text("RUN_SUCCESS").wait_for()
 
 
-def test_a_dry_run_is_approved_in_two_clicks_and_names_who_did(url: str) -> None:
+def test_a_dry_run_is_approved_in_two_clicks_and_a_name(url: str) -> None:
     with page(url, "/assets/deleted_report", "Approve: ", height=2600) as asset:
         asset.get_by_role("link", name="Approve: ").first.click()
         asset.get_by_text("# Moves to quarantine what dry run").first.wait_for()
+        asset.get_by_text("Write who you are in approved_by.").first.wait_for()
+        asset.get_by_text("approved_by: ''").click()
+        asset.keyboard.press("End")
+        asset.keyboard.press("ArrowLeft")
+        asset.keyboard.type("Ada")
         asset.get_by_role("button", name="Launch Run").click()
         asset.get_by_text("RUN_SUCCESS").wait_for()
-    with page(url, "/runs", "approved sweep", "a launch that names nobody", width=2400):
+    with page(url, "/runs", "approved sweep", "Ada, as the launch says", width=2400):
         pass
 
 

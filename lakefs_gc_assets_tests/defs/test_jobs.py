@@ -202,8 +202,8 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
     names, run, definitions = Names("sample"), dg.DagsterRun("collect"), automated.definitions
     dry, found = began(automated.repository, HOUR, sweep=False), Garbage(1200, 3 * 2**30, 24000)
 
-    def address(plan: Plan = dry, found: Garbage = found) -> str | None:
-        return jobs.approval_address(automated.collector, names, run, plan, found)
+    def address(plan: Plan = dry, found: Garbage = found, asks_name: bool = False) -> str | None:
+        return jobs.approval_address(automated.collector, names, run, plan, found, asks_name=asks_name)
 
     path, comment, config, tags = filled(address(), definitions)
     assert path == "/dagster/locations/my%20location/jobs/approve/playground/setup"
@@ -212,6 +212,7 @@ def test_links_to_launchpads_that_approve_and_undo(automated: Automated, monkeyp
         "5.0% of the objects that the run knows."
     )
     assert (config, tags) == ({"run_id": dry.run_id, "approved_by": ""}, {"lakefs/run_id": dry.run_id})
+    assert filled(address(asks_name=True), definitions)[1] == f"{comment} Write who you are in approved_by."
     assert address(replace(dry, sweep=True)) is address(replace(dry, opened=False)) is None
     assert address(found=Garbage(0, 0, 24000)) is None
     automated.changes |= {"launch": {"approvers": 2}, "collection": {"sweep_mode": "quarantine"}}

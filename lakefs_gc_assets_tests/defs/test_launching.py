@@ -10,9 +10,9 @@ from lakefs_gc_assets.collector.records import plan, report
 from lakefs_gc_assets.collector.records.plan import Flow
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.configuration_file import loaded_from
-from lakefs_gc_assets.defs import jobs, launching, running
+from lakefs_gc_assets.defs import jobs, launching, pages, running
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions, key_of, run_id_in
+from lakefs_gc_assets.defs.partitions import RANGE_START_TAG, RunPartitions, key_of, newest_metadata, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets.errors import ConfigurationError
@@ -194,7 +194,9 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRun
     assert runs.server.deleted == set()
     garbage = set(runs.addresses(run_id, "candidates"))
 
-    approved = launched(runs, "approve", run_id=key_of(run_id))  # As the UI shows it among the partitions.
+    approved = launched(
+        runs, "approve", run_id=key_of(run_id), approved_by="Ada"
+    )  # As the UI shows it among the partitions.
 
     (output,) = [event.step_output_data for event in approved.all_node_events if event.is_successful_output]
     shown = {name: value.value for name, value in output.metadata.items()}
@@ -206,6 +208,31 @@ def test_a_dry_run_that_was_seen_is_approved_and_its_garbage_goes(runs: GraphRun
     assert runs.server.deleted == garbage
     assert not runs.report(run_id).dry_run
     assert "was approved before" in said(launched(runs, "approve", run_id=run_id))
+
+
+@pytest.mark.slow
+def test_the_undo_of_a_sweep_stays_on_the_overview_of_later_dry_runs(
+    runs: GraphRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "location_of", lambda run: "here")
+    # An instance that ends with its process records no history.
+    monkeypatch.setattr(dg.DagsterInstance, "is_ephemeral", False)
+
+    def shown(asset: str) -> dict[str, object]:
+        return newest_metadata(runs.instance, dg.AssetKey(asset))
+
+    run_id = run_id_of(followed(runs, launched(runs, "open_run")))
+    assert str(shown("candidates")["next"]).startswith("[Approve: ") and "undo" not in shown("deleted_report")
+    assert followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada")).success
+    undo = str(shown("sweeps")["undo"])
+    assert undo.startswith(f"[See what can be brought back of run {run_id}](/locations/here/jobs/restore/")
+    assert shown("collection_history")["undo"] == undo
+
+    runs.clock.sleep(1)
+    assert followed(runs, launched(runs, "open_run")).success
+    assert shown("deleted_report")["undo"] == undo
+    assert shown("candidates")["next"] == shown("deleted_report")["next"]
+    assert shown("candidates")["next"] == "Nothing to approve: the run found no garbage"
 
 
 @pytest.mark.slow
@@ -310,12 +337,12 @@ def test_a_guard_is_relaxed_at_the_approval(runs: GraphRuns) -> None:
     runs.settings["max_candidates"] = 3
     dry = followed(runs, launched(runs, "open_run"))
     run_id = run_id_of(dry)
-    stopped = followed(runs, launched(runs, "approve", run_id=run_id))
+    stopped = followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada"))
     assert "guard number of candidates" in said(stopped)
     assert runs.server.deleted == set()
 
     runs.launch["may_relax"] = ["max_candidates"]
-    swept = followed(runs, launched(runs, "approve", run_id=run_id, relax={"max_candidates": 100}))
+    swept = followed(runs, launched(runs, "approve", run_id=run_id, approved_by="Ada", relax={"max_candidates": 100}))
 
     assert swept.success
     assert runs.server.deleted == truth_classes("chain/1")["unreferenced"]

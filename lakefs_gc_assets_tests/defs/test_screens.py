@@ -148,7 +148,8 @@ def test_the_proxy_says_who_launches_and_no_launch_can_say_it(screens: Screens) 
     assert launching.user_of(instance, around) is None
     assert launching.approver(instance, through, "Bob", policy) == "Ada Lovelace, as the proxy says"
     assert launching.approver(instance, around, "Bob", policy) == "Bob, as the launch says"
-    assert launching.approver(instance, around, " ", policy) == "a launch that names nobody"
+    with pytest.raises(ConfigurationError, match="say who you are in approved_by, since no proxy does"):
+        launching.approver(instance, around, " ", policy)
     for name in ("Eve, as the proxy says", "Ada, As The Proxy says; Bob", "Ada; Bob"):
         with pytest.raises(ConfigurationError, match="names no approver"):
             launching.approver(instance, around, name, policy)

@@ -110,7 +110,7 @@ def test_a_new_user_on_a_bucket(s3_server: S3Server, tmp_path: Path, monkeypatch
             found = command("candidates", run_id).splitlines()[1:]
             assert f"lakefs-gc approve {run_id}" in command("report", run_id)
 
-            config = f"ops: {{approve_dry_run: {{config: {{run_id: {run_id}}}}}}}"
+            config = f"ops: {{approve_dry_run: {{config: {{run_id: {run_id}, approved_by: Ada}}}}}}"
             launch(url, "approve", config, "they will be moved to quarantine after")
             assert run_id_at_the_end(url, "moved to quarantine") == run_id
             assert end(process, signal.SIGTERM) == ("", "")
