@@ -337,6 +337,14 @@ _SECRET_VARIABLE = "LAKEFS_GC_PLAYGROUND_SECRET"  # noqa: S105
 # Everybody knows it: the server that takes it listens on this machine alone.
 _SECRET = "embedded-playground-secret"  # noqa: S105
 _CONFIGURATION_FILE = "lakefs-gc.yaml"
+_POLICY_FILE = "policy.yaml"
+_POLICY = """\
+stale_after: 90d
+stale_branches:
+  - {branches: release}
+  - {branches: "*", max_inactivity: 90d}
+"""
+"""By it, the branch that nobody has worked on for months is stale; the release stays."""
 _SOON = {"optimized_every_hours": 0.05, "sensor_interval_seconds": 10}
 """With the sensor on, an optimized run starts minutes later."""
 
@@ -373,6 +381,9 @@ def playground(
         content["lakefs"]["secret_access_key"] = {"env": _SECRET_VARIABLE}
         content["automation"] = _SOON
         content["collection"]["sweep_mode"] = "quarantine"  # So that there is something to undo.
+        policy = folder / _POLICY_FILE
+        policy.write_text(_POLICY, encoding="utf-8")
+        content["collection"]["retention_policy"] = str(policy.resolve())
         file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         say(f"embedded lakeFS (no production server) at {server.url}")
         say(f"access key {ACCESS_KEY_ID}, secret key {_SECRET}")

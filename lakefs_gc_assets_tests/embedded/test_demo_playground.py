@@ -8,12 +8,14 @@ from click.testing import CliRunner
 
 from lakefs_gc_assets.cli import main
 from lakefs_gc_assets.cli.group import Status
+from lakefs_gc_assets.collector import stale_branches
 from lakefs_gc_assets.collector.engine.local import LocalEngine
 from lakefs_gc_assets.collector.forecast import forecast
 from lakefs_gc_assets.collector.repository.repository import SystemClock
 from lakefs_gc_assets.configuration_file import CONFIGURATION_VARIABLE, load
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.embedded.demo import REPOSITORY, playground
+from lakefs_gc_assets.embedded.sample import STALE_BRANCH
 from lakefs_gc_assets_tests.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
 from lakefs_gc_assets_tests.stores import bucket, s3_server
 
@@ -32,6 +34,8 @@ def test_the_environment_leads_to_the_sample(tmp_path: Path, monkeypatch: pytest
         before = set(repository.store.list_level("data/").prefixes)
         freed = forecast.make(repository, LocalEngine(), print).in_force.amount
         assert freed.objects > 50, "a forecast shows something"
+        stale = stale_branches.list_branches(repository, print).stale
+        assert [standing.identity.branch for standing in stale] == [STALE_BRANCH]
     with playground(tmp_path, rules="oss", objects=60, port=0) as environment:
         loaded = load(Path(environment[CONFIGURATION_VARIABLE]))
         repository = Collector.from_loaded(loaded, SystemClock()).open()
