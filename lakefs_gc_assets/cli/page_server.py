@@ -9,6 +9,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import MappingProxyType
+from typing import cast
 from urllib.parse import unquote
 
 from lakefs_gc_assets.cli.common import open_repository
@@ -44,7 +45,7 @@ def serve_pages(repositories: Sequence[Loaded], port: int) -> Iterator[str]:
     with server:
         Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"http://{HOST}:{server.server_address[1]}"
+            yield f"http://{HOST}:{server.server_port}"
         finally:
             server.shutdown()
 
@@ -61,7 +62,8 @@ class _Pages(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Sends a page, or a text that says why there is none."""
         # A page of another site that has its own name point here would be of the same origin as ours.
-        if self.headers.get("Host") != f"{HOST}:{self.server.server_address[1]}":
+        server = cast("ThreadingHTTPServer", self.server)
+        if self.headers.get("Host") != f"{HOST}:{server.server_port}":
             self._send(HTTPStatus.FORBIDDEN, b"open this page by the link in the Dagster UI\n")
             return
         folder, _, name = unquote(self.path).removeprefix("/").rpartition("/")

@@ -34,7 +34,7 @@ from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets.spark.tasks import Rows
 
-_CELLS_PLOTTED = 200
+_CELLS_DESCRIBED = 200
 """With more, Dagster takes minutes: it looks each cell up among all of them, and copies earlier metadata."""
 
 
@@ -264,9 +264,9 @@ def _spark_host(context: dg.AssetExecutionContext, collector: Collector, permit:
 
 
 def _note_cells(context: dg.AssetExecutionContext, manifest: Manifest[Any]) -> None:
-    """Adds metadata of each cell for the UI, which plots its numbers only; nothing of runs over many windows."""
+    """Adds metadata of each cell for the UI; nothing of runs over many windows."""
     cells = context.partition_keys
-    for cell in cells if len(cells) <= _CELLS_PLOTTED else ():
+    for cell in cells if len(cells) <= _CELLS_DESCRIBED else ():
         assert isinstance(cell, dg.MultiPartitionKey)
         shown = cell_metadata(manifest, cell.keys_by_dimension["slice"])
         context.add_asset_metadata(shown, context.asset_key, cell)

@@ -137,18 +137,14 @@ def frame_io_manager(names: Names) -> dg.IOManagerDefinition:
 
 
 def cell_metadata(manifest: Manifest[Any], window: str) -> dict[str, Any]:
-    """Metadata of one cell for the UI: numbers of its window, which the UI plots from cell to cell.
+    """Metadata of one cell for the UI: a text that names its window, below the figures of the whole run.
 
-    Texts name the window, since an asset's page shows them below the figures of the whole run.
+    Numbers would be plotted from cell to cell, over keys that are too long for an axis, and stand for the whole run.
     """
     files = [file for file in manifest.files if file.slice_window == window]
     objects = sum(file.object_bytes for file in files)
     rows = sum(file.rows for file in files)
-    return {
-        "dagster/partition_row_count": rows,
-        "window_object_bytes": objects,
-        "window_in_words": f"{window}: {described(rows, 'rows', objects)}",
-    }
+    return {"window_in_words": f"{window}: {described(rows, 'rows', objects)}"}
 
 
 def metadata(frame: StoredFrame[Any], prefix: Sequence[str] = (), with_paths: bool = False) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository.repository import Clock
 from lakefs_gc_assets.configuration_file import Loaded, environment_value
 from lakefs_gc_assets.deferred import deferred
+from lakefs_gc_assets.defs import launching
 from lakefs_gc_assets.defs.history import HISTORY, Historian
 from lakefs_gc_assets.defs.jobs import Garbage, approval_address
 from lakefs_gc_assets.defs.partitions import Names, Reaction, for_each_ended_run, run_id_in, run_key_of, selected
@@ -252,7 +253,9 @@ def _ended(context: dg.SensorEvaluationContext, names: Names, run: dg.DagsterRun
         return f"{_of(names)} run {run_id} ended, and its report cannot be read: {error}"
     if report is None or report.ended_at.timestamp() < record.start_time:
         return None  # The launch names a run whose report an earlier Dagster run made.
-    return f"{_of(names)} {_in_words(report)}{_approval(collector, names, run, plans.read(store, run_id), report)}"
+    asks_name = not launching.is_named_by_proxy(context.instance)
+    approval = _approval(collector, names, run, plans.read(store, run_id), report, asks_name)
+    return f"{_of(names)} {_in_words(report)}{approval}"
 
 
 def _run_of(instance: dg.DagsterInstance, names: Names, run: dg.DagsterRun, collector: Collector) -> str | None:
@@ -280,10 +283,14 @@ def _in_words(report: Report) -> str:
     return f"{mode} of run {report.run_id} ({report.flow}): {report.ending.value}{freed}{counts}"
 
 
-def _approval(collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, report: Report) -> str:
+def _approval(
+    collector: Collector, names: Names, run: dg.DagsterRun, plan: Plan, report: Report, asks_name: bool
+) -> str:
     """The launchpad that approves a dry run, if it is known where the UI is."""
-    address = approval_address(collector, names, run, plan, Garbage.from_report(report)) if report.dry_run else None
-    return f". To approve it: {address}" if address and collector.configuration.notifications.ui_url else ""
+    if not report.dry_run or not collector.configuration.notifications.ui_url:
+        return ""
+    address = approval_address(collector, names, run, plan, Garbage.from_report(report), asks_name=asks_name)
+    return f". To approve it: {address}" if address else ""
 
 
 def _of(names: Names) -> str:

@@ -48,10 +48,12 @@ def test_the_job_shows_and_deletes_what_is_approved(tmp_path: Path, monkeypatch:
         shown = metadata()
         assert (shown["stale"], shown["branches"]) == (1, 2)
         assert metadata()["digest"] == shown["digest"], "showing it changes nothing"
+        with pytest.raises(dg.Failure, match="say who you are in approved_by"):
+            metadata(approve=shown["digest"])
         after = metadata(approve=shown["digest"], approved_by="somebody")
         assert (after["stale"], after["branches"]) == (0, 1)
         with pytest.raises(dg.Failure, match="is not what was shown last"):
-            metadata(approve="0" * 16)
+            metadata(approve="0" * 16, approved_by="somebody")
 
 
 @pytest.mark.parametrize("policy", [LaunchSettings(sweep="never"), LaunchSettings(approvers=2)])
