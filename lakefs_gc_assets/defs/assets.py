@@ -22,13 +22,13 @@ from lakefs_gc_assets.collector.run import Candidates, CommittedData, Outcomes, 
 from lakefs_gc_assets.collector.step import Step
 from lakefs_gc_assets.defs import history, launching, pages
 from lakefs_gc_assets.defs.failures import explained, readable, summary, was_interrupted
-from lakefs_gc_assets.defs.history import Historian, forget_unused, warnings_of
-from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, cell_metadata, described, table_of
-from lakefs_gc_assets.defs.jobs import Garbage, approval_address
+from lakefs_gc_assets.defs.history import BEGINS_OTHER, MODE_TAG, Historian, forget_unused, warnings_of
+from lakefs_gc_assets.defs.io_manager import FRAME_TYPE, INPUT_TYPE, NotBegun, cell_metadata, described, table_of
+from lakefs_gc_assets.defs.jobs import Garbage, approval_address, hand_on
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.maintenance import restore_address, undo_link
 from lakefs_gc_assets.defs.pages import bars, column_lineage, column_schema, figure_definitions, link
-from lakefs_gc_assets.defs.partitions import Names, assets_to_make, requested_flow, run_id_in, selected
+from lakefs_gc_assets.defs.partitions import REPOSITORY_TAG, Names, assets_to_make, requested_flow, run_id_in, selected
 from lakefs_gc_assets.defs.resources import Collector, collector_of
 from lakefs_gc_assets.errors import OrderViolation, RunEnded, counted
 from lakefs_gc_assets.lakefs import layout
@@ -118,7 +118,7 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
 
     @dg.asset(
         key=names.asset(name),
-        ins={frame: dg.AssetIn(names.asset(frame), dagster_type=FRAME_TYPE) for frame in inputs},
+        ins={frame: dg.AssetIn(names.asset(frame), dagster_type=INPUT_TYPE) for frame in inputs},
         description=FRAMES[name].description + (figure_definitions(figures) if figures else ""),
         partitions_def=names.partitions.definition,
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -128,8 +128,15 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
         pool=names.pool,
         metadata=metadata,
         dagster_type=FRAME_TYPE,
+        # A step that launches the run that was meant makes no frame itself.
+        output_required=False,
     )
-    def asset(context: dg.AssetExecutionContext, **frames: StoredFrame[Any]) -> StoredFrame[Any]:
+    def asset(
+        context: dg.AssetExecutionContext, **frames: StoredFrame[Any] | NotBegun
+    ) -> Iterator[dg.Output[StoredFrame[Any]]]:
+        if not_begun := [frame for frame in frames.values() if isinstance(frame, NotBegun)]:
+            _launch_whole(context, names, not_begun[0])
+            return
         collector = collector_of(names, context)
         try:
             stored = compute(context, collector=collector, **frames)
@@ -137,9 +144,21 @@ def _define(names: Names, compute: Callable[..., StoredFrame[Any]], *inputs: str
             context.log.info(str(ended))
             stored = _made_before(context, collector, names)
         _note_cells(context, stored.manifest)
-        return stored
+        yield dg.Output(stored)
 
     return asset
+
+
+def _launch_whole(context: dg.AssetExecutionContext, names: Names, not_begun: NotBegun) -> None:
+    """Asks the sensor to materialize all five assets under a name whose run nobody began."""
+    context.log.warning(
+        f"a run begins with store_df, and none over {plans.describe_windows(not_begun.windows)} is called "
+        f"{not_begun.name}: the sensor {names.qualified('launch_opened_runs')} launches one of all five assets under "
+        "this name within seconds"
+    )
+    tags = names.partitions.tags(not_begun.name, not_begun.windows, requested_flow(context.run).value)
+    context.instance.add_run_tags(context.run_id, {REPOSITORY_TAG: names.repository, MODE_TAG: BEGINS_OTHER})
+    hand_on(context, tags)
 
 
 @contextmanager

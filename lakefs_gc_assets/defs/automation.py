@@ -12,12 +12,14 @@ import dagster as dg
 from lakefs_gc_assets.collector.frame.frames import STEPS
 from lakefs_gc_assets.collector.incremental.planning import report_to_follow
 from lakefs_gc_assets.collector.records.plan import Flow
-from lakefs_gc_assets.defs import jobs, launching, maintenance
-from lakefs_gc_assets.defs.history import SWEEPS, SWEPT_IN_TIME, judge_sweeps, report_check
+from lakefs_gc_assets.defs import history, jobs, launching, maintenance
+from lakefs_gc_assets.defs.history import BEGINS_OTHER, MODE_TAG, SWEEPS, SWEPT_IN_TIME, judge_sweeps, report_check
 from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, open_run
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import (
+    FLOW_TAG,
     FOLLOWED_TAG,
+    RANGE_END_TAG,
     RANGE_START_TAG,
     REPOSITORY_TAG,
     UNFINISHED,
@@ -39,11 +41,15 @@ _WATCH_SECONDS = 600
 
 
 def launch_opened_runs(names: Names) -> dg.SensorDefinition:
-    """Launches each run that open_run opened and each deletion that approve approved, once."""
+    """Launches each run that open_run opened and each deletion that approve approved, once.
+
+    It also launches the five assets under a new name if somebody materialized later ones alone.
+    """
     opening, approving = names.qualified("open_run"), names.qualified("approve")
 
     def react(_: dg.SensorEvaluationContext, run: dg.DagsterRun, __: str) -> dg.RunRequest | dg.SkipReason | None:
-        if run.job_name not in (opening, approving):
+        begins_other = run.tags.get(MODE_TAG) == BEGINS_OTHER and run.tags.get(REPOSITORY_TAG) == names.repository
+        if run.job_name not in (opening, approving) and not begins_other:
             return None
         tags = {
             name.removeprefix(OPENED_TAG_PREFIX): value
@@ -52,15 +58,25 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
         }
         if RANGE_START_TAG not in tags:
             return dg.SkipReason("nothing was opened")
+        if begins_other:
+            tags = {name: tags[name] for name in (RANGE_START_TAG, RANGE_END_TAG, REPOSITORY_TAG, FLOW_TAG)}
+            # The name may be launched again, over other windows.
+            return dg.RunRequest(run_key=f"{tags[RANGE_START_TAG]}|{run.run_id}", tags=tags)
         if run.job_name == approving:
             # A second approval, after a failed sweep, requests another run.
             key = f"{tags[RANGE_START_TAG]}|{run.run_id}"
             return dg.RunRequest(run_key=key, tags=tags, asset_selection=[names.asset(STEPS[-1])])
         return dg.RunRequest(run_key=tags[RANGE_START_TAG], tags=tags)
 
+    launch = for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, react)
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        history.forget_refused(context.instance, names)
+        return launch(context)
+
     return dg.SensorDefinition(
         name=names.qualified("launch_opened_runs"),
-        evaluation_fn=for_each_ended_run(dg.DagsterEventType.RUN_SUCCESS, react),
+        evaluation_fn=evaluate,
         job_name=names.qualified("collect"),
         minimum_interval_seconds=_SENSOR_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,

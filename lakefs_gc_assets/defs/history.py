@@ -61,6 +61,8 @@ NEWEST_RUN_SUCCEEDED, SWEPT_IN_TIME = "newest_run_succeeded", "swept_in_time"
 UNDO = "undo"
 """Metadata with a link that undoes what a run deleted."""
 NOTHING_TO_DO, DRY_RUN = "nothing to do", "dry run"
+BEGINS_OTHER = "launches all five assets"
+"""Mode of a Dagster run of later assets alone, under a name whose run nobody began."""
 EVENT_NAMES: Mapping[str, str] = {
     "candidates": "found_objects",
     "candidates_bytes": "found_bytes",
@@ -91,6 +93,13 @@ EVENT_FIGURES: Mapping[str, Figure] = {
     OLDEST_GARBAGE: Figure("days", "age of the oldest garbage when `candidates` was stored."),
 }
 """Figures in events beside these."""
+_BACKFILL_TAG = "dagster/backfill"
+_BACKFILL_UNDER_WAY = ("REQUESTED", "CANCELING", "FAILING")
+_REFUSED_TAG = ".dagster/lakefs-refused"
+"""Tag of a refused Dagster run whose keys are to be removed, with the repository. The UI hides such tags."""
+_REFUSED_KEYS_TAG = ".dagster/lakefs-refused-keys"
+_BETWEEN_KEYS = "\n"
+_REFUSED_IN_A_TICK = 100
 _ERROR = 1000
 _CELLS_PLANNED = 10
 """Windows of each of the five assets. Each is an event, which took 15 to 54 ms to store in SQLite."""
@@ -494,14 +503,36 @@ def forget_unused(
 ) -> None:
     """Removes keys of the dimension run_id that a launch could not use: Dagster would show their cells as failed.
 
-    A key stays if it means a run, if a run was opened with that id, or if another Dagster run waits for its cells.
+    A key stays if it means a run, if a run was opened with that id, or if another Dagster run waits for its cells. The
+    keys of a backfill stay until `forget_refused` finds that it has ended. Otherwise Dagster would fail it with an
+    error about keys that do not exist, which hides the refusal.
     """
     names = Names(collector.name)
     keys = {cell.keys_by_dimension["run_id"] for cell in cells if isinstance(cell, dg.MultiPartitionKey)}
     with suppress(CollectionError):
-        for key in _not_waiting(instance, names, but_for=refused) & keys:
-            if not _means_run(instance, collector, key):
-                names.partitions.forget(instance, key)
+        waiting = _not_waiting(instance, names, but_for=refused) & keys
+        unused = [key for key in sorted(waiting) if not _means_run(instance, collector, key)]
+        if unused and _BACKFILL_TAG in refused.tags:
+            tags = {_REFUSED_TAG: names.repository, _REFUSED_KEYS_TAG: _BETWEEN_KEYS.join(unused)}
+            instance.add_run_tags(refused.run_id, tags)
+            return
+        for key in unused:
+            names.partitions.forget(instance, key)
+
+
+def forget_refused(instance: dg.DagsterInstance, names: Names) -> None:
+    """Removes the keys of refused launches whose backfills have ended, unless their cells are no longer failed.
+
+    Anybody can set the tags of a launch, and remove keys in the UI: what they say is never an error.
+    """
+    for refused in instance.get_runs(dg.RunsFilter(tags={_REFUSED_TAG: names.repository}), limit=_REFUSED_IN_A_TICK):
+        backfill = instance.get_backfill(refused.tags.get(_BACKFILL_TAG, ""))
+        if backfill is not None and backfill.status.value in _BACKFILL_UNDER_WAY:
+            continue
+        keys = _not_waiting(instance, names) & {*refused.tags.get(_REFUSED_KEYS_TAG, "").split(_BETWEEN_KEYS)}
+        for key in _failed(instance, names, keys):
+            names.partitions.forget(instance, key)
+        instance.add_run_tags(refused.run_id, {_REFUSED_TAG: "removed"})
 
 
 def _means_run(instance: dg.DagsterInstance, collector: Collector, key: str) -> bool:

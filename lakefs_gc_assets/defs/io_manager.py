@@ -15,6 +15,7 @@ from lakefs_gc_assets.collector.frame.files import Manifest, StoredFrame
 from lakefs_gc_assets.collector.frame.frames import CANDIDATES_DF, FRAMES, STEPS
 from lakefs_gc_assets.collector.page.garbage import FrameReader
 from lakefs_gc_assets.collector.page.run_facts import trace
+from lakefs_gc_assets.collector.records import plan as plans
 from lakefs_gc_assets.collector.records.outcomes import declarations, size
 from lakefs_gc_assets.deferred import deferred
 from lakefs_gc_assets.defs.failures import between_steps, readable
@@ -28,8 +29,20 @@ from lakefs_gc_assets.results import Table
 PREVIEW_ROWS = 20
 _COUNTS_SHOWN = 50
 _ID = re.compile("[0-9a-f]{32,}|[0-9a-v]{20}")
+
+
+@dataclass(frozen=True)
+class NotBegun:
+    """Stands for a frame of a run that nobody began: somebody materializes later assets alone under a new name."""
+
+    name: str
+    windows: tuple[str, ...]
+
+
 FRAME_TYPE = dg.PythonObjectDagsterType(StoredFrame)
 """Type of what the five assets pass on. Dagster cannot read generic types from annotations."""
+INPUT_TYPE = dg.PythonObjectDagsterType((StoredFrame, NotBegun), name="StoredFrameOrNotBegun")
+"""Type of what the five assets get."""
 
 _CONVERSIONS: Mapping[str, Callable[[Table, Collector], object]] = {
     "pyspark.sql.DataFrame": lambda table, collector: table.to_spark(session(collector.spark)),
@@ -63,18 +76,21 @@ class FrameIOManager(dg.IOManager):
 
         Raises dagster.Failure if the frame was not made or cannot be read, or if it cannot be given as that type.
         """
-        if context.dagster_type.typing_type is StoredFrame:
+        if context.dagster_type is INPUT_TYPE:
             return self._for_next_step(context)
         with readable():
             return self._convert(context)
 
-    def _for_next_step(self, context: dg.InputContext) -> StoredFrame[Any]:
+    def _for_next_step(self, context: dg.InputContext) -> StoredFrame[Any] | NotBegun:
         """The frame of the one run that the partitions name; always the whole frame, for any selection of windows."""
         frame, cells, step = context.asset_key.path[-1], context.asset_partition_keys, context.step_context
         first = next(assets_to_make(step.dagster_run, STEPS))
         try:
             with readable():
-                run_id = self.collector.require_run(*selected(cells))
+                key, windows = selected(cells)
+                if plans.is_name(key) and self.collector.run_of(key, windows) is None:
+                    return NotBegun(key, windows)
+                run_id = self.collector.require_run(key, windows)
             with between_steps(self.collector, run_id, holds_lock=asset_of(step.step.key) != first):
                 repository = self.collector.open()
                 return StoredFrame.from_run(repository.store, repository.opener, run_id, FRAMES[frame])

@@ -246,7 +246,7 @@ def open_run_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
                 "windows": plans.describe_windows(opened.windows),
             }
         )
-        _hand_on(context, opened.tags)
+        hand_on(context, opened.tags)
 
     description = (
         f"Opens a run of repository {names.repository}: choose the flow, and slice windows if not all. "
@@ -312,7 +312,7 @@ def approve_job(names: Names, policy: LaunchSettings) -> dg.JobDefinition:
         tags = names.partitions.add_again(context.instance, plan)
         approval = {RUN_TAG: run_id, MODE_TAG: APPROVED_SWEEP, APPROVED_BY_TAG: approver}
         context.instance.add_run_tags(context.run_id, approval)
-        _hand_on(context, {**tags, **permit.tags, **approval})
+        hand_on(context, {**tags, **permit.tags, **approval})
 
     description = (
         f"Deletes what a dry run of {names.repository} found: give its id. The log and the page of the run "
@@ -331,6 +331,6 @@ def _with_relaxable(config: type[LaunchConfig], policy: LaunchSettings) -> type[
     return create_model(config.__name__, __base__=config, __doc__=config.__doc__, relax=relax)
 
 
-def _hand_on(context: dg.OpExecutionContext, tags: Mapping[str, str]) -> None:
+def hand_on(context: dg.OpExecutionContext | dg.AssetExecutionContext, tags: Mapping[str, str]) -> None:
     """Sets tags for the run that the sensor launches."""
     context.instance.add_run_tags(context.run_id, {OPENED_TAG_PREFIX + name: value for name, value in tags.items()})

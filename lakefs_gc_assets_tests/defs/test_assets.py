@@ -4,6 +4,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -22,9 +23,11 @@ from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
 from lakefs_gc_assets.defs.jobs import OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
-from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, RunPartitions, run_id_in
+from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
+from lakefs_gc_assets.defs.wiring import build
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
+from lakefs_gc_assets_tests.defs.automated import sensed
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
 from lakefs_gc_assets_tests.replay.api_answers import ApiAnswer
 from lakefs_gc_assets_tests.replayed_runs import refused
@@ -281,7 +284,6 @@ def test_a_second_launch_of_a_name_does_not_take_its_run(runs: GraphRuns) -> Non
         ("../../x", ("store_df",), "cannot name a run"),
         ("a...b", ("store_df",), "cannot name a run"),
         ("x" * 65, ("store_df",), "cannot name a run"),
-        ("Monday", ("candidates",), "a run begins with store_df"),
         ("0" * 20, ("store_df",), "which is to come"),
         ("g4uk6erfnfus73frbnqg", ("uncommitted_df",), "materialize it first"),
     ],
@@ -296,6 +298,54 @@ def test_a_key_that_cannot_be_used_does_not_stay(
     assert reported in " ".join(failures(result).values())
     assert keys(runs) == [before.run_id]
     assert runs.lock_holder() is None
+
+
+def sensed_now(runs: GraphRuns) -> list[dg.RunRequest]:
+    """What the sensor launches after the Dagster run that ended last."""
+    (end,) = runs.instance.fetch_run_status_changes(dg.DagsterEventType.RUN_SUCCESS, limit=1).records
+    definitions = build(runs.loaded, runs.clock)
+    return [*(sensed(runs.instance, definitions, str(end.storage_id - 1)).run_requests or [])]
+
+
+def test_later_assets_under_a_new_name_launch_the_run_that_was_meant(runs: GraphRuns) -> None:
+    monday = named(runs, "Monday")
+
+    asked = runs.make(monday, assets=["candidates", "deleted_report"])
+
+    assert asked.success and made(asked) == []
+    assert any("launches one of all five assets under this name within seconds" in line for line in runs.lines)
+    assert plans.runs_named(runs.repository.store, "Monday") == []
+    (request,) = sensed_now(runs)
+    assert request.asset_selection is None
+    assert {tag: request.tags[tag] for tag in monday.tags} == monday.tags
+    assert "Monday" in keys(runs) and not failed_windows(runs, "candidates", monday)
+    begun = runs.make(monday, tags=dict(request.tags), assets=["store_df"])
+    assert begun.success, failures(begun)
+    assert plans.find_named(runs.repository.store, "Monday", monday.windows) is not None
+    assert sensed_now(runs) == [], "the run that it launches launches no other"
+
+
+@pytest.mark.parametrize("status", ["REQUESTED", "COMPLETED_FAILED"])
+def test_a_refused_key_stays_while_its_backfill_is_under_way(
+    runs: GraphRuns, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, names = runs.open(), Names(runs.server.repository)
+    refused = named(runs, "a...b", before.windows)
+
+    assert "cannot name a run" in failures(runs.make(refused, tags={"dagster/backfill": "ours"}))["store_df"]
+
+    assert keys(runs) == [before.run_id, "a...b"], "Dagster looks its cells up until the backfill has ended"
+    asked: list[str] = []
+
+    def backfill(instance: dg.DagsterInstance, backfill_id: str) -> SimpleNamespace:
+        asked.append(backfill_id)
+        return SimpleNamespace(status=SimpleNamespace(value=status))
+
+    monkeypatch.setattr(dg.DagsterInstance, "get_backfill", backfill)
+    history.forget_refused(runs.instance, names)
+    assert keys(runs) == ([before.run_id, "a...b"] if status == "REQUESTED" else [before.run_id])
+    history.forget_refused(runs.instance, names)
+    assert asked == ["ours"] * (2 if status == "REQUESTED" else 1)
 
 
 def test_a_run_that_was_opened_keeps_its_key_for_its_launch(runs: GraphRuns) -> None:
