@@ -4,6 +4,7 @@
 if it failed or was refused. A cell of the five assets describes a window of a run; an event here describes a whole run.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -100,6 +101,9 @@ _REFUSED_TAG = ".dagster/lakefs-refused"
 _REFUSED_KEYS_TAG = ".dagster/lakefs-refused-keys"
 _BETWEEN_KEYS = "\n"
 _REFUSED_IN_A_TICK = 100
+_FAILED, _MADE = dg.AssetPartitionStatus.FAILED, dg.AssetPartitionStatus.MATERIALIZED
+_RECENT_CANCELED = 100
+_UNUSED_SECONDS = 3600
 _ERROR = 1000
 _CELLS_PLANNED = 10
 """Windows of each of the five assets. Each is an event, which took 15 to 54 ms to store in SQLite."""
@@ -464,17 +468,20 @@ def warnings_of(report: Report) -> dict[str, dg.MarkdownMetadataValue]:
 
 
 def forget_overtaken(instance: dg.DagsterInstance, names: Names, store: ObjectStore, ended: Report) -> list[str]:
-    """Removes the keys of failed runs that a newer run has overtaken from the partitions; returns these keys.
+    """Removes the keys of runs that failed or were canceled, and that a newer run has overtaken; returns these keys.
 
     A run that succeeded overtakes older dry runs that failed, and launches that failed before they had a plan. A sweep
     overtakes older sweeps too, which cannot be finished any more: their mark is older than that sweep. Their cells
-    would be shown as failed for ever. Plans and reports stay in the store, and all runs stay in the history.
+    would be shown as failed or missing for ever. Plans and reports stay in the store, and all runs stay in the history.
+    Names that somebody added an hour ago or earlier, and under which there is no run, go as well.
 
     Args:
         ended: the report of the newer run, which has ended well.
     """
-    failed = _failed(instance, names, _not_waiting(instance, names))
-    overtaken = sorted(key for key in failed if _is_overtaken(store, ended, key))
+    keys = _not_waiting(instance, names)
+    left = _failed(instance, names, keys) | _canceled(instance, names, keys)
+    left |= _never_used(instance, names, store, keys, ended.ended_at)
+    overtaken = sorted(key for key in left if _is_overtaken(store, ended, key))
     for key in overtaken:
         names.partitions.forget(instance, key)
     return overtaken
@@ -553,12 +560,42 @@ def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.Dagster
     return keys - {run_key_of(run) for run in waiting if but_for is None or run.run_id != but_for.run_id}
 
 
+def _canceled(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
+    """The keys of Dagster runs that were canceled, unless a run made the last asset of some cell."""
+    runs = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.CANCELED]), limit=_RECENT_CANCELED)
+    return {key for key in keys & {run_key_of(run) for run in runs} if not _cells_with(_MADE, instance, names, {key})}
+
+
+def _never_used(
+    instance: dg.DagsterInstance, names: Names, store: ObjectStore, keys: set[str], now: datetime
+) -> set[str]:
+    """Names without a run that were keys an hour ago as well; a younger one may be about to be launched."""
+    place = launching.cursor_key("names", names.repository)
+    unused = {key for key in keys if plans.is_name(key) and not run_id_in(key) and not plans.runs_named(store, key)}
+    stored = instance.daemon_cursor_storage.get_cursor_values({place}).get(place)
+    seen: dict[str, float] = {key: since for key, since in json.loads(stored or "{}").items() if key in unused}
+    noticed = dict.fromkeys(unused, now.timestamp()) | seen
+    instance.daemon_cursor_storage.set_cursor_values({place: json.dumps(noticed)})
+    return {key for key, since in seen.items() if now.timestamp() - since >= _UNUSED_SECONDS}
+
+
 def _failed(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
     """The keys with a cell that is shown as failed."""
+    return _cells_with(_FAILED, instance, names, keys, STEPS)
+
+
+def _cells_with(
+    wanted: dg.AssetPartitionStatus,
+    instance: dg.DagsterInstance,
+    names: Names,
+    keys: set[str],
+    steps: Sequence[str] = STEPS[-1:],
+) -> set[str]:
+    """The keys with a cell of some of these assets that is shown so."""
     windows = instance.get_dynamic_partitions(names.partitions.windows.name or "")
     cells = {f"{key}|{window}": key for key in keys for window in windows}
-    failed = set()
-    for step in STEPS if cells else ():
+    found = set()
+    for step in steps if cells else ():
         statuses = instance.get_status_by_partition(names.asset(step), list(cells), names.partitions.definition) or {}
-        failed |= {cells[cell] for cell, status in statuses.items() if status is dg.AssetPartitionStatus.FAILED}
-    return failed
+        found |= {cells[cell] for cell, status in statuses.items() if status is wanted}
+    return found

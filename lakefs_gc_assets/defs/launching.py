@@ -146,30 +146,30 @@ def write(instance: dg.DagsterInstance, repository: str, run_id: str, permit: Pe
     Args:
         repository: its name in Dagster.
     """
-    _put(instance, _key("run", repository, run_id), permit)
+    _put(instance, cursor_key("run", repository, run_id), permit)
 
 
 def read(instance: dg.DagsterInstance, repository: str, run_id: str) -> Permit | None:
     """The permit of a run; None for a run that was not opened here."""
-    return _get(instance, _key("run", repository, run_id))
+    return _get(instance, cursor_key("run", repository, run_id))
 
 
 def issue_ticket(instance: dg.DagsterInstance, repository: str, permit: Permit) -> dict[str, str]:
     """Stores a permit, and returns tags by which the jobs open_run and purge find it, once."""
     ticket = secrets.token_urlsafe(16)
-    _put(instance, _key("ticket", repository, ticket), permit)
+    _put(instance, cursor_key("ticket", repository, ticket), permit)
     return {TICKET_TAG: ticket}
 
 
 def find_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> Permit | None:
     """The permit for the ticket in a Dagster run's tags; None without a ticket, or if it was used."""
-    return _get(instance, _key("ticket", repository, tags[TICKET_TAG])) if tags.get(TICKET_TAG) else None
+    return _get(instance, cursor_key("ticket", repository, tags[TICKET_TAG])) if tags.get(TICKET_TAG) else None
 
 
 def use_ticket(instance: dg.DagsterInstance, repository: str, tags: Mapping[str, str]) -> None:
     """Invalidates a ticket, since anybody with access to the UI can read its tag."""
     if tags.get(TICKET_TAG):
-        instance.daemon_cursor_storage.set_cursor_values({_key("ticket", repository, tags[TICKET_TAG]): ""})
+        instance.daemon_cursor_storage.set_cursor_values({cursor_key("ticket", repository, tags[TICKET_TAG]): ""})
 
 
 class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
@@ -196,14 +196,14 @@ class ProxyRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
     def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
         """Records the name in the header of the request, if there is one, and puts the run into the queue."""
         if user := context.get_request_header(self._user_header):
-            key = _key("user", context.dagster_run.run_id)
+            key = cursor_key("user", context.dagster_run.run_id)
             self._instance.daemon_cursor_storage.set_cursor_values({key: user})
         return super().submit_run(context)
 
 
 def user_of(instance: dg.DagsterInstance, dagster_run_id: str) -> str | None:
     """Who launched a Dagster run, as the proxy said; None if no proxy said it."""
-    key = _key("user", dagster_run_id)
+    key = cursor_key("user", dagster_run_id)
     return instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
 
 
@@ -301,7 +301,8 @@ def require_purging(policy: LaunchSettings, ticket: Permit | None, schedule: str
         )
 
 
-def _key(*parts: str) -> str:
+def cursor_key(*parts: str) -> str:
+    """Key of a value in Dagster's storage of cursors, which no GraphQL mutation writes."""
     # MySQL distinguishes keys by their first 64 letters.
     return f"lakefs-gc/{hashlib.blake2b(json.dumps(parts).encode(), digest_size=20).hexdigest()}"
 

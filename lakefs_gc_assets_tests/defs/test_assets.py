@@ -26,6 +26,7 @@ from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
 from lakefs_gc_assets.defs.wiring import build
+from lakefs_gc_assets.lakefs import layout
 from lakefs_gc_assets_tests.collector.records.test_report import REPORT
 from lakefs_gc_assets_tests.defs.automated import sensed
 from lakefs_gc_assets_tests.graph_runs import GraphRuns, Replaying, failures, made, replaying
@@ -346,6 +347,29 @@ def test_a_refused_key_stays_while_its_backfill_is_under_way(
     assert keys(runs) == ([before.run_id, "a...b"] if status == "REQUESTED" else [before.run_id])
     history.forget_refused(runs.instance, names)
     assert asked == ["ours"] * (2 if status == "REQUESTED" else 1)
+
+
+def test_keys_of_canceled_launches_and_unused_names_go_when_newer_runs_end(runs: GraphRuns) -> None:
+    def launched(status: dg.DagsterRunStatus) -> OpenedRun:
+        opened = runs.open()
+        runs.clock.sleep(1)
+        runs.instance.add_run(dg.DagsterRun("collect", str(uuid4()), tags=opened.tags, status=status))
+        return opened
+
+    def forgotten_after(hours: float) -> list[str]:
+        run_id = layout.issue_run_id(runs.clock.now())
+        ended = replace(REPORT, run_id=run_id, ended_at=runs.clock.now() + timedelta(hours=hours))
+        names = Names(runs.server.repository)
+        return [run_id_in(key) or key for key in history.forget_overtaken(runs.instance, names, store, ended)]
+
+    store = runs.repository.store
+    canceled, running = launched(dg.DagsterRunStatus.CANCELED), launched(dg.DagsterRunStatus.STARTED)
+    named(runs, "Monday", running.windows)
+
+    assert forgotten_after(hours=0) == [canceled.run_id]
+    assert forgotten_after(hours=0.9) == [], "somebody may be about to launch the name"
+    assert forgotten_after(hours=1) == ["Monday"]
+    assert keys(runs) == [running.run_id]
 
 
 def test_a_run_that_was_opened_keeps_its_key_for_its_launch(runs: GraphRuns) -> None:
