@@ -59,7 +59,8 @@ def launch_opened_runs(names: Names) -> dg.SensorDefinition:
         if RANGE_START_TAG not in tags:
             return dg.SkipReason("nothing was opened")
         if begins_other:
-            tags = {name: tags[name] for name in (RANGE_START_TAG, RANGE_END_TAG, REPOSITORY_TAG, FLOW_TAG)}
+            own = (RANGE_START_TAG, RANGE_END_TAG, REPOSITORY_TAG, FLOW_TAG)
+            tags = {name: value for name, value in tags.items() if name in own}
             # The name may be launched again, over other windows.
             return dg.RunRequest(run_key=f"{tags[RANGE_START_TAG]}|{run.run_id}", tags=tags)
         if run.job_name == approving:

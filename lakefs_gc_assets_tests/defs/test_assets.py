@@ -21,7 +21,7 @@ from lakefs_gc_assets.collector.repository.repository import Launch
 from lakefs_gc_assets.defs import history, jobs
 from lakefs_gc_assets.defs.assets import funnel, report_figures
 from lakefs_gc_assets.defs.io_manager import FrameIOManager
-from lakefs_gc_assets.defs.jobs import OpenedRun
+from lakefs_gc_assets.defs.jobs import OPENED_TAG_PREFIX, OpenedRun
 from lakefs_gc_assets.defs.launching import Permit
 from lakefs_gc_assets.defs.partitions import RANGE_END_TAG, RANGE_START_TAG, Names, RunPartitions, run_id_in
 from lakefs_gc_assets.defs.resources import Collector
@@ -324,6 +324,12 @@ def test_later_assets_under_a_new_name_launch_the_run_that_was_meant(runs: Graph
     assert begun.success, failures(begun)
     assert plans.find_named(runs.repository.store, "Monday", monday.windows) is not None
     assert sensed_now(runs) == [], "the run that it launches launches no other"
+    forged = {f"{OPENED_TAG_PREFIX}{RANGE_START_TAG}": "Monday|legacy", f"{OPENED_TAG_PREFIX}dagster/priority": "9"}
+    runs.make(named(runs, "Tuesday", monday.windows), assets=["candidates"])
+    newest = runs.instance.get_runs(limit=1)[0]
+    runs.instance.add_run_tags(newest.run_id, forged)
+    (request,) = sensed_now(runs)
+    assert "dagster/priority" not in request.tags
 
 
 @pytest.mark.parametrize("status", ["REQUESTED", "COMPLETED_FAILED"])

@@ -1,6 +1,7 @@
 """The button Materialize, as the UI sends it: any new run_id opens a run, a finished one has nothing to do."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,14 @@ class Lineage:
     def nodes(self) -> dict[str, dict[str, Any]]:
         return {node["assetKey"]["path"][-1]: node for node in self.dev.ask(_NODES)["assetNodes"]}
 
-    def materialize(self, key: str, windows: Sequence[str], *more: str) -> list[Run]:
+    def five(self) -> list[dict[str, Any]]:
+        nodes = self.nodes()
+        return [nodes[name] for name in STEPS]
+
+    def materialize(self, key: str, windows: Sequence[str], *more: str, assets: Sequence[str] = STEPS) -> list[Run]:
         """Chooses cells of some run ids and materializes them; returns the Dagster runs when all have ended."""
         cells = [f"{each}|{window}" for each in (key, *more) for window in windows]
-        parameters = {"assetSelection": [{"path": [name]} for name in STEPS], "partitionNames": cells}
+        parameters = {"assetSelection": [{"path": [name]} for name in assets], "partitionNames": cells}
         launched = self.dev.ask(_BACKFILL, backfill=parameters)["launchPartitionBackfill"]
         assert launched["__typename"] == "LaunchBackfillSuccess", launched
 
@@ -66,10 +71,22 @@ class Lineage:
             return found if found["status"] in _DONE else None
 
         done = self.dev.wait_for(f"end of the backfill of {key}", look, 900)
+        assert done["error"] is None, "Dagster's own errors would hide why a launch was refused"
         return [
             Run(run["runId"], "", run["status"], {tag["key"]: tag["value"] for tag in run["tags"]})
             for run in done["runs"]
         ]
+
+    def wait_until_green(self, *keys: str) -> None:
+        """Waits until no cell is shown as failed, and these run ids are shown."""
+
+        def look() -> bool | None:
+            with suppress(AssertionError):
+                self.require_green(*keys)
+                return True
+            return None
+
+        self.dev.wait_for(f"keys {keys} alone", look, 120)
 
     def require_green(self, *keys: str) -> None:
         """Raises AssertionError where a cell is shown as failed, or other run ids are shown."""
@@ -108,7 +125,7 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             ui.adds(ui.runs, "no ... name")
             (refused,) = lineage.materialize("no ... name", windows)
             assert "cannot name a run" in dev.failures(refused.run_id)
-            lineage.require_green(key_of(opened))
+            lineage.wait_until_green(key_of(opened))
 
             # A new name, twice.
             ui.adds(ui.runs, "First try")
@@ -122,12 +139,22 @@ def test_any_new_key_opens_a_run_and_none_turns_red(tmp_path: Path) -> None:
             assert (old.status, old.tags["lakefs/mode"]) == ("SUCCESS", "nothing to do")
             lineage.require_green(key_of(opened), "First try")
 
+            # One asset under a new name, for which nobody began a run.
+            ui.adds(ui.runs, "Monday")
+            before = {run.run_id for run in dev.runs("collect")}
+            (asked,) = lineage.materialize("Monday", windows, assets=["candidates"])
+            assert (asked.status, asked.tags["lakefs/mode"]) == ("SUCCESS", "launches all five assets")
+            meant = collected_next(dev, before)
+            assert meant.tags["dagster/asset_partition_range_start"] == f"Monday|{windows[0]}"
+            lineage.require_green(key_of(opened), "First try", "Monday")
+            assert all(node["partitionStats"]["numMaterialized"] == 3 * len(windows) for node in lineage.five())
+
             # A choice of two names, one of them new, is two Dagster runs.
             ui.adds(ui.runs, "one")
             parts = lineage.materialize("First try", windows[:2], "one")
             assert [run.status for run in parts] == ["SUCCESS", "SUCCESS"]
             assert len({run.tags["lakefs/run_id"] for run in parts}) == 2
-            lineage.require_green(key_of(opened), "First try", "one")
+            lineage.require_green(key_of(opened), "First try", "Monday", "one")
 
             # What a name found is approved by the id that nobody chose, not by the name.
             assert "is no run id" in refusal(dev, ui.approves("First try"))
