@@ -156,7 +156,10 @@ def _launch_whole(context: dg.AssetExecutionContext, names: Names, not_begun: No
         f"{not_begun.name}: the sensor {names.qualified('launch_opened_runs')} launches one of all five assets under "
         "this name within seconds"
     )
-    tags = names.partitions.tags(not_begun.name, not_begun.windows, requested_flow(context.run).value)
+    # A range goes by Dagster's order of windows, in which the cells of an input are not.
+    ordered = context.instance.get_dynamic_partitions(names.partitions.windows.name or "")
+    windows = [window for window in ordered if window in not_begun.windows]
+    tags = names.partitions.tags(not_begun.name, windows, requested_flow(context.run).value)
     context.instance.add_run_tags(context.run_id, {REPOSITORY_TAG: names.repository, MODE_TAG: BEGINS_OTHER})
     hand_on(context, tags)
 
