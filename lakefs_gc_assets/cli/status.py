@@ -2,20 +2,25 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 import click
 
 from lakefs_gc_assets.cli.common import JSON, Target, on_repository, print_answer
 from lakefs_gc_assets.cli.group import Status
-from lakefs_gc_assets.collector.quarantine.purge import plan_purge
+from lakefs_gc_assets.collector.quarantine.purge import PurgePlan, plan_purge
 from lakefs_gc_assets.collector.records import report
 from lakefs_gc_assets.collector.records.report import Report
 from lakefs_gc_assets.collector.repository import lock
 from lakefs_gc_assets.collector.repository.repository import OpenRepository
 from lakefs_gc_assets.collector.stored import run_folder
 from lakefs_gc_assets.errors import CorruptFile, StorageError, counted, one_line
+
+Part = TypeVar("Part")
 
 
 @click.command()
@@ -25,89 +30,92 @@ from lakefs_gc_assets.errors import CorruptFile, StorageError, counted, one_line
 def status(target: Target, runs: int, as_json: bool) -> None:
     """Shows the last runs of a repository and who holds its lock.
 
-    Exit status 6 if one of them cannot be read: it is named, and the others are shown.
+    If a part cannot be read, a line says why, the other parts are shown, and the exit status is 6.
     """
-    opened, errors = target.open(to_read=True), list[str]()
-    print_answer(as_json, lambda: _described(opened, runs, errors), summarize(opened, runs, errors))
-    if errors:
+    standing = read(target.open(to_read=True), runs)
+    print_answer(as_json, lambda: _described(standing), describe(standing))
+    if standing.errors:
         sys.exit(Status.INCOMPLETE)
 
 
-def summarize(repository: OpenRepository, runs: int, errors: list[str]) -> Iterator[str]:
-    """The lock, the quarantine, and the last runs, newest first, as lines.
+@dataclass(frozen=True)
+class Standing:
+    """The lock, the quarantine and the last runs of a repository.
 
-    Args:
-        errors: receives a line about each part that cannot be read.
-    Raises:
-        StorageError: runs cannot be listed.
+    Attributes:
+        holder: holder of the lock, in words; None for nobody.
+        quarantine: None if it cannot be read.
+        reports: by run, newest first; None if the run has not ended, or its report cannot be read.
+        unreadable: why a part cannot be read, by `lock`, `quarantine`, or the id of a run.
     """
+
+    repository: OpenRepository
+    holder: str | None
+    quarantine: PurgePlan | None
+    reports: Mapping[str, Report | None]
+    unreadable: Mapping[str, str]
+
+    @property
+    def errors(self) -> list[str]:
+        """A line about each part that cannot be read."""
+        copies = self.quarantine.describe_unreadable() if self.quarantine else ()
+        return [*(f"{part}: {why}" for part, why in self.unreadable.items()), *copies]
+
+
+def read(repository: OpenRepository, runs: int) -> Standing:
+    """Reads the lock, the quarantine and the reports of so many runs. Raises StorageError if runs cannot be listed."""
+    unreadable: dict[str, str] = {}
+
+    def read_part(part: str, what: str, read_it: Callable[[], Part]) -> Part | None:
+        try:
+            return read_it()
+        except CorruptFile as corrupt:
+            unreadable[part] = f"{what} cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
+        except StorageError as error:
+            unreadable[part] = f"{what} cannot be read: {error}"
+        return None
+
+    store = repository.store
+    run_ids = islice(run_folder.newest_runs(store), runs)
+    reports = {run_id: read_part(run_id, "its report", partial(report.read, store, run_id)) for run_id in run_ids}
+    holder = read_part("lock", "it", partial(lock.holder, store))
+    quarantine = read_part("quarantine", "it", partial(plan_purge, repository, None))
+    return Standing(repository, holder, quarantine, reports, unreadable)
+
+
+def describe(standing: Standing) -> Iterator[str]:
+    """The lock, the quarantine, and the last runs, newest first, as lines."""
+    repository, unreadable = standing.repository, standing.unreadable
     read_only = ", read-only: nothing in it can become garbage" if repository.facts.read_only else ""
     yield f"{repository.facts.id} at {repository.namespace.uri}{read_only}"
-    try:
-        holder = lock.holder(repository.store)
-        yield f"lock: {holder}" if holder else "lock: free"
-    except (CorruptFile, StorageError) as error:
-        yield _noted(errors, f"lock: it cannot be read: {error}")
-    try:
-        quarantine = plan_purge(repository, None)
+    yield f"lock: {unreadable.get('lock') or standing.holder or 'free'}"
+    if quarantine := standing.quarantine:
         for moved in (*quarantine.due, *quarantine.waiting):
             yield f"quarantine: {moved.amount} of run {moved.run_id}, due {quarantine.due_at(moved):%F %T}Z"
-        yield from (_noted(errors, line) for line in quarantine.describe_unreadable())
-    except StorageError as error:
-        yield _noted(errors, f"quarantine: it cannot be read: {error}")
-    run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
-    for run_id in run_ids:
-        run_report, why = _report_of(repository, run_id, errors)
-        yield f"{run_id}  {_line(run_report) if run_report else why or 'not ended'}"
-    if not run_ids:
+        yield from quarantine.describe_unreadable()
+    else:
+        yield f"quarantine: {unreadable['quarantine']}"
+    for run_id, run_report in standing.reports.items():
+        yield f"{run_id}  {_line(run_report) if run_report else unreadable.get(run_id, 'not ended')}"
+    if not standing.reports:
         yield "no runs yet"
 
 
-def _noted(errors: list[str], line: str) -> str:
-    errors.append(line)
-    return line
-
-
-def _described(repository: OpenRepository, runs: int, errors: list[str]) -> dict[str, object]:
-    """The facts of `summarize` for programs, with the whole report of each run. Errors are as there."""
-    run_ids = tuple(islice(run_folder.newest_runs(repository.store), runs))
-    reports = {run_id: _report_of(repository, run_id, errors) for run_id in run_ids}
-    holder, quarantine = None, list[dict[str, object]]()
-    try:
-        holder = lock.holder(repository.store)
-    except (CorruptFile, StorageError) as error:
-        errors.append(f"lock: it cannot be read: {error}")
-    try:
-        planned = plan_purge(repository, None)
-        quarantine = planned.described()
-        errors.extend(planned.describe_unreadable())
-    except StorageError as error:
-        errors.append(f"quarantine: it cannot be read: {error}")
+def _described(standing: Standing) -> dict[str, object]:
+    """The facts of `describe` for programs, with the whole report of each run."""
     return {
-        "repository": repository.facts.id,
-        "storage_namespace": repository.namespace.uri,
-        "read_only": repository.facts.read_only,
-        "lock": holder,
-        "quarantine": quarantine,
+        "repository": standing.repository.facts.id,
+        "storage_namespace": standing.repository.namespace.uri,
+        "read_only": standing.repository.facts.read_only,
+        "lock": standing.holder,
+        "quarantine": standing.quarantine.described() if standing.quarantine else [],
         "runs": [
             {"run_id": run_id, "report": json.loads(run_report.to_json()) if run_report else None}
-            | ({"error": why} if why else {})
-            for run_id, (run_report, why) in reports.items()
+            | ({"error": standing.unreadable[run_id]} if run_id in standing.unreadable else {})
+            for run_id, run_report in standing.reports.items()
         ],
-        **({"errors": errors} if errors else {}),
+        **({"errors": standing.errors} if standing.errors else {}),
     }
-
-
-def _report_of(repository: OpenRepository, run_id: str, errors: list[str]) -> tuple[Report | None, str | None]:
-    """The report of a run, None if there is none or it cannot be read, and the reason if it cannot."""
-    try:
-        return report.read(repository.store, run_id), None
-    except CorruptFile as corrupt:
-        why = f"its report cannot be read: {corrupt.file}: {corrupt.check}: {corrupt.detail}"
-    except StorageError as error:
-        why = f"its report cannot be read: {error}"
-    errors.append(f"{run_id}: {why}")
-    return None, why
 
 
 def _line(run_report: Report) -> str:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lakefs_gc_assets.cli.status import summarize
+from lakefs_gc_assets.cli import status
 from lakefs_gc_assets.collector.quarantine import restore
 from lakefs_gc_assets.collector.quarantine.restore import Fate
 from lakefs_gc_assets.collector.records.outcomes import Why
@@ -42,7 +42,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
         assert describe(moved)[-1].endswith(f": lakefs-gc restore {moved.run_id}")
         assert not any("deleted  " in line for line in describe(moved))
         loaded = Loaded(demo.configuration(server, repository), {})
-        shown = [*summarize(Collector.from_loaded(loaded, SystemClock()).open(), 5, [])]
+        shown = [*status.describe(status.read(Collector.from_loaded(loaded, SystemClock()).open(), 5))]
         assert any(line.startswith(f"quarantine: 1 object, 6 B of run {moved.run_id}, due ") for line in shown)
         assert any(line.endswith("moved to quarantine; 1 candidate, 1 moved to quarantine") for line in shown)
         assert status_of(server, old, "replaced") == 410
@@ -53,7 +53,7 @@ def test_what_was_moved_comes_back_and_may_be_moved_again(tmp_path: Path) -> Non
 
         assert reported.fate is Fate.RESTORED
         assert status_of(server, old, "replaced") == 200
-        shown = [*summarize(collector.open(), 5, [])]
+        shown = [*status.describe(status.read(collector.open(), 5))]
         restored = f"quarantine: 1 object, 6 B (1 restored, copies stay until purged) of run {moved.run_id}, due "
         assert any(line.startswith(restored) for line in shown)
         again = collected(server, repository, Flow.COMMITTED, sweep_mode="quarantine")
