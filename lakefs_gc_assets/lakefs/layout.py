@@ -199,6 +199,12 @@ def moved_metadata(key: str) -> str:
     return f"{QUARANTINE_PREFIX}{MOVED_METADATA}/{key}"
 
 
+def parse_copy(key: str) -> tuple[str, str]:
+    """The run that moved an object to quarantine, and the object's address, by the key of the copy."""
+    run_id, _, address = key.removeprefix(QUARANTINE_PREFIX).partition("/")
+    return run_id, address
+
+
 def is_window(name: str) -> bool:
     """True if a text is the name of a window of some size."""
     return _WINDOW.fullmatch(name) is not None

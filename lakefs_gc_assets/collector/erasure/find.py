@@ -309,7 +309,7 @@ class Finding:
     def quarantined_by(self) -> tuple[str, ...]:
         """Runs that have copies of what is erasable in quarantine."""
         copies = (copy for each in self.erasable for copy in each.remains.copies)
-        return tuple(sorted({copy.removeprefix(layout.QUARANTINE_PREFIX).partition("/")[0] for copy in copies}))
+        return tuple(sorted({layout.parse_copy(copy)[0] for copy in copies}))
 
     @property
     def remedies(self) -> tuple[str, ...]:

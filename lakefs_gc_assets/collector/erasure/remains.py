@@ -98,9 +98,7 @@ def _is_hidden(version: Version) -> bool:
 
 def address_of(key: str) -> str:
     """The address of an object, or of the object that a copy in quarantine was made from."""
-    if not key.startswith(layout.QUARANTINE_PREFIX):
-        return key
-    return key.removeprefix(layout.QUARANTINE_PREFIX).partition("/")[2]
+    return layout.parse_copy(key)[1] if key.startswith(layout.QUARANTINE_PREFIX) else key
 
 
 def _name(version: Version) -> str:

@@ -542,7 +542,7 @@ class _Comparison(Generic[R]):
                 self.problems.skip(f"whether what is missing is in {folder}: {error}")
                 continue
             for address in answers.keys() & copies:
-                run_id = folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/")
+                run_id, _ = layout.parse_copy(folder)
                 answers[address] = (
                     Kind.QUARANTINED,
                     f"run {run_id} moved it to quarantine, and it is referenced",

@@ -138,7 +138,7 @@ def in_quarantine(repository: OpenRepository, run_id: str | None, unreadable: di
     store, wanted = repository.store, repository.settings.only_addresses
     folders = store.list_level(layout.QUARANTINE_PREFIX).prefixes
     any_restored = across_runs.read_restoration(store) is not None
-    names = (folder.removeprefix(layout.QUARANTINE_PREFIX).rstrip("/") for folder in folders)
+    names = (layout.parse_copy(folder)[0] for folder in folders)
     for each in sorted(name for name in names if layout.is_xid(name) and run_id in (None, name)):
         try:
             plan = plans.read(store, each)
