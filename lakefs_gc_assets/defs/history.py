@@ -563,7 +563,8 @@ def _not_waiting(instance: dg.DagsterInstance, names: Names, but_for: dg.Dagster
 def _canceled(instance: dg.DagsterInstance, names: Names, keys: set[str]) -> set[str]:
     """The keys of Dagster runs that were canceled, unless a run made the last asset of some cell."""
     runs = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.CANCELED]), limit=_RECENT_CANCELED)
-    return {key for key in keys & {run_key_of(run) for run in runs} if not _cells_with(_MADE, instance, names, {key})}
+    canceled = keys & {run_key_of(run) for run in runs}
+    return canceled - _cells_with(_MADE, instance, names, canceled)
 
 
 def _never_used(

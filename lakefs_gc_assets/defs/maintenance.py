@@ -339,20 +339,21 @@ def _remove(
     existing = set(instance.get_dynamic_partitions(names.partitions.run_ids.name or ""))
     expired = {run.run_id for run in decided.expired}
 
-    def remove(what: str, work: Callable[[], int]) -> int:
+    removed = 0
+
+    def remove(what: str, work: Callable[[], int]) -> bool:
+        nonlocal removed
         # Without the lock nothing more may go: this ends all of it.
         lock.check()
         try:
-            return work()
+            removed += work()
         except StorageError as error:
             failures.append(f"{what} could not be removed: {error}")
-            return 0
+            return False
+        return True
 
-    removed = 0
     for run in decided.expired:
-        before = len(failures)
-        removed += remove(f"frames of run {run.run_id}", partial(expiring.remove_frames, store, run))
-        if len(failures) > before:
+        if not remove(f"frames of run {run.run_id}", partial(expiring.remove_frames, store, run)):
             expired.remove(run.run_id)
             continue
         for key in (key for key in existing if run_id_in(key) == run.run_id):
@@ -363,10 +364,10 @@ def _remove(
             if runs and expired.issuperset(runs):
                 names.partitions.forget(instance, name)
     for forecast in decided.forecasts:
-        removed += remove(f"forecast {forecast.run_id}", partial(expiring.remove_forecast, store, forecast))
+        remove(f"forecast {forecast.run_id}", partial(expiring.remove_forecast, store, forecast))
     for server_run_id in decided.explained:
         work = partial(uncommitted.remove_preparation_without_run, store, server_run_id)
-        removed += remove(f"files that the server prepared as {server_run_id}", work)
+        remove(f"files that the server prepared as {server_run_id}", work)
     return removed, failures
 
 
