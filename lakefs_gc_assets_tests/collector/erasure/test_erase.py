@@ -341,6 +341,16 @@ class TestBetweenShowingAndDeleting:
 
 
 class TestQuarantine:
+    @contextmanager
+    def expired(self, folder: Path) -> Iterator[Erasing]:
+        """An object that only an expired commit holds."""
+        with erasing(folder, sweep_mode="quarantine") as made:
+            made.put("old", "person/a")
+            made.commit("first", 40)
+            made.remove("person/a")
+            made.commit("second", 20)
+            yield made
+
     def test_copies_are_purged_whatever_their_age_and_others_stay(self, tmp_path: Path) -> None:
         with erasing(tmp_path, sweep_mode="quarantine") as made:
             made.put("old", "person/a")
@@ -362,11 +372,7 @@ class TestQuarantine:
             assert made.verify().exit_code == Status.WELL
 
     def test_copies_that_stay_are_named_on_the_certificate(self, tmp_path: Path) -> None:
-        with erasing(tmp_path, sweep_mode="quarantine") as made:
-            made.put("old", "person/a")
-            made.commit("first", 40)
-            made.remove("person/a")
-            made.commit("second", 20)
+        with self.expired(tmp_path) as made:
             moved_by = made.collect()
             stays = Purged(moved_by, passes.key(moved_by, ""), 0, PurgeFate.FAILED, "the store failed")
             with mock.patch("lakefs_gc_assets.defs.maintenance.purge", return_value=iter([stays])):
@@ -376,11 +382,7 @@ class TestQuarantine:
             assert line.startswith("copies in quarantine: ") and "the store failed" in line
 
     def test_the_object_does_not_go_to_quarantine(self, tmp_path: Path) -> None:
-        with erasing(tmp_path, sweep_mode="quarantine") as made:
-            made.put("old", "person/a")
-            made.commit("first", 40)
-            made.remove("person/a")
-            made.commit("second", 20)
+        with self.expired(tmp_path) as made:
             assert made.erase(PATH).exit_code == Status.WELL
             assert not {*keys_below(made.store, layout.QUARANTINE_PREFIX)}
 
