@@ -112,7 +112,7 @@ def describe(listing: Listing) -> Iterator[str]:
     for standing in listing.stale:
         yield from _describe(standing, listing)
     kept = [each for each in listing.standings if each.kept and each.rule]
-    # Named before those that stay by rule, which lines may leave out.
+    # Undecided branches first: only so many lines are shown.
     kept.sort(key=lambda each: not each.is_unknown)
     yield from (f"kept: {each.identity.branch}: {each.kept}" for each in kept[:_SHOWN])
     if len(kept) > _SHOWN:

@@ -104,7 +104,7 @@ def loaded_configuration(file: Path | None, repository: str | None) -> Loaded:
 def loaded_configurations(file: Path | None) -> tuple[Loaded, ...]:
     """Loads the configurations of all repositories of the file. Raises ConfigurationError.
 
-    Secrets are read when a repository is opened, so that one of them without a secret keeps no other from being used.
+    A secret is read when its repository is opened, so a missing one does not affect the other repositories.
     """
     path = configuration_path(file)
     configurations = load_all(path)
